@@ -1,0 +1,92 @@
+"""Every error this package raises on purpose.
+
+SupervisorError
+├── ScheduleFilesInvalid   schedule files have problems; all of them are listed
+├── InvalidDuration        a text that is no duration
+├── InvalidSchedule        an expression that names no times
+├── UnknownJob             a job name that no loaded schedule file has
+├── UnknownRun             a run id the ledger does not know (any more)
+├── NotConfigured          a setting that the command needs is absent
+├── EmbeddedServerFailed   the embedded server did not start or stop as it should
+└── LeaseLost              the work lost its lease while it ran
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class SupervisorError(Exception):
+    """Root of all errors below; the command line prints it and exits 1."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing wrong in one place of one schedule file; lines count from 1."""
+
+    file: str
+    line: int
+    job: str | None
+    what: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        job = f" job {self.job!r}:" if self.job else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{self.file}:{self.line}:{job} {self.what}{hint}"
+
+
+class ScheduleFilesInvalid(SupervisorError):
+    """The schedule files have problems and nothing of them was applied."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class InvalidDuration(SupervisorError, ValueError):
+    """The text is not a duration such as 90s, 5m or 1h30m."""
+
+
+class InvalidSchedule(SupervisorError, ValueError):
+    """The schedule expression names no times."""
+
+
+class UnknownJob(SupervisorError, LookupError):
+    """No loaded schedule file names this job."""
+
+    def __init__(self, job: str, known: Iterable[str] = ()) -> None:
+        self.job = job
+        super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
+
+
+class UnknownRun(SupervisorError, LookupError):
+    """The ledger does not know this run, or knows it no longer."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"unknown run {run_id!r}")
+
+
+class NotConfigured(SupervisorError):
+    """A setting that is needed here is absent."""
+
+
+class EmbeddedServerFailed(SupervisorError):
+    """The embedded Valkey server did not start or stop as it should."""
+
+
+class LeaseLost(SupervisorError):
+    """The lease of this run ended or went to another run while it was at work."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id} lost its lease")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint such as `` (did you mean 'overlap'?)``, or nothing when no known word is close."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,40 @@
+"""Clients of the ledger's server. Every call has a time-out: nothing of ours hangs for ever."""
+
+from __future__ import annotations
+
+import redis
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from supervisor.settings import Settings
+
+#: What a caller catches to mean "the server is away"; scripts are idempotent, so it may try again.
+Unavailable = (RedisConnectionError, RedisTimeoutError, redis.exceptions.BusyLoadingError)
+
+__all__ = ["RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
+
+
+def connect(settings: Settings, *, retries: int = 3) -> redis.Redis:
+    """A client for beat, workers and commands; about a second of retries by default."""
+    return redis.Redis.from_url(
+        settings.redis_url,
+        decode_responses=True,
+        socket_timeout=5,
+        socket_connect_timeout=2,
+        retry=Retry(ExponentialBackoff(cap=1, base=0.05), retries),
+        health_check_interval=30,
+    )
+
+
+def connect_for_heartbeat(settings: Settings) -> redis.Redis:
+    """No retries and short time-outs: a renewal that comes late must say so, not insist."""
+    return redis.Redis.from_url(
+        settings.redis_url,
+        decode_responses=True,
+        socket_timeout=2,
+        socket_connect_timeout=1,
+        retry=Retry(NoBackoff(), 0),
+    )

@@ -1,0 +1,88 @@
+"""Every key we write: this file is the schema. `%s` is the name that the key is about.
+
+The scripts get the same table as a Lua local `K`, so that a key is spelled in one place.
+Scripts reach keys that they find while they run (the next waiting run); the ledger therefore
+lives on one primary, with or without Sentinel, and not on Redis Cluster, as Celery's own
+Redis transport does.
+"""
+
+from __future__ import annotations
+
+TEMPLATES = {
+    # STRING  owner token of the run that holds the lock; always with a time to live:
+    #         start_deadline while the run is queued, lease_ttl while it runs
+    "lock": "lock:{%s}",
+    # HASH    holder (run id), fence (last fencing token); no expiry
+    "lock_state": "lock:{%s}:state",
+    # ZSET    run id -> order of arrival; runs that wait for the lock; goes when empty
+    "waiting": "lock:{%s}:waiting",
+    # ZSET    "<run id>|<start ms>" -> fencing token, the last 100 grants; overlaps are found in it
+    "grants": "lock:{%s}:grants",
+    # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
+    "run": "run:%s",
+    # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
+    #         paused; lives as long as the job is loaded
+    "job": "job:%s",
+    # ZSET    run id -> time of admission in ms; the last HISTORY_LENGTH runs of a job
+    "history": "job:%s:history",
+    # HASH    job name -> JobSpec as JSON; the jobs that are loaded
+    "jobs": "jobs",
+    # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent
+    "outbox": "index:outbox",
+    # ZSET    run id -> ms at which its lock runs out; queued and running runs
+    "leases": "index:leases",
+    # ZSET    run id -> ms at which a re-queue or a retry is due
+    "delayed": "index:delayed",
+    # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
+    "sent": "index:sent",
+    # HASH    beat: leader, last_tick ms, last_reload_successful, last_reload ms, config (hash), problems
+    "beat": "beat",
+    # STRING  token of the leading beat; expires LEADER_TTL after its last tick
+    "leader": "beat:leader",
+}
+
+
+class Keys:
+    """The keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __getattr__(self, name: str) -> str:
+        """Keys without a name in them: ``keys.jobs``."""
+        if name not in TEMPLATES or "%s" in TEMPLATES[name]:
+            raise AttributeError(name)
+        return self._build(name)
+
+    def lock(self, lock: str) -> str:
+        return self._build("lock", lock)
+
+    def lock_state(self, lock: str) -> str:
+        return self._build("lock_state", lock)
+
+    def waiting(self, lock: str) -> str:
+        return self._build("waiting", lock)
+
+    def run(self, run_id: str) -> str:
+        return self._build("run", run_id)
+
+    def job(self, name: str) -> str:
+        return self._build("job", name)
+
+    def history(self, name: str) -> str:
+        return self._build("history", name)
+
+    def as_lua(self) -> str:
+        """The table as Lua functions: ``K.run(id)``, ``K.jobs()``."""
+        lines = (
+            f"function K.{name}(x) return {self._quote(name)} end" for name in TEMPLATES
+        )
+        return "local K = {}\n" + "\n".join(lines) + "\n"
+
+    def _build(self, template: str, *names: str) -> str:
+        return f"{self.prefix}:{TEMPLATES[template] % names}"
+
+    def _quote(self, name: str) -> str:
+        head, mark, tail = TEMPLATES[name].partition("%s")
+        text = f"'{self.prefix}:{head}'"
+        return f"{text} .. x .. '{tail}'" if mark else text

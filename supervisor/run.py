@@ -1,0 +1,114 @@
+"""A run: one execution of a job, its identity, its states, its record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class RunState(StrEnum):
+    """One word for logs, metrics, pages and the command line."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    EXCLUDED = "excluded"
+
+    @property
+    def is_open(self) -> bool:
+        return self in OPEN_STATES
+
+
+OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})
+
+#: What an attempt that began can come to; label ``outcome`` of supervisor_runs_finished_total.
+OUTCOMES = (
+    RunState.SUCCEEDED,
+    RunState.FAILED,
+    RunState.TIMED_OUT,
+    RunState.CANCELLED,
+    RunState.LOST,
+    RunState.EXPIRED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a run's work on one worker; `outcome` is None while it goes on."""
+
+    number: int
+    started_at: datetime
+    worker: str
+    finished_at: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        if self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ledger knows of a run; instants are aware UTC.
+
+    For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
+    stands for, from `first_nominal_at` to `nominal_at`.
+    """
+
+    id: str
+    job: str
+    state: RunState
+    nominal_at: datetime
+    queued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt: int = 0
+    crashes: int = 0
+    requeues: int = 0
+    fencing_token: int | None = None
+    reason: str | None = None
+    blocked_by: str | None = None
+    due_at: datetime | None = None
+    worker: str | None = None
+    ticks: int = 1
+    first_nominal_at: datetime | None = None
+    attempts: Sequence[Attempt] = ()
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = field(default=None)
+
+
+def tick_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
+    moment = nominal_at.astimezone(UTC)
+    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    return f"{job}@{text.removesuffix('+00:00')}Z"
+
+
+def manual_id(job: str) -> str:
+    """Identity of a run triggered by hand: ``nightly@manual-<ulid>``, sortable by time."""
+    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
+    ulid = "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
+    return f"{job}@manual-{ulid}"
+
+
+def job_of(run_id: str) -> str:
+    return run_id.rpartition("@")[0]

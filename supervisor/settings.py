@@ -1,0 +1,38 @@
+"""Where the ledger lives: read once from the environment or the Celery app, then passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE_DIR = Path(".supervisor")
+
+#: `supervisor up` writes the address of its embedded server here, for the other verbs.
+URL_FILE = STATE_DIR / "url"
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """redis_url: the ledger's Redis or Valkey; prefix: what all our keys start with."""
+
+    redis_url: str = DEFAULT_URL
+    prefix: str = "supervisor"
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:
+        """SUPERVISOR_REDIS_URL and SUPERVISOR_PREFIX, else what `supervisor up` runs in `directory`."""
+        return cls(
+            redis_url=environ.get("SUPERVISOR_REDIS_URL") or running_url(directory) or DEFAULT_URL,
+            prefix=environ.get("SUPERVISOR_PREFIX") or cls.prefix,
+        )
+
+
+def running_url(directory: Path = Path()) -> str | None:
+    """The address that a `supervisor up` in `directory` left, or None."""
+    try:
+        return (directory / URL_FILE).read_text().strip() or None
+    except OSError:
+        return None

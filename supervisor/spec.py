@@ -1,0 +1,168 @@
+"""JobSpec: a job as its schedule file describes it, defaults and bounds in one place."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from supervisor.durations import Duration, to_ms
+from supervisor.errors import did_you_mean
+from supervisor.overlap import OverlapPolicy
+
+#: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+
+SERIAL_PREFIX = "serial."
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+
+
+class Catchup(StrEnum):
+    """What is done with ticks that passed while nothing could emit them."""
+
+    NONE = "none"
+    LATEST = "latest"
+    ALL = "all"
+
+
+class OnCrash(StrEnum):
+    """What is done with a run whose worker died."""
+
+    RERUN = "rerun"
+    FAIL = "fail"
+
+
+class JobSpec(BaseModel):
+    """One job: what to run, when, and the policies. Exactly one of `cron` and `every` is set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: Name
+    """The key under ``jobs:``."""
+    task: Annotated[str, Field(min_length=1, max_length=255)]
+    """Name of the Celery task, as the worker registers it."""
+    cron: str | None = None
+    """Five cron fields with names and ranges, or @hourly, @daily, @weekly, @monthly, @yearly."""
+    every: Duration | None = None
+    """A fixed interval, anchored to 1970-01-01T00:00:00Z, not to the last run."""
+    timezone: str = "UTC"
+    """IANA name of the zone in which `cron` is read."""
+    args: tuple[Any, ...] = ()
+    """Positional arguments of the task."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments of the task."""
+    queue: Name | None = None
+    """Queue the runs are sent to; without it the app's routes and default queue decide."""
+    serial: bool | Name = False
+    """true: a queue of the job's own, worked one run at a time; a name: shared with that name's jobs."""
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    """What happens to a run that would overlap with the previous one."""
+    max_waiting: Annotated[Count, Field(ge=1)] = 100
+    """Bound of the waiting list of `overlap: queue_all`."""
+    requeue_delay: Duration = timedelta(minutes=1)
+    """Time until a run of `overlap: requeue` is tried again."""
+    max_requeues: Count = 10
+    """How often a run is re-queued before it is skipped."""
+    start_deadline: Duration = timedelta(hours=1)
+    """How long a queued run may wait for a worker before it expires."""
+    lease_ttl: Duration = timedelta(seconds=30)
+    """How long the lock outlives the last sign of life of its worker."""
+    soft_time_limit: Duration | None = None
+    """After this the task sees SoftTimeLimitExceeded."""
+    time_limit: Duration | None = None
+    """After this the task's process is killed."""
+    max_retries: Count = 0
+    """How often a failed attempt is tried again."""
+    retry_backoff: Duration = timedelta(seconds=10)
+    """Wait before the first retry; doubled for each further one."""
+    retry_backoff_max: Duration = timedelta(minutes=10)
+    """Upper bound of the wait between retries."""
+    on_crash: OnCrash = OnCrash.RERUN
+    """What is done with a run whose worker died."""
+    max_crashes: Annotated[Count, Field(ge=1)] = 3
+    """A run whose worker died this often is not run again."""
+    catchup: Catchup = Catchup.LATEST
+    """Which ticks run after a time in which nothing could emit them."""
+    catchup_window: Duration = timedelta(hours=1)
+    """Ticks older than this are missed, not caught up."""
+    paused: bool = False
+    """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
+    description: Annotated[str, Field(max_length=1000)] = ""
+    """A sentence for the people who are called at night."""
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_timezone(cls, name: str) -> str:
+        if name not in available_timezones():
+            raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, available_timezones())}")
+        return name
+
+    @field_validator("every", "lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
+    @classmethod
+    def _at_least_a_second(cls, duration: timedelta | None) -> timedelta | None:
+        if duration is not None and duration < timedelta(seconds=1):
+            raise ValueError("must be at least 1s")
+        return duration
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if (self.cron is None) == (self.every is None):
+            raise ValueError("give exactly one of 'cron' and 'every'")
+        return self
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Self:
+        if self.soft_time_limit and self.time_limit and self.soft_time_limit >= self.time_limit:
+            raise ValueError("'soft_time_limit' must be shorter than 'time_limit'")
+        return self
+
+    @model_validator(mode="after")
+    def _one_queue(self) -> Self:
+        if self.serial and self.queue:
+            raise ValueError("'serial' names the queue; leave 'queue' out")
+        return self
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.timezone)
+
+    @property
+    def when(self) -> tuple[str | None, timedelta | None, str]:
+        """Everything that decides the nominal times; equal when they are."""
+        return self.cron, self.every, self.timezone
+
+    @property
+    def serial_queue(self) -> str | None:
+        """Name of the dedicated queue of a serial job: ``serial.<name>``."""
+        if not self.serial:
+            return None
+        return SERIAL_PREFIX + (self.name if self.serial is True else self.serial)
+
+    @property
+    def routed_queue(self) -> str | None:
+        return self.serial_queue or self.queue
+
+    @property
+    def lock(self) -> str:
+        """The lock key that runs of this job share."""
+        return self.name
+
+    def rules(self) -> dict[str, Any]:
+        """What the ledger's scripts need to know of the job; durations in milliseconds."""
+        return {
+            "lock": self.lock,
+            "serial": self.serial_queue or "",
+            "overlap": self.overlap.value,
+            "max_waiting": self.max_waiting,
+            "requeue_delay": to_ms(self.requeue_delay),
+            "max_requeues": self.max_requeues,
+            "start_deadline": to_ms(self.start_deadline),
+            "lease_ttl": to_ms(self.lease_ttl),
+            "on_crash": self.on_crash.value,
+            "max_crashes": self.max_crashes,
+        }
