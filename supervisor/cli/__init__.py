@@ -1,0 +1,46 @@
+"""The `supervisor` command, and the same verbs as `celery -A proj supervisor`.
+
+Exit codes: 0 fine, 1 something was found wrong or did not work, 2 the command line is off.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from supervisor.cli import runs, schedules, service
+from supervisor.cli.context import Context
+from supervisor.errors import SupervisorError
+from supervisor.settings import Settings
+
+
+class Verbs(click.Group):
+    """Prints our own errors as one message and exits 1; any other error shows its traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SupervisorError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Verbs)
+@click.option("-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A.")
+@click.option("--redis-url", help="The ledger's Redis; default SUPERVISOR_REDIS_URL, else what `up` runs here.")
+@click.version_option(package_name="celery-beat-supervisor", prog_name="supervisor")
+@click.pass_context
+def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> None:
+    """Supervise periodic Celery jobs from schedule file to end state."""
+    settings = Settings.from_environ(os.environ)
+    if redis_url:
+        settings = replace(settings, redis_url=redis_url)
+    # Under `celery -A proj supervisor`, Celery has loaded the app already.
+    loaded = getattr(ctx.parent.obj, "app", None) if ctx.parent else None
+    ctx.obj = Context(settings=settings, app_name=app_name, loaded_app=loaded, pinned=bool(redis_url))
+
+
+for verb in (*schedules.VERBS, *service.VERBS, *runs.VERBS):
+    main.add_command(verb)

@@ -1,0 +1,52 @@
+"""What every verb is handed: the settings and, where one was named, the Celery app."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import click
+
+from supervisor.settings import Settings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from supervisor.ledger.runs import Ledger
+
+
+@dataclass
+class Context:
+    """settings from the environment; `pinned` when --redis-url was given, which then wins over the app."""
+
+    settings: Settings
+    app_name: str | None = None
+    loaded_app: Celery | None = None
+    pinned: bool = False
+
+    @cached_property
+    def app(self) -> Celery | None:
+        """The Celery app named by -A or loaded by `celery -A`, imported on first use."""
+        if self.loaded_app is not None or self.app_name is None:
+            return self.loaded_app
+        from supervisor.app import load_app
+
+        return load_app(self.app_name)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        from supervisor.ledger.runs import Ledger
+
+        return Ledger.open(self.effective_settings)
+
+    @property
+    def effective_settings(self) -> Settings:
+        if self.app is None or self.pinned:
+            return self.settings
+        from supervisor.app import settings_of
+
+        return settings_of(self.app) or self.settings
+
+
+pass_context = click.make_pass_decorator(Context)
