@@ -18,6 +18,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 
 SERIAL_PREFIX = "serial."
 
+#: A serial queue's own lock; no job's name has a slash.
+SERIAL_LOCK = "queue/"
+
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 
@@ -99,7 +102,9 @@ class JobSpec(BaseModel):
     @classmethod
     def _known_timezone(cls, name: str) -> str:
         if name not in available_timezones():
-            raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, available_timezones())}")
+            raise ValueError(
+                f"unknown time zone {name!r}{did_you_mean(name, available_timezones())}"
+            )
         return name
 
     @field_validator("every", "lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
@@ -156,7 +161,7 @@ class JobSpec(BaseModel):
         """What the ledger's scripts need to know of the job; durations in milliseconds."""
         return {
             "lock": self.lock,
-            "serial": self.serial_queue or "",
+            "serial": SERIAL_LOCK + self.serial_queue if self.serial_queue else "",
             "overlap": self.overlap.value,
             "max_waiting": self.max_waiting,
             "requeue_delay": to_ms(self.requeue_delay),

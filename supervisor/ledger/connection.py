@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -11,13 +13,16 @@ from redis.retry import Retry
 
 from supervisor.settings import Settings
 
+#: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
+Client = Any
+
 #: What a caller catches to mean "the server is away"; scripts are idempotent, so it may try again.
 Unavailable = (RedisConnectionError, RedisTimeoutError, redis.exceptions.BusyLoadingError)
 
-__all__ = ["RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
+__all__ = ["Client", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
 
 
-def connect(settings: Settings, *, retries: int = 3) -> redis.Redis:
+def connect(settings: Settings, *, retries: int = 3) -> Client:
     """A client for beat, workers and commands; about a second of retries by default."""
     return redis.Redis.from_url(
         settings.redis_url,
@@ -29,7 +34,7 @@ def connect(settings: Settings, *, retries: int = 3) -> redis.Redis:
     )
 
 
-def connect_for_heartbeat(settings: Settings) -> redis.Redis:
+def connect_for_heartbeat(settings: Settings) -> Client:
     """No retries and short time-outs: a renewal that comes late must say so, not insist."""
     return redis.Redis.from_url(
         settings.redis_url,

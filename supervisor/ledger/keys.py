@@ -35,10 +35,11 @@ TEMPLATES = {
     "delayed": "index:delayed",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
-    # HASH    beat: leader, last_tick ms, last_reload_successful, last_reload ms, config (hash), problems
+    # SET     locks with a waiting list; rescue looks whether anybody holds them
+    "contended": "index:contended",
+    # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
+    #         (JSON), config (digest of the loaded jobs)
     "beat": "beat",
-    # STRING  token of the leading beat; expires LEADER_TTL after its last tick
-    "leader": "beat:leader",
 }
 
 
@@ -74,9 +75,7 @@ class Keys:
 
     def as_lua(self) -> str:
         """The table as Lua functions: ``K.run(id)``, ``K.jobs()``."""
-        lines = (
-            f"function K.{name}(x) return {self._quote(name)} end" for name in TEMPLATES
-        )
+        lines = (f"function K.{name}(x) return {self._quote(name)} end" for name in TEMPLATES)
         return "local K = {}\n" + "\n".join(lines) + "\n"
 
     def _build(self, template: str, *names: str) -> str:

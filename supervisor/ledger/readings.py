@@ -1,0 +1,242 @@
+"""What the ledger knows of jobs, runs and beat: read, never changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from supervisor.errors import UnknownJob, UnknownRun
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.replies import instant, to_instant
+from supervisor.ledger.scripts import BOUNDS
+from supervisor.run import Attempt, Run, RunState
+from supervisor.spec import JobSpec
+
+T = TypeVar("T")
+
+#: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts`: observations a bucket, not cumulative, one more than `bounds` (+Inf)."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A loaded job and what has become of its ticks so far.
+
+    `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
+    missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates and ticks;
+    an absent one is 0.
+    """
+
+    spec: JobSpec
+    paused: bool
+    counters: Mapping[str, int]
+    durations: Histogram
+    start_delays: Histogram
+    running: int
+    waiting: int
+    consecutive_skips: int
+    last_start_at: datetime | None
+    last_success_at: datetime | None
+    last_finish_at: datetime | None
+    next_run_at: datetime | None
+    last_outcome: str | None
+    last_run: str | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeatRecord:
+    leader: str | None
+    last_tick_at: datetime | None
+    last_reload_successful: bool | None
+    last_reload_at: datetime | None
+    problems: tuple[str, ...]
+
+
+class Readings:
+    """The reading half of the ledger."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+
+    def specs(self) -> dict[str, JobSpec]:
+        """The loaded jobs by name, sorted."""
+        loaded = self.client.hgetall(self.keys.jobs)
+        return {name: JobSpec.model_validate_json(loaded[name]) for name in sorted(loaded)}
+
+    def spec(self, name: str) -> JobSpec:
+        """Raises UnknownJob."""
+        loaded = self.client.hget(self.keys.jobs, name)
+        if loaded is None:
+            raise UnknownJob(name, self.client.hkeys(self.keys.jobs))
+        return JobSpec.model_validate_json(loaded)
+
+    def jobs(self) -> list[JobRecord]:
+        return self._records(list(self.specs().values()))
+
+    def job(self, name: str) -> JobRecord:
+        """Raises UnknownJob."""
+        return self._records([self.spec(name)])[0]
+
+    def run(self, run_id: str) -> Run:
+        """Raises UnknownRun."""
+        fields = self.client.hgetall(self.keys.run(run_id))
+        if not fields:
+            raise UnknownRun(run_id)
+        return run_from(run_id, fields)
+
+    def runs(self, run_ids: Sequence[str]) -> list[Run]:
+        """Those of the runs that the ledger still knows."""
+        found = []
+        for chunk in chunks(run_ids):
+            with self.client.pipeline(transaction=False) as pipe:
+                for run_id in chunk:
+                    pipe.hgetall(self.keys.run(run_id))
+                replies = pipe.execute()
+            found += [
+                run_from(i, fields) for i, fields in zip(chunk, replies, strict=True) if fields
+            ]
+        return found
+
+    def history(self, job: str, limit: int = 50) -> list[Run]:
+        """The job's runs, newest first."""
+        return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
+
+    def recent(self, limit: int = 50) -> list[Run]:
+        """The runs of all jobs, newest first."""
+        names = self.client.hkeys(self.keys.jobs)
+        entries: list[tuple[str, float]] = []
+        for chunk in chunks(names):
+            with self.client.pipeline(transaction=False) as pipe:
+                for name in chunk:
+                    pipe.zrevrange(self.keys.history(name), 0, limit - 1, withscores=True)
+                entries += [entry for reply in pipe.execute() for entry in reply]
+        newest = sorted(entries, key=lambda entry: entry[1], reverse=True)[:limit]
+        return self.runs([run_id for run_id, _ in newest])
+
+    def beat(self) -> BeatRecord:
+        fields = self.client.hgetall(self.keys.beat)
+        successful = fields.get("last_reload_successful")
+        return BeatRecord(
+            leader=fields.get("leader"),
+            last_tick_at=to_instant(fields.get("last_tick")),
+            last_reload_successful=None if successful is None else successful == "1",
+            last_reload_at=to_instant(fields.get("last_reload")),
+            problems=tuple(json.loads(fields.get("problems", "[]"))),
+        )
+
+    def _records(self, specs: list[JobSpec]) -> list[JobRecord]:
+        records = []
+        for chunk in chunks(specs):
+            with self.client.pipeline(transaction=False) as pipe:
+                for spec in chunk:
+                    pipe.hgetall(self.keys.job(spec.name))
+                    pipe.hget(self.keys.lock_state(spec.lock), "holder")
+                    pipe.zcard(self.keys.waiting(spec.lock))
+                replies = pipe.execute()
+            rows = list(zip(chunk, replies[::3], replies[1::3], replies[2::3], strict=True))
+            states = self._states([holder for _, _, holder, _ in rows])
+            records += [
+                job_from(spec, fields, states.get(holder), waiting)
+                for spec, fields, holder, waiting in rows
+            ]
+        return records
+
+    def _states(self, run_ids: list[str | None]) -> dict[str | None, str]:
+        known = [run_id for run_id in run_ids if run_id]
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in known:
+                pipe.hget(self.keys.run(run_id), "state")
+            states = pipe.execute() if known else []
+        return {run_id: state for run_id, state in zip(known, states, strict=True) if state}
+
+
+def chunks(items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+
+
+def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
+    attempts = [attempt_from(json.loads(line)) for line in fields.get("attempts", "").splitlines()]
+    state = RunState(fields["state"])
+    number = int(fields.get("attempt", 0))
+    if state is RunState.RUNNING:
+        attempts.append(Attempt(number, instant(fields["started"]), fields.get("worker", "")))
+    return Run(
+        id=run_id,
+        job=fields["job"],
+        state=state,
+        nominal_at=instant(fields["nominal"]),
+        queued_at=instant(fields["queued"]),
+        started_at=to_instant(fields.get("started")),
+        finished_at=to_instant(fields.get("finished")),
+        attempt=number,
+        crashes=int(fields.get("crashes", 0)),
+        requeues=int(fields.get("requeues", 0)),
+        fencing_token=int(fields["fence"]) if "fence" in fields else None,
+        reason=fields.get("reason") or None,
+        blocked_by=fields.get("blocked_by") or None,
+        due_at=to_instant(fields.get("due")),
+        worker=fields.get("worker") or None,
+        ticks=int(fields.get("ticks", 1)),
+        first_nominal_at=to_instant(fields.get("first_nominal")),
+        attempts=tuple(attempts),
+        args=json.loads(fields["args"]) if "args" in fields else None,
+        kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
+    )
+
+
+def attempt_from(line: Mapping[str, Any]) -> Attempt:
+    return Attempt(
+        number=int(line["number"]),
+        started_at=instant(line["started"]),
+        worker=line["worker"],
+        finished_at=instant(line["finished"]),
+        outcome=line["outcome"],
+        reason=line["reason"] or None,
+    )
+
+
+def job_from(
+    spec: JobSpec, fields: Mapping[str, str], holder: str | None, waiting: int
+) -> JobRecord:
+    paused = fields.get("paused") == "1"
+    idle = "paused" if paused else "idle"
+    return JobRecord(
+        spec=spec,
+        paused=paused,
+        counters={key[2:]: int(value) for key, value in fields.items() if key.startswith("n:")},
+        durations=histogram_from(fields, "duration"),
+        start_delays=histogram_from(fields, "start_delay"),
+        running=int(holder == RunState.RUNNING),
+        waiting=waiting,
+        consecutive_skips=int(fields.get("consecutive_skips", 0)),
+        last_start_at=to_instant(fields.get("last_start")),
+        last_success_at=to_instant(fields.get("last_success")),
+        last_finish_at=to_instant(fields.get("last_finish")),
+        next_run_at=to_instant(fields.get("next")),
+        last_outcome=fields.get("last_outcome"),
+        last_run=fields.get("last_run"),
+        state=holder or ("waiting" if waiting else idle),
+    )
+
+
+def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
+    return Histogram(
+        bounds=BOUNDS,
+        counts=tuple(int(fields.get(f"h:{name}:{i}", 0)) for i in range(1, len(BOUNDS) + 2)),
+        sum_seconds=int(fields.get(f"h:{name}:sum", 0)) / 1000,
+    )

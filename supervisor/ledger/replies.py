@@ -1,0 +1,102 @@
+"""What the scripts answer, with names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+
+class Placement(StrEnum):
+    """What became of a tick or a trigger at admission."""
+
+    START = "start"
+    WAIT = "wait"
+    REQUEUE = "requeue"
+    SKIP = "skip"
+    EXCLUDED = "excluded"
+    DUPLICATE = "duplicate"
+    NOT_LEADER = "not_leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    run_id: str
+    placement: Placement
+    reason: str | None = None
+    blocked_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lease of one attempt. `fencing_token` grows with every lease of the same lock."""
+
+    run_id: str
+    job: str
+    token: str
+    fencing_token: int
+    attempt: int
+    nominal_at: datetime
+    lease_ttl: timedelta
+
+
+class Refusal(StrEnum):
+    """Why a delivered message does not start its run."""
+
+    DUPLICATE = "duplicate"
+    PARKED = "parked"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    run_id: str
+    refusal: Refusal
+    detail: str | None = None
+
+
+class Renewal(StrEnum):
+    RENEWED = "renewed"
+    REASSERTED = "reasserted"
+    NOT_BEGUN = "not_begun"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+class Ending(StrEnum):
+    """What the ledger made of a reported end of an attempt."""
+
+    ENDED = "ended"
+    RETRYING = "retrying"
+    RESCUED = "rescued"
+    ALREADY = "already"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`next_up`: runs that may be published now; who finished does so at once."""
+
+    ending: Ending
+    next_up: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rescue:
+    """`kind`: expired, rescued, lost, reasserted, due, requeued, skipped or promoted."""
+
+    kind: str
+    run_id: str
+
+
+def to_instant(ms: str | int | float | None) -> datetime | None:
+    return datetime.fromtimestamp(float(ms) / 1000, UTC) if ms else None
+
+
+def instant(ms: str | int | float) -> datetime:
+    return datetime.fromtimestamp(float(ms) / 1000, UTC)
+
+
+def ms_of(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,47 @@
+-- One pass over what nobody else will bring forward: silent leases, due retries and re-queues,
+-- runs that wait for a lock nobody holds.
+--
+-- KEYS  the leading beat's lock
+-- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
+-- gives {kind, run id, kind, run id, ...}; kind: expired rescued lost reasserted due requeued
+--       skipped promoted; nothing when this beat does not lead
+
+local limit, leader = tonumber(ARGV[1]), ARGV[2]
+local events = {}
+local function event(kind, id)
+  if id then
+    events[#events + 1] = kind
+    events[#events + 1] = id
+  end
+end
+
+if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.leases(), '-inf', now, 'LIMIT', 0, limit)) do
+  local kind, next_up = settle_silent(id, now)
+  if kind then
+    event(kind, id)
+    for _, promoted in ipairs(next_up) do event('promoted', promoted) end
+  end
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.delayed(), '-inf', now, 'LIMIT', 0, limit)) do
+  local run = load_run(id)
+  redis.call('ZREM', K.delayed(), id)
+  if run and run.state == 'retrying' then
+    queue(run, now)
+    event('due', id)
+  elseif run and run.state == 'waiting' then
+    local decision = place(run, now)
+    event(({ start = 'due', requeue = 'requeued', skip = 'skipped' })[decision], id)
+  end
+end
+
+for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
+  if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
+    event('promoted', promote_parked(lock, now))
+  elseif not holder_of(lock) then
+    event('promoted', promote(lock, now))
+  end
+end
+return events

@@ -1,0 +1,235 @@
+"""The ledger: every transition of a run is one script and one round trip.
+
+Each script checks the state it moves from, so a second delivery of anything - a message, a tick,
+a reply that was lost and asked for again - changes nothing but a counter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from supervisor.durations import to_ms
+from supervisor.ledger.connection import Client, connect
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.readings import Readings
+from supervisor.ledger.replies import (
+    Admission,
+    Ending,
+    Finished,
+    Grant,
+    Placement,
+    Refusal,
+    Refused,
+    Renewal,
+    Rescue,
+    instant,
+    ms_of,
+)
+from supervisor.ledger.scripts import Scripts
+from supervisor.run import Run, RunState, manual_id, tick_id
+from supervisor.settings import Settings
+from supervisor.spec import JobSpec
+
+#: Reasons are one line for a table, not a traceback.
+REASON_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A nominal time of a job that is to become a run."""
+
+    spec: JobSpec
+    nominal_at: datetime
+
+    @property
+    def run_id(self) -> str:
+        return tick_id(self.spec.name, self.nominal_at)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`."""
+
+    spec: JobSpec
+    state: RunState
+    reason: str
+    first_at: datetime
+    last_at: datetime
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The lock of the leading beat; what is done in its name is refused once it is another's."""
+
+    key: str
+    token: str
+
+
+class Ledger(Readings):
+    """The writing half. `client` decodes replies; all instants are aware UTC."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        super().__init__(client, keys)
+        self._scripts = Scripts(client, keys)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        return cls(connect(settings), Keys(settings.prefix))
+
+    def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
+        """Gives each tick its place, in order, all in one round trip."""
+        ticks = list(ticks)
+        with self.client.pipeline(transaction=False) as pipe:
+            for tick in ticks:
+                self._admit(
+                    pipe, tick.spec, tick.run_id, tick.nominal_at, "tick", "", "", leadership
+                )
+            replies = pipe.execute() if ticks else []
+        return [admission(t.run_id, reply) for t, reply in zip(ticks, replies, strict=True)]
+
+    def trigger(
+        self,
+        spec: JobSpec,
+        *,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Admits a run by hand, paused or not, under the job's policy; beat publishes it."""
+        run_id = manual_id(spec.name)
+        own_args, own_kwargs = ("" if v is None else json.dumps(v) for v in (args, kwargs))
+        with self.client.pipeline(transaction=False) as pipe:
+            self._admit(pipe, spec, run_id, self.now(), "manual", own_args, own_kwargs, None)
+            pipe.execute()
+        return self.run(run_id)
+
+    def pass_over(
+        self, passed: Iterable[PassedOver], leadership: Leadership | None = None
+    ) -> list[str]:
+        """Accounts for ticks that become no runs, a range a call, all in one round trip."""
+        passed = list(passed)
+        with self.client.pipeline(transaction=False) as pipe:
+            for p in passed:
+                self._scripts(
+                    "pass",
+                    tick_id(p.spec.name, p.last_at),
+                    p.spec.name,
+                    p.state.value,
+                    p.reason,
+                    ms_of(p.first_at),
+                    ms_of(p.last_at),
+                    p.ticks,
+                    leadership.token if leadership else "",
+                    keys=(leadership.key,) if leadership else (),
+                    client=pipe,
+                )
+            return list(pipe.execute()) if passed else []
+
+    def begin(self, run_id: str, token: str, worker: str) -> Grant | Refused:
+        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
+        verdict, *rest = self._scripts("begin", run_id, token, worker)
+        if verdict != "begin":
+            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
+        fence, attempt, nominal, ttl, job = rest
+        return Grant(
+            run_id=run_id,
+            job=job,
+            token=token,
+            fencing_token=int(fence),
+            attempt=int(attempt),
+            nominal_at=instant(nominal),
+            lease_ttl=timedelta(milliseconds=int(ttl)),
+        )
+
+    def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal]:
+        """Renews the leases (run id, token) of one worker in one round trip."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id, token in leases:
+                self._scripts("renew", run_id, token, client=pipe)
+            return [Renewal(reply) for reply in (pipe.execute() if leases else [])]
+
+    def finish(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> Finished:
+        """Ends an attempt; `outcome` lost lets the job's `on_crash` decide."""
+        return self._finish(run_id, token, outcome.value, reason, timedelta())
+
+    def retry(self, run_id: str, token: str, delay: timedelta, reason: str = "") -> Finished:
+        """Ends a failed attempt; the next is due after `delay`, and the lock is kept."""
+        return self._finish(run_id, token, "retry", reason, delay)
+
+    def mark(self, run_id: str, token: str, outcome: RunState) -> bool:
+        """Says beforehand what a running attempt is about to be ended for."""
+        return bool(self._scripts("mark", run_id, token, outcome.value))
+
+    def cancel(self, run_id: str, reason: str) -> bool:
+        """Ends a run that is not at work; False when it is, or has ended."""
+        return bool(self._scripts("cancel", run_id, reason)[0] == "cancelled")
+
+    def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> list[Rescue]:
+        """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
+        flat = self._scripts(
+            "rescue",
+            limit,
+            leadership.token if leadership else "",
+            keys=(leadership.key,) if leadership else (),
+        )
+        return [Rescue(kind, run_id) for kind, run_id in zip(flat[::2], flat[1::2], strict=True)]
+
+    def outbox(self, limit: int = 500) -> list[str]:
+        """Ids of the queued runs that beat is to publish now."""
+        due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
+        return list(due)
+
+    def sent(self, run_ids: Sequence[str]) -> None:
+        """The broker took the messages of these runs."""
+        if run_ids:
+            self._scripts("sent", *run_ids)
+
+    def set_paused(self, job: str, paused: bool) -> None:
+        self.client.hset(self.keys.job(job), "paused", int(paused))
+
+    def now(self) -> datetime:
+        """The server's clock: the one that all instants of the ledger are read from."""
+        seconds, microseconds = self.client.time()
+        return instant(seconds * 1000 + microseconds // 1000)
+
+    def _admit(
+        self,
+        pipe: Client,
+        spec: JobSpec,
+        run_id: str,
+        nominal_at: datetime,
+        kind: str,
+        args: str,
+        kwargs: str,
+        leadership: Leadership | None,
+    ) -> None:
+        self._scripts(
+            "admit",
+            run_id,
+            spec.name,
+            ms_of(nominal_at),
+            json.dumps(spec.rules()),
+            args,
+            kwargs,
+            kind,
+            leadership.token if leadership else "",
+            keys=(leadership.key,) if leadership else (),
+            client=pipe,
+        )
+
+    def _finish(
+        self, run_id: str, token: str, outcome: str, reason: str, delay: timedelta
+    ) -> Finished:
+        ending, *next_up = self._scripts(
+            "finish", run_id, token, outcome, reason[:REASON_LENGTH], to_ms(delay)
+        )
+        return Finished(Ending(ending), tuple(next_up))
+
+
+def admission(run_id: str, reply: Sequence[str]) -> Admission:
+    placement, reason, blocked_by = reply
+    return Admission(run_id, Placement(placement), reason or None, blocked_by or None)
