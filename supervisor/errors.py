@@ -8,6 +8,8 @@ SupervisorError
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── NotConfigured          a setting that the command needs is absent
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
+├── JobExited              the job called sys.exit
+├── JobOutOfMemory         the job ran into a MemoryError
 └── LeaseLost              the work lost its lease while it ran
 """
 
@@ -84,6 +86,18 @@ class LeaseLost(SupervisorError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"run {run_id} lost its lease")
+
+
+class JobExited(SupervisorError):
+    """The job called sys.exit; in a worker that would stop the process it runs in."""
+
+    def __init__(self, code: object) -> None:
+        self.code = code
+        super().__init__(f"the job called sys.exit({code!r})")
+
+
+class JobOutOfMemory(SupervisorError):
+    """The job ran into a MemoryError."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -1,13 +1,13 @@
 -- The end of an attempt: the lock is given back and the next waiting run promoted.
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry), reason,
---       wait before the next attempt in ms (retry only)
+--       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or '')
 -- gives {verdict, run id to publish, ...}; verdict:
 --       ended, retrying, rescued (lost and queued again)
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed
 
-local id, token, outcome, reason, delay = unpack(ARGV)
+local id, token, outcome, reason, delay, args, kwargs = unpack(ARGV)
 
 local run = load_run(id)
 if not run then return { 'stale' } end
@@ -42,6 +42,8 @@ end
 observe(run.job, 'duration', now - run.started)
 if outcome == 'retry' then
   delay = tonumber(delay)
+  if args ~= '' then redis.call('HSET', K.run(id), 'args', args) end
+  if kwargs ~= '' then redis.call('HSET', K.run(id), 'kwargs', kwargs) end
   end_attempt(run, 'failed', reason, token)
   count(run.job, 'retried')
   local held = 'queued:' .. id

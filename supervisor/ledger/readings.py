@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -84,6 +84,16 @@ class Readings:
         if loaded is None:
             raise UnknownJob(name, self.client.hkeys(self.keys.jobs))
         return JobSpec.model_validate_json(loaded)
+
+    def some_specs(self, names: Collection[str]) -> dict[str, JobSpec]:
+        """The specs of those of the named jobs that are loaded."""
+        wanted = sorted(names)
+        texts = self.client.hmget(self.keys.jobs, wanted) if wanted else []
+        return {
+            name: JobSpec.model_validate_json(spec)
+            for name, spec in zip(wanted, texts, strict=True)
+            if spec is not None
+        }
 
     def jobs(self) -> list[JobRecord]:
         return self._records(list(self.specs().values()))

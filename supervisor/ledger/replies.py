@@ -47,6 +47,7 @@ class Refusal(StrEnum):
     PARKED = "parked"
     EXPIRED = "expired"
     UNKNOWN = "unknown"
+    UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,9 +101,8 @@ class Ledger(Readings):
     ) -> Run:
         """Admits a run by hand, paused or not, under the job's policy; beat publishes it."""
         run_id = manual_id(spec.name)
-        own_args, own_kwargs = ("" if v is None else json.dumps(v) for v in (args, kwargs))
         with self.client.pipeline(transaction=False) as pipe:
-            self._admit(pipe, spec, run_id, self.now(), "manual", own_args, own_kwargs, None)
+            self._admit(pipe, spec, run_id, self.now(), "manual", text(args), text(kwargs), None)
             pipe.execute()
         return self.run(run_id)
 
@@ -156,9 +155,20 @@ class Ledger(Readings):
         """Ends an attempt; `outcome` lost lets the job's `on_crash` decide."""
         return self._finish(run_id, token, outcome.value, reason, timedelta())
 
-    def retry(self, run_id: str, token: str, delay: timedelta, reason: str = "") -> Finished:
-        """Ends a failed attempt; the next is due after `delay`, and the lock is kept."""
-        return self._finish(run_id, token, "retry", reason, delay)
+    def retry(
+        self,
+        run_id: str,
+        token: str,
+        delay: timedelta,
+        reason: str = "",
+        args: Any = None,
+        kwargs: Any = None,
+    ) -> Finished:
+        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
+
+        `args` and `kwargs`, where given, replace the run's own for the next attempt.
+        """
+        return self._finish(run_id, token, "retry", reason, delay, args, kwargs)
 
     def mark(self, run_id: str, token: str, outcome: RunState) -> bool:
         """Says beforehand what a running attempt is about to be ended for."""
@@ -222,12 +232,31 @@ class Ledger(Readings):
         )
 
     def _finish(
-        self, run_id: str, token: str, outcome: str, reason: str, delay: timedelta
+        self,
+        run_id: str,
+        token: str,
+        outcome: str,
+        reason: str,
+        delay: timedelta,
+        args: Any = None,
+        kwargs: Any = None,
     ) -> Finished:
         ending, *next_up = self._scripts(
-            "finish", run_id, token, outcome, reason[:REASON_LENGTH], to_ms(delay)
+            "finish",
+            run_id,
+            token,
+            outcome,
+            reason[:REASON_LENGTH],
+            to_ms(delay),
+            text(args),
+            text(kwargs),
         )
         return Finished(Ending(ending), tuple(next_up))
+
+
+def text(value: Any) -> str:
+    """JSON for the scripts; '' stands for "as the job has it"."""
+    return "" if value is None else json.dumps(value)
 
 
 def admission(run_id: str, reply: Sequence[str]) -> Admission:

@@ -1,0 +1,125 @@
+"""`supervise(app)`: makes an ordinary Celery app a supervised one.
+
+Its tasks stay as they are. What changes is the app's task class and request class (the guard), its
+beat scheduler, and the settings below, where the app has not set them itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+from celery.app.defaults import DEFAULTS
+from celery.app.utils import find_app
+
+from supervisor import logs
+from supervisor.ledger.leader import LEADER_TTL
+from supervisor.settings import Settings
+
+log = structlog.get_logger("supervisor.app")
+
+#: What the guarantees need of a worker; an app that sets one of them otherwise is warned.
+NEEDED = {
+    # A run behind a long one in a worker that is busy would be late for nothing.
+    "worker_prefetch_multiplier": 1,
+    "worker_disable_prefetch": True,
+    # A healthy run must not be killed because the broker's connection was cut.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+}
+
+#: What else a supervised app is given, where it says nothing of its own.
+GIVEN = {
+    "beat_scheduler": "supervisor.beat:SupervisedScheduler",
+    "beat_max_loop_interval": 1,
+    "broker_connection_retry_on_startup": True,
+    "redbeat_lock_timeout": int(LEADER_TTL.total_seconds()),
+}
+
+
+def supervise(
+    app: Celery,
+    *,
+    schedules: str | Path | None = None,
+    redis_url: str | None = None,
+    prefix: str | None = None,
+) -> Celery:
+    """Returns `app`, supervised. Call it where the app is made.
+
+    schedules: the directory of schedule files that beat follows; SUPERVISOR_SCHEDULES wins over it.
+    redis_url: the ledger's Redis; SUPERVISOR_REDIS_URL wins over it; default: the app's broker.
+    prefix: what the ledger's keys start with, "supervisor" by default.
+    """
+    app.supervisor = {  # type: ignore[attr-defined]
+        "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
+        "redis_url": os.environ.get("SUPERVISOR_REDIS_URL") or redis_url,
+        "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or Settings.prefix,
+    }
+    app.task_cls = "supervisor.worker:GuardedTask"
+    if app.configured:
+        _settle(app, app.conf)
+    else:
+        app.on_after_configure.connect(
+            lambda source, **_: _settle(app, source), weak=False, sender=app
+        )
+    signals.worker_init.connect(_warn_of_overrides, weak=False)
+    signals.setup_logging.connect(_set_up_logging, weak=False)
+    return app
+
+
+def settings_of(app: Celery) -> Settings | None:
+    """Where the ledger of a supervised app lives; None for an app that is not supervised."""
+    given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
+    if given is None:
+        return None
+    broker = app.conf.broker_url or ""
+    own = broker if broker.startswith(("redis://", "rediss://", "unix://")) else None
+    return Settings(
+        redis_url=given["redis_url"] or own or Settings.redis_url, prefix=given["prefix"]
+    )
+
+
+def schedules_of(app: Celery) -> Path | None:
+    """The directory of schedule files that beat follows."""
+    schedules = getattr(app, "supervisor", {}).get("schedules")
+    return Path(schedules) if schedules else None
+
+
+def load_app(name: str) -> Celery:
+    """The app that ``celery -A name`` finds, with its tasks imported."""
+    app: Celery = find_app(name)
+    app.loader.import_default_modules()
+    app.finalize()
+    return app
+
+
+def _settle(app: Celery, conf: Any) -> None:
+    for key, value in {**NEEDED, **GIVEN}.items():
+        if conf.get(key) == DEFAULTS.get(key):
+            setattr(conf, key, value)
+    if not conf.get("broker_url"):
+        conf.broker_url = app.supervisor["redis_url"] or Settings.redis_url  # type: ignore[attr-defined]
+    if not conf.get("redbeat_redis_url"):
+        settings = settings_of(app)
+        conf.redbeat_redis_url = settings.redis_url if settings else conf.broker_url
+        conf.redbeat_redis_options = {"socket_timeout": 5, "socket_connect_timeout": 2}
+
+
+def _warn_of_overrides(sender: Any, **_: Any) -> None:
+    conf = sender.app.conf
+    for key, needed in NEEDED.items():
+        if conf.get(key) != needed:
+            log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)
+
+
+def _set_up_logging(loglevel: Any = None, **_: Any) -> None:
+    logs.configure(level=logging_level(loglevel))
+
+
+def logging_level(level: Any) -> str:
+    import logging
+
+    return logging.getLevelName(level).lower() if isinstance(level, int) else str(level or "info")

@@ -1,0 +1,36 @@
+"""What a job's code may ask of the run it works for."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """The run at work.
+
+    nominal_at: the time the schedule named, aware UTC; of a run triggered by hand, when that was.
+    attempt: 1 for the first start, one more for each retry and each rerun after a crash.
+    fencing_token: grows with every lease of the same lock; a store that remembers the highest
+    one it saw can refuse the writes of a run that lost its lease without knowing.
+    """
+
+    job: str
+    run_id: str
+    nominal_at: datetime
+    attempt: int
+    fencing_token: int
+
+
+_current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", default=None)
+
+
+def current_run() -> CurrentRun | None:
+    """The supervised run this code works for; None outside of one."""
+    return _current.get()
+
+
+def set_current_run(run: CurrentRun | None) -> None:
+    _current.set(run)

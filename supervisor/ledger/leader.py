@@ -1,0 +1,45 @@
+"""Leadership of beat: any number run, one leads, and only it emits.
+
+1. A beat asks at each tick; the lock is taken when it is free and extended when it is its own.
+2. The lock lives `LEADER_TTL` after the leader's last tick, so a standby leads at the latest that
+   long after the leader died, and at once when it resigned.
+3. What a beat does to the ledger carries its token, and the scripts look at the lock again: a
+   leader that slept past its lock cannot emit anything when it wakes.
+
+The lock is RedBeat's own key, so that a stock RedBeat beside us stands by as well.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from uuid import uuid4
+
+from supervisor.durations import to_ms
+from supervisor.ledger.connection import Client
+from supervisor.ledger.runs import Leadership
+from supervisor.ledger.scripts import source
+
+LEADER_TTL = timedelta(seconds=12)
+
+
+class Leader:
+    """One beat's claim to lead; `instance` is what people see of it."""
+
+    def __init__(self, client: Client, key: str) -> None:
+        self.instance = f"{socket.gethostname()}:{os.getpid()}"
+        self.leadership = Leadership(key, f"{self.instance}:{uuid4().hex}")
+        self._script = client.register_script(source("leader"))
+
+    def lead(self) -> bool:
+        """Takes or extends the lock; True when this beat leads for another `LEADER_TTL`."""
+        return self._call(LEADER_TTL)
+
+    def resign(self) -> bool:
+        return self._call(timedelta())
+
+    def _call(self, ttl: timedelta) -> bool:
+        return bool(
+            self._script(keys=[self.leadership.key], args=[self.leadership.token, to_ms(ttl)])
+        )

@@ -1,0 +1,96 @@
+"""Sends the messages of queued runs. A message names its run; the ledger knows everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from supervisor.durations import to_ms
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run, RunState
+from supervisor.spec import JobSpec
+
+#: The one header that makes a message a supervised run's.
+HEADER = "supervisor"
+
+log = structlog.get_logger("supervisor.publisher")
+
+
+class Publisher:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+
+    def publish(self, run_ids: Sequence[str]) -> int:
+        """Sends those of the runs that are queued; returns how many the broker took.
+
+        A broker that is away is logged: the runs stay in the outbox and beat sends them later.
+        """
+        sent: list[str] = []
+        try:
+            runs = [run for run in self._ledger.runs(run_ids) if run.state is RunState.QUEUED]
+            specs = self._ledger.some_specs({run.job for run in runs})
+            with self._app.producer_or_acquire() as producer:
+                for run in runs:
+                    if self._send(producer, run, specs.get(run.job)):
+                        sent.append(run.id)
+        except (OperationalError, RedisError, OSError) as error:
+            log.warning("publish failed", runs=len(run_ids), sent=len(sent), error=str(error))
+        try:
+            self._ledger.sent(sent)
+        except (RedisError, OSError) as error:
+            # They are sent once more; the second messages are dropped as duplicates.
+            log.warning("publish not recorded", runs=sent, error=str(error))
+        return len(sent)
+
+    def _send(self, producer: Any, run: Run, spec: JobSpec | None) -> bool:
+        if spec is None:
+            self._ledger.cancel(run.id, "job removed from the schedule files")
+            return False
+        try:
+            self._apply_async(producer, run, spec)
+        except (OperationalError, RedisError, OSError):
+            raise
+        except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
+            self._ledger.cancel(run.id, f"cannot be published: {error}")
+            log.exception("run cannot be published", job=run.job, run=run.id)
+            return False
+        return True
+
+    def _apply_async(self, producer: Any, run: Run, spec: JobSpec) -> None:
+        options = {
+            "task_id": run.id,
+            "producer": producer,
+            "retry": False,  # the outbox is the retry
+            "retries": max(0, run.attempt - run.crashes),
+            "headers": {HEADER: message_header(run, spec)},
+            "time_limit": spec.time_limit and spec.time_limit.total_seconds(),
+            "soft_time_limit": spec.soft_time_limit and spec.soft_time_limit.total_seconds(),
+        }
+        if spec.routed_queue:
+            options["queue"] = spec.routed_queue
+        args = spec.args if run.args is None else run.args
+        kwargs = spec.kwargs if run.kwargs is None else run.kwargs
+        # As Celery's beat does: a task it knows brings its own options and routes.
+        task = self._app.tasks.get(spec.task)
+        if task is not None:
+            task.apply_async(args, kwargs, **options)
+        else:
+            self._app.send_task(spec.task, args, kwargs, **options)
+
+
+def message_header(run: Run, spec: JobSpec) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "job": run.job,
+        "nominal_at": run.nominal_at.isoformat(),
+        "lease_ttl_ms": to_ms(spec.lease_ttl),
+        "max_retries": spec.max_retries,
+        "retry_backoff": spec.retry_backoff.total_seconds(),
+        "retry_backoff_max": spec.retry_backoff_max.total_seconds(),
+    }
