@@ -1,0 +1,18 @@
+"""Supervises periodic Celery jobs from schedule file to end state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# PyPI's `supervisor` (supervisord) installs into a folder of the same name: mixed, both break.
+_INTRUDERS = [
+    name
+    for name in ("supervisord.py", "supervisorctl.py")
+    if Path(__file__).with_name(name).exists()
+]
+if _INTRUDERS:
+    raise ImportError(
+        f"{Path(__file__).parent} also holds {' and '.join(_INTRUDERS)} of PyPI's 'supervisor'"
+        " (supervisord): it and 'celery-beat-supervisor' cannot share an environment."
+        " Uninstall both, then install only 'celery-beat-supervisor'."
+    )

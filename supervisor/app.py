@@ -17,6 +17,7 @@ from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
 from supervisor import logs
+from supervisor.errors import NotConfigured
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.settings import Settings
 
@@ -80,6 +81,14 @@ def settings_of(app: Celery) -> Settings | None:
     return Settings(
         redis_url=given["redis_url"] or own or Settings.redis_url, prefix=given["prefix"]
     )
+
+
+def required_settings(app: Celery) -> Settings:
+    """Raises NotConfigured for an app that is not supervised."""
+    settings = settings_of(app)
+    if settings is None:
+        raise NotConfigured("this Celery app is not supervised: call supervise(app)")
+    return settings
 
 
 def schedules_of(app: Celery) -> Path | None:

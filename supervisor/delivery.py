@@ -9,13 +9,16 @@ from typing import Any
 
 from supervisor.ledger.replies import Grant
 
+#: The header that makes a message a supervised run's.
+HEADER = "supervisor"
+
 #: Set by the worker's main process for each delivery, read in the child: both know the token.
 TOKEN = "supervisor_token"
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One delivery of a run to this process; `retry_in` is set when the attempt asks for another."""
+    """One delivery of a run to this process; `retry_in` is set when it asks for another."""
 
     run_id: str
     token: str
@@ -50,3 +53,9 @@ class Delivery:
         """Exponential: doubled for each failed attempt, up to the job's bound."""
         # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
         return min(self.retry_backoff * 2 ** min(self.retries, 30), self.retry_backoff_max)
+
+
+def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
+    """Our header, if the message is the run's own and not one that inherited its headers."""
+    header = (headers or {}).get(HEADER)
+    return header if header and header.get("run") == task_id else None

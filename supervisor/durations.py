@@ -17,8 +17,11 @@ UNITS = {
     "s": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
 }
-_PART = r"(\d+(?:\.\d+)?)(ms|[dhms])"
-PATTERN = rf"^(?:{_PART})+$"
+_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|[dhms])"
+PATTERN = rf"^{_PART}(?: ?{_PART})*$"
+
+#: About 31 years: instants stay representable when a duration is added to or taken from them.
+LONGEST_SECONDS = 1_000_000_000
 
 
 def parse(text: Any) -> timedelta:
@@ -28,18 +31,23 @@ def parse(text: Any) -> timedelta:
     """
     if isinstance(text, timedelta):
         return text
-    if isinstance(text, int | float) and not isinstance(text, bool) and 0 <= text < 1e9:
-        return timedelta(seconds=text)
-    if not isinstance(text, str) or not re.match(PATTERN, compact := text.replace(" ", "")):
+    if isinstance(text, int | float) and not isinstance(text, bool) and text >= 0:
+        return _within_bounds(text, text)
+    if not isinstance(text, str) or not re.fullmatch(PATTERN, text):
         raise InvalidDuration(f"{text!r} is not a duration such as 90s, 5m or 1h30m")
-    try:
-        return sum((float(n) * UNITS[unit] for n, unit in re.findall(_PART, compact)), timedelta())
-    except OverflowError:
-        raise InvalidDuration(f"{text!r} is too long a duration") from None
+    parts = re.findall(_PART, text)
+    return _within_bounds(text, sum(float(n) * UNITS[unit].total_seconds() for n, unit in parts))
+
+
+def _within_bounds(text: Any, seconds: float) -> timedelta:
+    """The duration to the millisecond, which is what `render` and the ledger keep of it."""
+    if seconds > LONGEST_SECONDS:
+        raise InvalidDuration(f"{text!r} is too long a duration; the longest is 30 years")
+    return timedelta(milliseconds=round(seconds * 1000))
 
 
 def render(duration: timedelta) -> str:
-    """The shortest exact text that `parse` reads back: ``1h30m``, ``0s``, ``1.5s`` as ``1s500ms``."""
+    """The text that `parse` reads back exactly: ``1h30m``, ``0s``, and ``1s500ms`` for 1.5 s."""
     milliseconds = round(duration / UNITS["ms"])
     parts = []
     for unit, size in UNITS.items():

@@ -102,7 +102,7 @@ class Guard:
         if finished.ending is Ending.STALE:
             log.error("lease lost", **facts, outcome=word)
             return
-        log.info(f"run {word.replace('_', ' ')}", **facts, reason=reason or None)
+        log.info("run ended", **facts, outcome=word, reason=reason or None)
         if finished.next_up:
             self._publish(finished.next_up)
 

@@ -10,13 +10,11 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from supervisor.delivery import HEADER
 from supervisor.durations import to_ms
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
-
-#: The one header that makes a message a supervised run's.
-HEADER = "supervisor"
 
 log = structlog.get_logger("supervisor.publisher")
 
@@ -37,8 +35,7 @@ class Publisher:
             specs = self._ledger.some_specs({run.job for run in runs})
             with self._app.producer_or_acquire() as producer:
                 for run in runs:
-                    if self._send(producer, run, specs.get(run.job)):
-                        sent.append(run.id)
+                    sent += self._send(producer, run, specs.get(run.job))
         except (OperationalError, RedisError, OSError) as error:
             log.warning("publish failed", runs=len(run_ids), sent=len(sent), error=str(error))
         try:
@@ -48,10 +45,10 @@ class Publisher:
             log.warning("publish not recorded", runs=sent, error=str(error))
         return len(sent)
 
-    def _send(self, producer: Any, run: Run, spec: JobSpec | None) -> bool:
+    def _send(self, producer: Any, run: Run, spec: JobSpec | None) -> list[str]:
         if spec is None:
             self._ledger.cancel(run.id, "job removed from the schedule files")
-            return False
+            return []
         try:
             self._apply_async(producer, run, spec)
         except (OperationalError, RedisError, OSError):
@@ -59,11 +56,11 @@ class Publisher:
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             self._ledger.cancel(run.id, f"cannot be published: {error}")
             log.exception("run cannot be published", job=run.job, run=run.id)
-            return False
-        return True
+            return []
+        return [run.id]
 
     def _apply_async(self, producer: Any, run: Run, spec: JobSpec) -> None:
-        options = {
+        options: dict[str, Any] = {
             "task_id": run.id,
             "producer": producer,
             "retry": False,  # the outbox is the retry

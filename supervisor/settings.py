@@ -23,7 +23,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:
-        """SUPERVISOR_REDIS_URL and SUPERVISOR_PREFIX, else what `supervisor up` runs in `directory`."""
+        """SUPERVISOR_REDIS_URL, else what `supervisor up` runs in `directory`; SUPERVISOR_PREFIX."""
         return cls(
             redis_url=environ.get("SUPERVISOR_REDIS_URL") or running_url(directory) or DEFAULT_URL,
             prefix=environ.get("SUPERVISOR_PREFIX") or cls.prefix,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from functools import cache
 from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from supervisor.durations import Duration, to_ms
 from supervisor.errors import did_you_mean
@@ -20,6 +22,9 @@ SERIAL_PREFIX = "serial."
 
 #: A serial queue's own lock; no job's name has a slash.
 SERIAL_LOCK = "queue/"
+
+#: YAML 1.1 and people take these for booleans; as the name of a queue they are a mistake.
+BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
@@ -38,6 +43,17 @@ class OnCrash(StrEnum):
 
     RERUN = "rerun"
     FAIL = "fail"
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """The zones this machine knows; read once, because it is a walk through the file system."""
+    return frozenset(available_timezones())
+
+
+def conflict(text: str, *keys: str) -> PydanticCustomError:
+    """Keys which are fine alone and not together."""
+    return PydanticCustomError("conflict", "{text}", {"text": text, "keys": keys})
 
 
 class JobSpec(BaseModel):
@@ -61,8 +77,8 @@ class JobSpec(BaseModel):
     """Keyword arguments of the task."""
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
-    serial: bool | Name = False
-    """true: a queue of the job's own, worked one run at a time; a name: shared with that name's jobs."""
+    serial: Annotated[bool, Field(strict=True)] | Name = False
+    """true: the job's own queue, worked one run at a time; a name: shared by all jobs of that name."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
     max_waiting: Annotated[Count, Field(ge=1)] = 100
@@ -93,7 +109,7 @@ class JobSpec(BaseModel):
     """Which ticks run after a time in which nothing could emit them."""
     catchup_window: Duration = timedelta(hours=1)
     """Ticks older than this are missed, not caught up."""
-    paused: bool = False
+    paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
@@ -101,11 +117,16 @@ class JobSpec(BaseModel):
     @field_validator("timezone")
     @classmethod
     def _known_timezone(cls, name: str) -> str:
-        if name not in available_timezones():
-            raise ValueError(
-                f"unknown time zone {name!r}{did_you_mean(name, available_timezones())}"
-            )
+        if name not in zone_names():
+            raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, zone_names())}")
         return name
+
+    @field_validator("serial")
+    @classmethod
+    def _no_word_for_a_boolean(cls, serial: bool | str) -> bool | str:
+        if isinstance(serial, str) and serial.lower() in BOOLEAN_WORDS:
+            raise ValueError(f"{serial!r} is no name for a queue; write true or false, unquoted")
+        return serial
 
     @field_validator("every", "lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
     @classmethod
@@ -117,19 +138,20 @@ class JobSpec(BaseModel):
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         if (self.cron is None) == (self.every is None):
-            raise ValueError("give exactly one of 'cron' and 'every'")
+            raise conflict("give exactly one of 'cron' and 'every'", "cron", "every")
         return self
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> Self:
         if self.soft_time_limit and self.time_limit and self.soft_time_limit >= self.time_limit:
-            raise ValueError("'soft_time_limit' must be shorter than 'time_limit'")
+            text = "'soft_time_limit' must be shorter than 'time_limit'"
+            raise conflict(text, "soft_time_limit", "time_limit")
         return self
 
     @model_validator(mode="after")
     def _one_queue(self) -> Self:
         if self.serial and self.queue:
-            raise ValueError("'serial' names the queue; leave 'queue' out")
+            raise conflict("'serial' names the queue; leave 'queue' out", "serial", "queue")
         return self
 
     @property

@@ -1,5 +1,65 @@
+"""The verbs for those who edit schedule files."""
+
 from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-VERBS: tuple[click.Command, ...] = ()
+from supervisor.cli.context import Context, pass_context
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.schedule_files import ScheduleSet, load
+from supervisor.schedule_schema import json_schema
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@click.command()
+@click.argument("path", default="schedules", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
+@pass_context
+def check(context: Context, path: Path, as_json: bool) -> None:
+    """Say all that is wrong in the schedule files at PATH.
+
+    With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
+    """
+    known_tasks = tasks_of(context.app) if context.app is not None else None
+    try:
+        schedules = load(path, known_tasks)
+    except ScheduleFilesInvalid as invalid:
+        for line in map(str, () if as_json else invalid.problems):
+            click.echo(line)
+        if as_json:
+            click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
+        raise SystemExit(1) from None
+    click.echo("[]" if as_json else f"{path}: {_summary(schedules)}, no problems")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of a schedule file, for your editor."""
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def tasks_of(app: Celery) -> Collection[str]:
+    """The tasks a worker of this app would know."""
+    app.loader.import_default_modules()
+    app.finalize()
+    return frozenset(app.tasks)
+
+
+def _summary(schedules: ScheduleSet) -> str:
+    files = {source.rpartition(":")[0] for source in schedules.sources.values()}
+    return f"{_count(len(schedules.specs), 'job')} in {_count(len(files), 'file')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+VERBS: tuple[click.Command, ...] = (check, schema)

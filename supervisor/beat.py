@@ -1,0 +1,192 @@
+"""The RedBeat scheduler that emits through the ledger. One tick of it:
+
+1. Take or extend the leader's lock. Who does not lead stands by and asks again a second later.
+2. If schedule files changed, or the ledger holds another set than the files, load the difference.
+3. Rescue: silent leases, due retries and re-queues, forgotten waiters.
+4. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
+   all of them. The watermark moves in the same script: a tick is dealt with once, whoever asks.
+5. Write when each of them is next due into RedBeat's sorted set.
+6. Publish the outbox: what was just admitted, what rescue brought back, what a worker that died
+   could not hand over. A crash or a broker's error before this point leaves it there.
+7. Publish again what was sent, has not begun, and is no longer in its queue.
+
+Entries that RedBeat's own means created (`beat_schedule`, other programs) are emitted by RedBeat's
+own code, unguarded, as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redbeat.schedulers import RedBeatScheduler, ensure_conf
+
+from supervisor.app import required_settings, schedules_of
+from supervisor.emission import emission
+from supervisor.entries import DueEntry, Entries
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.replies import Admission, Placement, ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.publisher import Publisher
+from supervisor.reloading import Reloading
+from supervisor.run import job_of
+from supervisor.timing import schedule_of
+from supervisor.unbegun import Unbegun
+
+#: Beat looks at the ledger at least this often, due entries or not.
+INTERVAL = timedelta(seconds=1)
+
+#: Entries dealt with in one tick; the rest are due in the next, which follows at once.
+ENTRIES_PER_TICK = 2_000
+RUNS_PER_PUBLISH = 500
+
+log = structlog.get_logger("supervisor.beat")
+
+
+class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
+    """Any number of beats run it; the one that leads emits."""
+
+    def __init__(self, app: Celery, **kwargs: Any) -> None:
+        settings = required_settings(app)
+        bound_broker_calls(app)
+        super().__init__(app, **kwargs)
+        self._ledger = Ledger.open(settings)
+        self._leader = Leader(self._ledger.client, ensure_conf(app).lock_key)
+        # RedBeat would take the lock for itself when beat starts, and die when it loses it.
+        self.lock_key = None
+        self._leads: bool | None = None
+        self._entries = Entries(app, self._ledger.client, self._ledger.keys)
+        self._publisher = Publisher(app, self._ledger)
+        self._unbegun = Unbegun(app, self._ledger)
+        files = schedules_of(app)
+        self._reloading = Reloading(files, self._ledger, self._entries) if files else None
+
+    def setup_schedule(self) -> None:
+        """RedBeat's static entries are written by the beat that leads, not by each that starts."""
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Seconds until the next tick. A server that is away is waited for."""
+        try:
+            return self._tick()
+        except (RedisError, OperationalError, OSError) as error:
+            log.error("tick failed", error=str(error))
+            return INTERVAL.total_seconds()
+
+    def close(self) -> None:
+        if self._reloading:
+            self._reloading.stop()
+        try:
+            self._leader.resign()
+        except RedisError as error:
+            log.warning("leadership not resigned", error=str(error))
+        super().close()
+
+    def _tick(self) -> float:
+        if not self._take_lead():
+            return INTERVAL.total_seconds()
+        if self._reloading:
+            self._reloading.reload(self._ledger.now())
+        self._rescue()
+        now = self._ledger.now()
+        due, upcoming = self._entries.due(now, ENTRIES_PER_TICK)
+        next_at = self._emit(due, now)
+        self._emit_stock([entry.key for entry in due if entry.spec is None])
+        self._publish(now)
+        self._sign(now)
+        if len(due) == ENTRIES_PER_TICK:
+            return 0.0
+        soonest = min(at for at in (upcoming, *next_at, now + INTERVAL) if at is not None)
+        return max(0.0, (soonest - self._ledger.now()).total_seconds())
+
+    def _take_lead(self) -> bool:
+        leads = self._leader.lead()
+        if leads != self._leads:
+            log.info("leading" if leads else "standing by", instance=self._leader.instance)
+            if leads:
+                super().setup_schedule()
+                if self._reloading:
+                    self._reloading.look_again()
+            self._leads = leads
+        return leads
+
+    def _rescue(self) -> None:
+        for rescue in self._ledger.rescue(leadership=self._leader.leadership):
+            log.info("run rescued", kind=rescue.kind, job=job_of(rescue.run_id), run=rescue.run_id)
+
+    def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
+        """Admits the ticks of the due jobs; gives when each of them is due next."""
+        emissions = [
+            emission(entry.spec, schedule_of(entry.spec), entry.watermark or now, now)
+            for entry in due
+            if entry.spec is not None
+        ]
+        passed = [p for emitted in emissions for p in emitted.passed]
+        for over in passed:
+            log.warning("ticks missed", job=over.spec.name, ticks=over.ticks, reason=over.reason)
+        self._ledger.pass_over(passed, self._leader.leadership)
+        ticks = [tick for emitted in emissions for tick in emitted.ticks]
+        for admission in self._ledger.admit(ticks, self._leader.leadership):
+            note(admission)
+        with self._ledger.client.pipeline(transaction=False) as pipe:
+            for emitted in emissions:
+                self._entries.reschedule(pipe, emitted.spec, emitted.next_at)
+            pipe.execute()
+        return [emitted.next_at for emitted in emissions]
+
+    def _emit_stock(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                entry = self.Entry.from_key(key, app=self.app)
+                self.maybe_due(entry, producer=self.producer)
+            except KeyError:
+                self._entries.forget(key)
+            except Exception:  # one bad entry must not stop the others
+                log.exception("entry not emitted", entry=key)
+
+    def _publish(self, now: datetime) -> None:
+        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) == RUNS_PER_PUBLISH:
+            pass
+        self._publisher.publish(self._unbegun.vanished(now))
+
+    def _sign(self, now: datetime) -> None:
+        self._ledger.client.hset(
+            self._ledger.keys.beat,
+            mapping={"leader": self._leader.instance, "last_tick": ms_of(now)},
+        )
+
+
+def note(admission: Admission) -> None:
+    facts = {"job": job_of(admission.run_id), "run": admission.run_id}
+    match admission.placement:
+        case Placement.START:
+            log.info("run queued", **facts)
+        case Placement.WAIT:
+            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
+        case Placement.REQUEUE:
+            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
+        case Placement.SKIP:
+            reason, blocker = admission.reason, admission.blocked_by
+            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
+        case Placement.EXCLUDED:
+            log.info("tick excluded", **facts, reason=admission.reason)
+        case Placement.DUPLICATE:
+            log.warning("duplicate dropped", **facts)
+        case Placement.NOT_LEADER:
+            log.error("relieved while emitting", **facts)
+        case _:
+            assert_never(admission.placement)
+
+
+def bound_broker_calls(app: Celery) -> None:
+    """A Redis broker that hangs must not hang beat; the outbox keeps what was not taken."""
+    if str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix")):
+        app.conf.broker_transport_options = {
+            "socket_timeout": 5,
+            "socket_connect_timeout": 2,
+            **(app.conf.broker_transport_options or {}),
+        }

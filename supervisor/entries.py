@@ -1,0 +1,126 @@
+"""A job as a RedBeat entry: what RedBeat's own tools read, and what beat finds when it is due.
+
+The hash has RedBeat's two fields, `definition` and `meta`, and a third one of ours, `spec`. RedBeat
+decodes only its own kinds of schedule, so `definition` carries the nearest of them; the nominal
+times come from `spec`. The score in RedBeat's sorted set is the next nominal time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from celery.schedules import ParseException, crontab, schedule
+from redbeat.decoder import RedBeatJSONEncoder
+from redbeat.schedulers import ensure_conf
+
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.replies import instant, ms_of
+from supervisor.spec import JobSpec
+
+SPEC_FIELD = "spec"
+
+
+@dataclass(frozen=True, slots=True)
+class DueEntry:
+    """An entry whose score has come; `spec` is None for one that RedBeat's own means put there."""
+
+    key: str
+    spec: JobSpec | None
+    watermark: datetime | None
+
+
+class Entries:
+    """The RedBeat entries of one app, in pipelines."""
+
+    def __init__(self, app: Celery, client: Client, keys: Keys) -> None:
+        conf = ensure_conf(app)
+        self._client = client
+        self._keys = keys
+        self._prefix: str = conf.key_prefix
+        self._schedule: str = conf.schedule_key
+
+    def key(self, job: str) -> str:
+        return self._prefix + job
+
+    def write(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+        """Enters one job and when it is next due; the caller executes the pipeline."""
+        self.rewrite(pipe, spec)
+        self.reschedule(pipe, spec, next_at)
+
+    def rewrite(self, pipe: Client, spec: JobSpec) -> None:
+        """Enters one job whose times have not changed."""
+        pipe.hset(
+            self.key(spec.name),
+            mapping={
+                "definition": json.dumps(definition(spec), cls=RedBeatJSONEncoder),
+                "meta": json.dumps({"last_run_at": None}),
+                SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
+            },
+        )
+
+    def reschedule(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+        # RedBeat ignores scores below zero: an entry that is never due again.
+        score = next_at.timestamp() if next_at else -1
+        pipe.zadd(self._schedule, {self.key(spec.name): score})
+        pipe.hset(self._keys.job(spec.name), "next", ms_of(next_at) if next_at else "")
+
+    def remove(self, pipe: Client, job: str) -> None:
+        pipe.zrem(self._schedule, self.key(job))
+        pipe.delete(self.key(job))
+
+    def forget(self, key: str) -> None:
+        """Drops an entry whose hash is gone."""
+        self._client.zrem(self._schedule, key)
+
+    def due(self, now: datetime, limit: int) -> tuple[list[DueEntry], datetime | None]:
+        """The entries due by `now`, and when the first of the others is; two round trips."""
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
+            pipe.zrangebyscore(self._schedule, f"({now.timestamp()}", "+inf", 0, 1, withscores=True)
+            due, later = pipe.execute()
+        upcoming = instant(later[0][1] * 1000) if later else None
+        return self._load(due) if due else [], upcoming
+
+    def _load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
+        with self._client.pipeline(transaction=False) as pipe:
+            for key in entry_keys:
+                pipe.hget(key, SPEC_FIELD)
+                pipe.hget(self._keys.job(key.removeprefix(self._prefix)), "watermark")
+            replies = pipe.execute()
+        return [
+            DueEntry(
+                key=key,
+                spec=JobSpec.model_validate_json(spec) if spec else None,
+                watermark=instant(watermark) if watermark else None,
+            )
+            for key, spec, watermark in zip(entry_keys, replies[::2], replies[1::2], strict=True)
+        ]
+
+
+def definition(spec: JobSpec) -> dict[str, Any]:
+    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job."""
+    return {
+        "name": spec.name,
+        "task": spec.task,
+        "args": list(spec.args),
+        "kwargs": spec.kwargs,
+        "options": {"queue": spec.routed_queue} if spec.routed_queue else {},
+        "schedule": nearest_schedule(spec),
+        "enabled": True,
+    }
+
+
+def nearest_schedule(spec: JobSpec) -> schedule | crontab:
+    """A Celery schedule for display: what it cannot express it shows as an hourly interval."""
+    if spec.every is not None:
+        return schedule(spec.every)
+    try:
+        return crontab.from_string(str(spec.cron))
+    except (ParseException, ValueError):
+        return schedule(timedelta(hours=1))

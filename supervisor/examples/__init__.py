@@ -1,0 +1,1 @@
+"""Ordinary Celery tasks that `make up` runs: none of them knows that it is supervised."""

@@ -1,0 +1,79 @@
+"""Follows the schedule files: loads what changed, keeps everything when a file is broken."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from supervisor.entries import Entries
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.loading import load
+from supervisor.schedule_files import load as read_files
+from supervisor.watching import Watching
+
+#: Problems kept for the status page and `supervisor doctor`; the log has all of them.
+PROBLEMS_KEPT = 20
+
+log = structlog.get_logger("supervisor.reloading")
+
+
+class Reloading:
+    """Only the leading beat reloads; one that begins to lead looks at the files anew."""
+
+    def __init__(self, files: Path, ledger: Ledger, entries: Entries) -> None:
+        self._files = files
+        self._ledger = ledger
+        self._entries = entries
+        self._digest: str | None = None
+        self._watching = Watching(files)
+        self._watching.changed.set()
+        self._watching.start()
+
+    def look_again(self) -> None:
+        self._watching.changed.set()
+
+    def stop(self) -> None:
+        self._watching.stop()
+
+    def reload(self, now: datetime) -> None:
+        """Loads the files if they changed, or if the ledger has lost what was loaded."""
+        if not self._watching.changed.is_set() and not self._ledger_differs():
+            return
+        self._watching.changed.clear()
+        try:
+            wanted = read_files(self._files)
+        except ScheduleFilesInvalid as error:
+            for problem in error.problems:
+                log.error("schedule files rejected", problem=str(problem))
+            self._sign(now, problems=[str(problem) for problem in error.problems])
+            return
+        if wanted.digest != self._digest or self._ledger_differs():
+            changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
+            log.info(
+                "schedule files loaded",
+                jobs=len(wanted.specs),
+                added=changes.added,
+                changed=changes.changed,
+                removed=changes.removed,
+            )
+        self._digest = wanted.digest
+        self._sign(now, problems=[])
+
+    def _ledger_differs(self) -> bool:
+        loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
+        return self._digest is not None and bool(loaded != self._digest)
+
+    def _sign(self, now: datetime, problems: list[str]) -> None:
+        self._ledger.client.hset(
+            self._ledger.keys.beat,
+            mapping={
+                "last_reload": ms_of(now),
+                "last_reload_successful": int(not problems),
+                "problems": json.dumps(problems[:PROBLEMS_KEPT]),
+            },
+        )

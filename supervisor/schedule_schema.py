@@ -1,0 +1,56 @@
+"""The JSON Schema of a schedule file, for editors; its descriptions are JobSpec's docstrings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from supervisor.job_checks import NOT_IN_DEFAULTS
+from supervisor.spec import NAME_PATTERN, JobSpec
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """Of one file: what an editor can check by itself; `supervisor check` checks the rest."""
+    job = JobSpec.model_json_schema()
+    definitions = job.pop("$defs", {})
+    properties = {key: value for key, value in job["properties"].items() if key != "name"}
+    shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
+    return {
+        "$schema": DIALECT,
+        "title": "Schedule file",
+        "description": "Jobs that the supervisor runs periodically.",
+        "type": "object",
+        "required": ["jobs"],
+        "additionalProperties": False,
+        "properties": {
+            "defaults": {"$ref": "#/$defs/Defaults"},
+            "jobs": {
+                "description": "Job name -> job.",
+                "type": "object",
+                "propertyNames": {"pattern": NAME_PATTERN},
+                "additionalProperties": {"$ref": "#/$defs/Job"},
+            },
+        },
+        "$defs": {
+            **definitions,
+            "Defaults": {
+                "description": "Keys for all jobs of this file; a job's own keys win.",
+                "type": "object",
+                "additionalProperties": False,
+                "properties": shared,
+            },
+            "Job": {
+                "description": job["description"],
+                "type": "object",
+                "additionalProperties": False,
+                "required": ["task"],
+                "oneOf": [_written("cron"), _written("every")],
+                "properties": properties,
+            },
+        },
+    }
+
+
+def _written(key: str) -> dict[str, Any]:
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}

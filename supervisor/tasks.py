@@ -1,0 +1,163 @@
+"""The guard in a worker's child: the task class of a supervised app.
+
+The hooks are those that were measured to hold (docs/design.md):
+
+* begin in `before_start`: the last hook before the body, and one that can veto.
+* the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA
+  message; `sys.exit` and MemoryError become ordinary failures.
+* the end in the `task_postrun` signal, which fires for every end that unwinds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+from billiard.common import terminate_handler_fired
+from celery import Celery, Task, signals, states
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+
+from supervisor.app import required_settings
+from supervisor.delivery import TOKEN, Delivery, supervised
+from supervisor.errors import JobExited, JobOutOfMemory
+from supervisor.guard import Guard
+from supervisor.ledger.replies import Refused
+from supervisor.ledger.runs import Ledger
+from supervisor.publisher import Publisher
+from supervisor.run import RunState
+
+_delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
+
+
+class GuardedTask(Task):  # type: ignore[type-arg]
+    """The base of a supervised app's tasks; messages without our header pass through untouched."""
+
+    abstract = True
+    Request = "supervisor.worker:GuardedRequest"
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        header = supervised(self.request.headers, task_id)
+        if header is not None:
+            token = getattr(self.request, TOKEN, None) or uuid4().hex
+            delivery = Delivery.of(header, token, self.request.retries)
+            answer = guard_of(self.app, os.getpid()).begin(delivery.run_id, token)
+            if isinstance(answer, Refused):
+                raise Ignore(answer.refusal.value)
+            delivery.grant = answer
+            _delivery.set(delivery)
+        super().before_start(task_id, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        delivery = _delivery.get()
+        if delivery is None or delivery.entered or self.request.id != delivery.run_id:
+            return super().__call__(*args, **kwargs)
+        delivery.entered = True
+        try:
+            return super().__call__(*args, **kwargs)
+        except (Ignore, Reject, Retry):
+            raise
+        except SystemExit as error:
+            if terminate_handler_fired():
+                raise
+            raise self._retry_or(delivery, JobExited(error.code)) from error
+        except MemoryError as error:
+            # One that reaches Celery kills the worker, and the next that gets the message.
+            raise self._retry_or(delivery, JobOutOfMemory()) from error
+        except Exception as error:
+            again = self._retry_or(delivery, error)
+            if again is error:
+                raise
+            raise again from error
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
+        delivery = _delivery.get()
+        if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        limit = self.max_retries if max_retries is None else max_retries
+        if limit is not None and delivery.retries >= limit:
+            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
+        delivery.retry_in = until(eta, countdown, self.default_retry_delay)
+        delivery.retry_args, delivery.retry_kwargs, delivery.error = args, kwargs, exc
+        again = retry_of(exc, delivery.retry_in)
+        if throw:
+            raise again
+        return again
+
+    def _retry_or(self, delivery: Delivery, failure: Exception) -> Exception:
+        if not delivery.has_retries_left or isinstance(failure, self.throws):
+            return failure
+        delivery.retry_in, delivery.error = delivery.backoff, failure
+        return retry_of(failure, delivery.backoff)
+
+
+@signals.task_postrun.connect(weak=False)
+def report_end(task: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
+    """The attempt is over, however it ended; a delivery that was refused has nothing to report."""
+    delivery = _delivery.get()
+    if delivery is None or delivery.grant is None or task.request.id != delivery.run_id:
+        return
+    _delivery.set(None)
+    guard, grant = guard_of(task.app, os.getpid()), delivery.grant
+    match state:
+        case states.SUCCESS:
+            guard.end(grant, RunState.SUCCEEDED)
+        case states.RETRY:
+            delay = delivery.retry_in or until(None, retval.when, task.default_retry_delay)
+            reason = reason_of(delivery.error or retval.exc or retval)
+            guard.retry(grant, delay, reason, delivery.retry_args, delivery.retry_kwargs)
+        case states.FAILURE:
+            timed_out = isinstance(retval, SoftTimeLimitExceeded)
+            outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED
+            guard.end(grant, outcome, reason_of(retval))
+        case None:
+            guard.end(grant, RunState.LOST, "the worker's process was told to stop")
+        case _:  # the job itself raised Ignore or Reject
+            guard.end(grant, RunState.SUCCEEDED, state.lower())
+
+
+def adopt(app: Celery) -> None:
+    """Brings tasks with a base class of their own under the guard as well."""
+    for task in app.tasks.values():
+        if not isinstance(task, GuardedTask):
+            cls: Any = type(task)
+            bases = (GuardedTask, cls)
+            task.__class__ = type(cls.__name__, bases, {"__module__": cls.__module__})
+
+
+@cache
+def guard_of(app: Celery, pid: int) -> Guard:
+    """One guard a process: connections do not survive a fork."""
+    ledger = Ledger.open(required_settings(app))
+    return Guard(ledger, Publisher(app, ledger).publish, f"{socket.gethostname()}:{pid}")
+
+
+def retry_of(error: Any, delay: timedelta) -> Retry:
+    return Retry(exc=error, when=delay.total_seconds())  # type: ignore[arg-type]
+
+
+def until(eta: Any, countdown: Any, default: float) -> timedelta:
+    """How long from now; Celery gives the one or the other, and `Retry.when` may be either."""
+    moment = eta if eta is not None else countdown
+    if isinstance(moment, datetime):
+        return max(timedelta(), moment - datetime.now(moment.tzinfo))
+    return timedelta(seconds=max(0.0, float(default if moment is None else moment)))
+
+
+def reason_of(error: Any) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

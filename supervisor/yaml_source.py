@@ -1,0 +1,218 @@
+"""A YAML text as plain data that knows the line of every key, with its faults collected.
+
+Built from the parser's events and not by its composer: the C composer recurses as deep as the text
+tells it to and takes the process with it, and events show anchors and tags that nodes hide.
+
+What is read is the part of YAML that has one meaning: YAML 1.2 scalars (true and false are the
+only booleans, no base-60 numbers, dates stay text), keys are text, no anchors, aliases or tags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+#: The C parser is ten times faster; both give the same events.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+DEEPEST = 20
+
+KeyPath = tuple[str | int, ...]
+"""Where a value is: ("jobs", "nightly", "args", 0)."""
+
+
+class _Unreadable:
+    """Stands for a value whose fault is reported already."""
+
+    def __repr__(self) -> str:
+        return "UNREADABLE"
+
+
+UNREADABLE = _Unreadable()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with the text; `path` leads to the value it is about."""
+
+    line: int
+    path: KeyPath
+    what: str
+    hint: str | None = None
+
+
+@dataclass(slots=True)
+class Document:
+    """data: of dict, list, str, int, float, bool, None and UNREADABLE; lines count from 1."""
+
+    data: Any = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+
+    def line_of(self, path: KeyPath) -> int:
+        """The line of the key, or of the nearest enclosing one that the text has."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read(text: str) -> Document:
+    """The one document in `text`. After a syntax error `data` is UNREADABLE."""
+    reader = _Reader(text)
+    try:
+        reader.read()
+    except yaml.YAMLError as error:
+        reader.document.faults.append(_syntax_fault(error, text))
+        reader.document.data = UNREADABLE
+    except _TooDeep as error:
+        fault = Fault(error.line, (), f"nested deeper than {DEEPEST} levels")
+        reader.document.faults.append(fault)
+        reader.document.data = UNREADABLE
+    return reader.document
+
+
+class _TooDeep(Exception):
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+
+class _Reader:
+    """Builds the values from the events; one method for each kind of node."""
+
+    def __init__(self, text: str) -> None:
+        self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
+        self.document = Document()
+
+    def read(self) -> None:
+        for event in self.events:
+            if isinstance(event, yaml.NodeEvent):
+                self.document.data = self._value(event, ())
+            elif isinstance(event, yaml.DocumentEndEvent):
+                break
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                self._fault(event, (), "a second document begins here", "one document a file")
+                break
+
+    def _value(self, event: Any, path: KeyPath) -> Any:
+        self.document.lines.setdefault(path, _line(event))
+        if isinstance(event, yaml.AliasEvent):
+            self._fault(event, path, f"alias *{event.anchor} is not allowed", "write it out")
+            return UNREADABLE
+        if event.anchor is not None:
+            self._fault(event, path, f"anchor &{event.anchor} is not allowed", "write it out")
+        tagged = event.tag is not None
+        if tagged:
+            self._fault(event, path, f"tag {event.tag} is not allowed", "leave it out")
+        value = self._untagged(event, path)
+        return UNREADABLE if tagged else value
+
+    def _untagged(self, event: Any, path: KeyPath) -> Any:
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, path)
+        if len(path) >= DEEPEST:
+            raise _TooDeep(_line(event))
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self._sequence(path)
+        return self._mapping(path)
+
+    def _scalar(self, event: Any, path: KeyPath) -> Any:
+        if not event.implicit[0]:  # quoted, or a block
+            return event.value
+        try:
+            return plain_value(event.value)
+        except ValueError:
+            self._fault(event, path, "a number of too many digits", "quote it if it is text")
+            return UNREADABLE
+
+    def _sequence(self, path: KeyPath) -> list[Any]:
+        values: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            values.append(self._value(event, (*path, len(values))))
+        return values
+
+    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            here = (*path, event.value if isinstance(event, yaml.ScalarEvent) else "")
+            key = self._key(event, path)
+            if key in values:
+                first = self.document.lines[here]
+                self._fault(event, here, f"{key!r} is given twice", f"first on line {first}")
+            elif key is not None:
+                self.document.lines[here] = _line(event)
+            value = self._value(next(self.events), here)
+            if key is not None:
+                values.setdefault(key, value)
+        return values
+
+    def _key(self, event: Any, path: KeyPath) -> str | None:
+        """The key, or None where it is not text, which is then reported."""
+        faults = len(self.document.faults)
+        key = self._value(event, (*path, ""))
+        if isinstance(key, str):
+            return key
+        if len(self.document.faults) == faults:
+            hint = f'quote it: "{event.value}"' if isinstance(event, yaml.ScalarEvent) else None
+            self._fault(event, path, f"key {shown(key)} is not text", hint)
+        return None
+
+    def _fault(self, event: Any, path: KeyPath, what: str, hint: str | None) -> None:
+        self.document.faults.append(Fault(_line(event), path, what, hint))
+
+
+_PLAIN: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
+    (re.compile(r"~|null|Null|NULL|"), lambda text: None),
+    (re.compile(r"true|True|TRUE"), lambda text: True),
+    (re.compile(r"false|False|FALSE"), lambda text: False),
+    (re.compile(r"[-+]?(?:0|[1-9][0-9]*)"), int),
+    (re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+"), lambda text: int(text, 0)),
+    (re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"), float),
+    (re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"), lambda t: float(t.replace(".", ""))),
+)
+
+
+def plain_value(text: str) -> Any:
+    """An unquoted scalar as YAML 1.2 reads it, but a number with leading zeros stays text."""
+    if text[:1].isalpha() and text[:1] not in "nNtTfF":
+        return text
+    for pattern, convert in _PLAIN:
+        if pattern.fullmatch(text):
+            return convert(text)
+    return text
+
+
+def shown(value: Any, length: int = 60) -> str:
+    """The value as a problem's text quotes it: on one line, cut when long."""
+    is_word = value is None or isinstance(value, bool)
+    text = {True: "true", False: "false", None: "null"}[value] if is_word else repr(value)
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _syntax_fault(error: yaml.YAMLError, text: str) -> Fault:
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return Fault(line, (), f"not valid YAML: {what}", _usual_cause(text, line))
+    character, position = getattr(error, "character", None), getattr(error, "position", 0)
+    named = f": U+{character:04X}" if isinstance(character, int) else ""
+    what = f"not valid YAML: a character that YAML does not allow{named}"
+    return Fault(text.count("\n", 0, position) + 1, (), what)
+
+
+def _usual_cause(text: str, number: int) -> str | None:
+    line = "".join(text.splitlines()[number - 1 : number])
+    if re.match(r"\s*cron:\s*[*@]", line):
+        return f'quote the expression: cron: "{line.partition(":")[2].strip()}"'
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "indent with spaces, not with tabs"
+    return None
