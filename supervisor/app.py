@@ -19,7 +19,7 @@ from celery.app.utils import find_app
 from supervisor import logs
 from supervisor.errors import NotConfigured
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.settings import Settings
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings
 
 log = structlog.get_logger("supervisor.app")
 
@@ -57,9 +57,9 @@ def supervise(
     app.supervisor = {  # type: ignore[attr-defined]
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
         "redis_url": os.environ.get("SUPERVISOR_REDIS_URL") or redis_url,
-        "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or Settings.prefix,
+        "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
     }
-    app.task_cls = "supervisor.worker:GuardedTask"
+    app.task_cls = "supervisor.tasks:GuardedTask"
     if app.configured:
         _settle(app, app.conf)
     else:
@@ -78,9 +78,7 @@ def settings_of(app: Celery) -> Settings | None:
         return None
     broker = app.conf.broker_url or ""
     own = broker if broker.startswith(("redis://", "rediss://", "unix://")) else None
-    return Settings(
-        redis_url=given["redis_url"] or own or Settings.redis_url, prefix=given["prefix"]
-    )
+    return Settings(redis_url=given["redis_url"] or own or DEFAULT_URL, prefix=given["prefix"])
 
 
 def required_settings(app: Celery) -> Settings:
@@ -110,7 +108,7 @@ def _settle(app: Celery, conf: Any) -> None:
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
     if not conf.get("broker_url"):
-        conf.broker_url = app.supervisor["redis_url"] or Settings.redis_url  # type: ignore[attr-defined]
+        conf.broker_url = app.supervisor["redis_url"] or DEFAULT_URL  # type: ignore[attr-defined]
     if not conf.get("redbeat_redis_url"):
         settings = settings_of(app)
         conf.redbeat_redis_url = settings.redis_url if settings else conf.broker_url

@@ -1,4 +1,4 @@
-"""A job's mapping from a schedule file -> JobSpec, and all that is wrong with it, in plain words."""
+"""A job's mapping from a schedule file -> JobSpec, and all that is wrong with it in words."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ STATE_DIR = Path(".supervisor")
 URL_FILE = STATE_DIR / "url"
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
+DEFAULT_PREFIX = "supervisor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,14 @@ class Settings:
     """redis_url: the ledger's Redis or Valkey; prefix: what all our keys start with."""
 
     redis_url: str = DEFAULT_URL
-    prefix: str = "supervisor"
+    prefix: str = DEFAULT_PREFIX
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:
         """SUPERVISOR_REDIS_URL, else what `supervisor up` runs in `directory`; SUPERVISOR_PREFIX."""
         return cls(
             redis_url=environ.get("SUPERVISOR_REDIS_URL") or running_url(directory) or DEFAULT_URL,
-            prefix=environ.get("SUPERVISOR_PREFIX") or cls.prefix,
+            prefix=environ.get("SUPERVISOR_PREFIX") or DEFAULT_PREFIX,
         )
 
 

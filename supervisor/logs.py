@@ -1,0 +1,79 @@
+"""Log lines: an event word with fields; JSON for machines, readable on a terminal.
+
+The lines of Celery, kombu and uvicorn go through the same renderer, so that every line of a process
+is one JSON object, or none is.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import structlog
+from structlog.typing import Processor
+
+#: Libraries that tell more than anybody asked for, and what is worth telling of them.
+QUIET = {
+    "httpcore": logging.WARNING,
+    "httpx": logging.WARNING,
+    "watchfiles": logging.WARNING,
+    "celery.utils.functional": logging.WARNING,
+    "celery.bootsteps": logging.INFO,
+}
+
+SHARED: tuple[Processor, ...] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.PositionalArgumentsFormatter(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+)
+
+
+def configure(json: bool | None = None, level: str = "info") -> None:
+    """Sends all logging of this process to stderr; may be called again.
+
+    json: True or False decides; None asks SUPERVISOR_LOG_FORMAT (json or console), else whether
+    stderr is a terminal. level: the lowest that is shown, by name.
+    """
+    as_json = wants_json() if json is None else json
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *SHARED,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=list(SHARED),
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *(json_tail() if as_json else console_tail()),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    for name, quiet in QUIET.items():
+        logging.getLogger(name).setLevel(quiet)
+
+
+def wants_json() -> bool:
+    chosen = os.environ.get("SUPERVISOR_LOG_FORMAT")
+    return chosen == "json" if chosen in ("json", "console") else not sys.stderr.isatty()
+
+
+def json_tail() -> tuple[Processor, ...]:
+    return structlog.processors.format_exc_info, structlog.processors.JSONRenderer()
+
+
+def console_tail() -> tuple[Processor, ...]:
+    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),)
