@@ -78,7 +78,7 @@ class JobSpec(BaseModel):
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
     serial: Annotated[bool, Field(strict=True)] | Name = False
-    """true: the job's own queue, one run at a time; a name: a queue shared by the jobs that name it."""
+    """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
     max_waiting: Annotated[Count, Field(ge=1)] = 100

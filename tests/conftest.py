@@ -1,0 +1,58 @@
+"""One real server a session; each test has a database of its own on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import redis
+
+from supervisor.embedded import EmbeddedServer
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
+
+DATABASES = 16
+_used = count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment() -> None:
+    for name in [name for name in os.environ if name.startswith(("SUPERVISOR_", "CELERY_"))]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("valkey")) as running:
+        yield running
+
+
+@pytest.fixture
+def redis_url(server: EmbeddedServer) -> str:
+    """An empty database; the tests of a session take turns on them."""
+    url = f"{server.url.rsplit('/', 1)[0]}/{next(_used) % DATABASES}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    return url
+
+
+@pytest.fixture
+def settings(redis_url: str) -> Settings:
+    return Settings(redis_url=redis_url)
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    opened = Ledger.open(settings)
+    yield opened
+    opened.client.close()
+
+
+@pytest.fixture
+def schedules(tmp_path: Path) -> Path:
+    directory = tmp_path / "schedules"
+    directory.mkdir()
+    return directory

@@ -1,0 +1,48 @@
+"""Jobs and ticks for the ledger's tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from supervisor.ledger.replies import Grant
+from supervisor.ledger.runs import Ledger, Tick
+from supervisor.spec import JobSpec
+
+MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def job(ledger: Ledger, name: str = "nightly", **keys: Any) -> JobSpec:
+    """A job that the ledger has loaded."""
+    spec = JobSpec(**{"name": name, "task": "proj.nightly", "every": "1s", **keys})
+    ledger.client.hset(ledger.keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
+    return spec
+
+
+def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
+    return [Tick(spec, MIDNIGHT + timedelta(seconds=second)) for second in seconds]
+
+
+def run_id(spec: JobSpec, second: int) -> str:
+    return ticks(spec, second)[0].run_id
+
+
+def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
+    grant = ledger.begin(run, token, "worker")
+    assert isinstance(grant, Grant), grant
+    return grant
+
+
+def states(ledger: Ledger, spec: JobSpec) -> list[str]:
+    """The states of the job's runs, oldest first."""
+    return [run.state.value for run in reversed(ledger.history(spec.name))]
+
+
+def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:
+    return not ledger.client.exists(ledger.keys.lock(spec.lock))
+
+
+def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
+    """What the server does when nobody renews for the lease's time, without the waiting."""
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.client.zadd(ledger.keys.leases, {run: 1})

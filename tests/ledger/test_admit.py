@@ -1,0 +1,163 @@
+"""A tick gets its place: queued, waiting, due later, or skipped."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger, PassedOver
+from supervisor.overlap import Decision, OverlapPolicy, Situation, decide
+from supervisor.run import RunState
+from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, run_id, states, ticks
+from tests.waiting import wait_until
+
+
+def test_the_first_tick_is_queued_with_the_lock(ledger: Ledger) -> None:
+    spec = job(ledger, start_deadline="90s")
+    [admission] = ledger.admit(ticks(spec, 0))
+    assert admission.placement is Placement.START
+    assert ledger.outbox() == [run_id(spec, 0)]
+    assert 89_000 < ledger.client.pttl(ledger.keys.lock(spec.lock)) <= 90_000
+
+
+def test_a_tick_that_would_overlap_is_skipped_and_names_the_blocking_run(ledger: Ledger) -> None:
+    spec = job(ledger)
+    _, second = ledger.admit(ticks(spec, 0, 1))
+    assert second.placement is Placement.SKIP
+    assert second.blocked_by == run_id(spec, 0)
+    skipped = ledger.run(run_id(spec, 1))
+    assert (skipped.state, skipped.reason) == (RunState.SKIPPED, "overlap")
+    assert skipped.blocked_by == run_id(spec, 0)
+    record = ledger.job(spec.name)
+    assert record.counters["skipped:overlap"] == 1
+    assert record.consecutive_skips == 1
+
+
+def test_queue_one_lets_one_wait_and_skips_the_rest(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1, 2))
+    assert states(ledger, spec) == ["queued", "waiting", "skipped"]
+
+
+def test_queue_all_waits_in_order_up_to_its_bound(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_waiting=2)
+    *_, last = ledger.admit(ticks(spec, 0, 1, 2, 3))
+    assert states(ledger, spec) == ["queued", "waiting", "waiting", "skipped"]
+    assert last.reason == "buffer_full"
+    begin(ledger, run_id(spec, 0))
+    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == (run_id(spec, 1),)
+
+
+def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_requeues=2)
+    ledger.admit(ticks(spec, 0, 1))
+    second = run_id(spec, 1)
+    wait_until(lambda: ledger.rescue() and ledger.run(second).state is RunState.SKIPPED)
+    run = ledger.run(second)
+    assert (run.reason, run.requeues) == ("requeues_exhausted", 2)
+    assert ledger.job(spec.name).counters["requeued"] == 2
+
+
+def test_a_requeued_run_starts_once_the_lock_is_free(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="requeue", requeue_delay="10ms")
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    wait_until(lambda: ledger.rescue())
+    assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
+
+
+def test_the_same_tick_twice_is_one_run_and_one_duplicate(ledger: Ledger) -> None:
+    spec = job(ledger)
+    _, second = ledger.admit(ticks(spec, 5, 5))
+    [earlier] = ledger.admit(ticks(spec, 4))
+    assert second.placement is earlier.placement is Placement.DUPLICATE
+    counters = ledger.job(spec.name).counters
+    assert (counters["ticks"], counters["duplicates"]) == (1, 2)
+
+
+def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.set_paused(spec.name, True)
+    ledger.admit(ticks(spec, 0, 1, 2))
+    [row] = ledger.history(spec.name)
+    assert (row.state, row.ticks, row.reason) == (RunState.EXCLUDED, 3, "paused")
+    assert row.first_nominal_at == MIDNIGHT
+    assert ledger.job(spec.name).counters["excluded:paused"] == 3
+    assert lock_is_free(ledger, spec)
+
+
+def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.set_paused(spec.name, True)
+    run = ledger.trigger(spec, kwargs={"day": "2026-03-01"})
+    assert run.state is RunState.QUEUED
+    assert run.kwargs == {"day": "2026-03-01"}
+    assert ledger.outbox() == [run.id]
+
+
+def test_a_beat_that_was_relieved_emits_nothing(ledger: Ledger) -> None:
+    spec = job(ledger)
+    first, second = (Leader(ledger.client, "redbeat::lock") for _ in range(2))
+    assert first.lead()
+    assert not second.lead()
+    ledger.client.delete("redbeat::lock")  # its time ran out while the process slept
+    assert second.lead()
+    [admission] = ledger.admit(ticks(spec, 0), first.leadership)
+    assert admission.placement is Placement.NOT_LEADER
+    assert ledger.history(spec.name) == []
+    assert ledger.admit(ticks(spec, 0), second.leadership)[0].placement is Placement.START
+
+
+def test_missed_ticks_are_counted_and_never_admitted_later(ledger: Ledger) -> None:
+    spec = job(ledger)
+    last = MIDNIGHT + timedelta(seconds=99)
+    missed = PassedOver(spec, RunState.MISSED, "window", MIDNIGHT, last, 100)
+    assert ledger.pass_over([missed, missed]) == ["passed", "duplicate"]
+    counters = ledger.job(spec.name).counters
+    assert (counters["missed:window"], counters["ticks"]) == (100, 100)
+    assert ledger.admit(ticks(spec, 50))[0].placement is Placement.DUPLICATE
+
+
+def test_history_keeps_the_newest_runs_and_those_that_are_open(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, *range(300)))
+    rows = ledger.history(spec.name, 1000)
+    assert len(rows) == 201
+    assert rows[-1].id == run_id(spec, 0)
+    assert not ledger.client.exists(ledger.keys.run(run_id(spec, 1)))
+
+
+DECISIONS = {
+    Placement.START: Decision.START,
+    Placement.WAIT: Decision.WAIT,
+    Placement.REQUEUE: Decision.REQUEUE,
+    Placement.SKIP: Decision.SKIP,
+}
+
+
+@pytest.mark.parametrize("policy", OverlapPolicy)
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    earlier=strategies.integers(0, 4),
+    max_waiting=strategies.integers(1, 3),
+    max_requeues=strategies.integers(0, 2),
+)
+def test_the_script_decides_as_the_pure_policy_does(
+    ledger: Ledger, policy: OverlapPolicy, earlier: int, max_waiting: int, max_requeues: int
+) -> None:
+    ledger.client.flushdb()
+    bounds = {"max_waiting": max_waiting, "max_requeues": max_requeues}
+    spec = job(ledger, overlap=policy.value, **bounds)
+    ledger.admit(ticks(spec, *range(earlier)))
+    waiting = ledger.client.zcard(ledger.keys.waiting(spec.lock))
+    expected = decide(policy, Situation(held=earlier > 0, waiting=waiting, **bounds))
+    [admission] = ledger.admit(ticks(spec, earlier))
+    assert DECISIONS[admission.placement] is expected.decision
+    assert admission.reason == expected.reason

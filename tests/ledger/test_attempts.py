@@ -1,0 +1,149 @@
+"""From begin to the end of an attempt: one lease, given back by its owner alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from supervisor.ledger.replies import Ending, Refusal, Refused, Renewal
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, run_id, states, ticks
+from tests.waiting import wait_until
+
+
+def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    again = ledger.begin(run_id(spec, 0), "another", "worker")
+    assert again == Refused(run_id(spec, 0), Refusal.DUPLICATE, "running")
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    late = ledger.begin(run_id(spec, 0), "third", "worker")
+    assert late == Refused(run_id(spec, 0), Refusal.DUPLICATE, "succeeded")
+    assert ledger.job(spec.name).counters["duplicates"] == 2
+
+
+def test_a_call_whose_reply_was_lost_may_be_repeated(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    assert begin(ledger, run_id(spec, 0)) == begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
+    again = ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
+    assert again.ending is Ending.ALREADY
+    counters = ledger.job(spec.name).counters
+    assert (counters["started"], counters["finished:failed"]) == (1, 1)
+    assert states(ledger, spec) == ["failed", "queued"]
+
+
+def test_fencing_tokens_grow_also_when_the_counter_is_rolled_back(ledger: Ledger) -> None:
+    spec = job(ledger)
+    fences = []
+    for second in range(3):
+        ledger.admit(ticks(spec, second))
+        fences.append(begin(ledger, run_id(spec, second)).fencing_token)
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+        ledger.client.delete(ledger.keys.lock_state(spec.lock))
+    assert fences == sorted(set(fences))
+
+
+def test_a_stranger_cannot_give_the_lock_back(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    assert ledger.finish(run_id(spec, 0), "stranger", RunState.FAILED).ending is Ending.STALE
+    assert not lock_is_free(ledger, spec)
+    assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
+
+
+def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.retry(run_id(spec, 0), "token", timedelta(milliseconds=20), "ValueError: no")
+    assert ledger.run(run_id(spec, 0)).state is RunState.RETRYING
+    assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
+    assert ledger.outbox() == []
+    wait_until(lambda: ledger.rescue())
+    assert ledger.outbox() == [run_id(spec, 0)]
+    assert begin(ledger, run_id(spec, 0), "second").attempt == 2
+    ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
+    run = ledger.run(run_id(spec, 0))
+    assert [(a.number, a.outcome, a.reason) for a in run.attempts] == [
+        (1, "failed", "ValueError: no"),
+        (2, "succeeded", None),
+    ]
+    counters = ledger.job(spec.name).counters
+    assert (counters["started"], counters["retried"]) == (1, 1)
+
+
+def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="30s")
+    ledger.admit(ticks(spec, 0))
+    lease = (run_id(spec, 0), "token")
+    assert ledger.renew([lease]) == [Renewal.NOT_BEGUN]
+    begin(ledger, run_id(spec, 0))
+    ledger.client.pexpire(ledger.keys.lock(spec.lock), 100)
+    assert ledger.renew([lease, ("unknown", "token")]) == [Renewal.RENEWED, Renewal.ENDED]
+    assert ledger.client.pttl(ledger.keys.lock(spec.lock)) > 29_000
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    assert ledger.renew([lease]) == [Renewal.REASSERTED]
+    assert not lock_is_free(ledger, spec)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert ledger.renew([lease]) == [Renewal.ENDED]
+
+
+def test_a_run_that_was_queued_too_long_expires_and_frees_the_lock(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    answer = ledger.begin(run_id(spec, 0), "token", "worker")
+    assert answer == Refused(run_id(spec, 0), Refusal.EXPIRED)
+    assert ledger.job(spec.name).counters["finished:expired"] == 1
+    assert lock_is_free(ledger, spec)
+
+
+@pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
+def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: str) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    assert ledger.mark(run_id(spec, 0), "token", RunState(outcome))
+    assert not ledger.mark(run_id(spec, 0), "stranger", RunState.CANCELLED)
+    ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
+    assert ledger.run(run_id(spec, 0)).state == outcome
+
+
+def test_a_serial_queue_runs_one_of_its_jobs_at_a_time(ledger: Ledger) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    ledger.sent(ledger.outbox())
+    begin(ledger, run_id(first, 0))
+    parked = ledger.begin(run_id(second, 0), "other", "worker")
+    assert parked == Refused(run_id(second, 0), Refusal.PARKED, run_id(first, 0))
+    assert ledger.outbox() == []
+    ended = ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
+    assert ended.next_up == (run_id(second, 0),)
+    begin(ledger, run_id(second, 0), "other")
+
+
+def test_a_waiting_run_can_be_cancelled_and_a_running_one_cannot(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    assert ledger.cancel(run_id(spec, 1), "not needed")
+    assert not ledger.cancel(run_id(spec, 0), "not needed")
+    assert states(ledger, spec) == ["running", "cancelled"]
+    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == ()
+
+
+def test_ended_runs_expire(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    assert ledger.client.ttl(ledger.keys.run(run_id(spec, 0))) == -1
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    week = 7 * 24 * 3600
+    for second in (0, 1):
+        assert week - 5 < ledger.client.ttl(ledger.keys.run(run_id(spec, second))) <= week

@@ -1,0 +1,125 @@
+"""What nobody else brings forward: silent leases, waiters without a holder, late reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.ledger.replies import Ending, Refused, Renewal, Rescue
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, run_id, states, ticks
+
+
+def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
+    """A job whose first run was begun and whose lease ran out."""
+    spec = job(ledger, **keys)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    return spec
+
+
+def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    assert ledger.rescue() == [Rescue("rescued", run_id(spec, 0))]
+    assert ledger.outbox() == [run_id(spec, 0)]
+    assert begin(ledger, run_id(spec, 0), "second").attempt == 2
+    run = ledger.run(run_id(spec, 0))
+    assert [a.outcome for a in run.attempts] == ["lost", None]
+    assert run.crashes == 1
+
+
+def test_on_crash_fail_loses_the_run_and_promotes_the_next(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one", on_crash="fail")
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    events = ledger.rescue()
+    assert events == [Rescue("lost", run_id(spec, 0)), Rescue("promoted", run_id(spec, 1))]
+    assert states(ledger, spec) == ["lost", "queued"]
+    assert ledger.job(spec.name).counters["finished:lost"] == 1
+
+
+def test_a_run_that_crashes_again_and_again_is_given_up(ledger: Ledger) -> None:
+    spec = job(ledger, max_crashes=2)
+    ledger.admit(ticks(spec, 0))
+    for crash in range(2):
+        begin(ledger, run_id(spec, 0), f"token-{crash}")
+        ledger.finish(run_id(spec, 0), f"token-{crash}", RunState.LOST, "killed")
+    assert ledger.run(run_id(spec, 0)).state is RunState.LOST
+    assert lock_is_free(ledger, spec)
+
+
+def test_nobody_takes_the_lock_of_a_silent_run_before_it_is_settled(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    [admission] = ledger.admit(ticks(spec, 1))
+    assert admission.blocked_by == run_id(spec, 0)
+    assert states(ledger, spec) == ["queued", "skipped"]
+
+
+def test_a_worker_that_wakes_before_the_rerun_began_keeps_its_run(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    ledger.rescue()
+    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.REASSERTED]
+    run = ledger.run(run_id(spec, 0))
+    assert (run.state, run.crashes, run.attempt) == (RunState.RUNNING, 0, 1)
+    assert ledger.outbox() == []
+    assert isinstance(ledger.begin(run_id(spec, 0), "second", "worker"), Refused)
+
+
+def test_a_late_report_is_believed_while_the_rerun_has_not_begun(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    ledger.rescue()
+    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending is Ending.ENDED
+    assert ledger.run(run_id(spec, 0)).state is RunState.SUCCEEDED
+    assert ledger.outbox() == []
+    assert lock_is_free(ledger, spec)
+
+
+def test_two_runs_at_work_at_once_are_one_overlap_with_its_length(ledger: Ledger) -> None:
+    spec = lost(ledger, on_crash="fail")
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    holder = ledger.client.get(ledger.keys.lock(spec.lock))
+    for _ in range(3):
+        assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.LOST]
+    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending is Ending.STALE
+    assert ledger.client.get(ledger.keys.lock(spec.lock)) == holder
+    assert ledger.run(run_id(spec, 0)).state is RunState.LOST
+    counters = ledger.job(spec.name).counters
+    assert counters["overlaps"] == 1
+    assert counters["leases_lost"] == 1
+
+
+def test_a_lost_run_that_never_reports_again_is_no_overlap(ledger: Ledger) -> None:
+    spec = lost(ledger, on_crash="fail")
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    ledger.finish(run_id(spec, 1), "successor", RunState.SUCCEEDED)
+    assert "overlaps" not in ledger.job(spec.name).counters
+
+
+def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
+    assert not lock_is_free(ledger, spec)
+
+
+@pytest.mark.parametrize("serial", [False, "reports"])
+def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
+    ledger: Ledger, serial: bool | str
+) -> None:
+    spec = job(ledger, overlap="queue_one", serial=serial)
+    ledger.admit(ticks(spec, 0, 1))
+    # The holder and its lock are gone without a trace, as after a restart with older data.
+    ledger.client.delete(
+        ledger.keys.lock(spec.lock),
+        ledger.keys.lock_state(spec.lock),
+        ledger.keys.run(run_id(spec, 0)),
+    )
+    ledger.rescue()
+    assert run_id(spec, 1) in ledger.outbox()
