@@ -16,3 +16,7 @@ if _INTRUDERS:
         " (supervisord): it and 'celery-beat-supervisor' cannot share an environment."
         " Uninstall both, then install only 'celery-beat-supervisor'."
     )
+
+from supervisor.context import CurrentRun, current_run  # noqa: E402  (after the check above)
+
+__all__ = ["CurrentRun", "current_run"]

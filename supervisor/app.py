@@ -60,7 +60,7 @@ def supervise(
         "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
     }
     app.task_cls = "supervisor.tasks:GuardedTask"
-    if app.configured:
+    if app.configured:  # type: ignore[attr-defined]
         _settle(app, app.conf)
     else:
         app.on_after_configure.connect(

@@ -52,7 +52,8 @@ class Delivery:
     def backoff(self) -> timedelta:
         """Exponential: doubled for each failed attempt, up to the job's bound."""
         # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
-        return min(self.retry_backoff * 2 ** min(self.retries, 30), self.retry_backoff_max)
+        doublings = int(2 ** min(self.retries, 30))
+        return min(self.retry_backoff * doublings, self.retry_backoff_max)
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

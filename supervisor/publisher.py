@@ -71,8 +71,8 @@ class Publisher:
         }
         if spec.routed_queue:
             options["queue"] = spec.routed_queue
-        args = spec.args if run.args is None else run.args
-        kwargs = spec.kwargs if run.kwargs is None else run.kwargs
+        args = spec.args if run.args is None else tuple(run.args)
+        kwargs = spec.kwargs if run.kwargs is None else dict(run.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
         task = self._app.tasks.get(spec.task)
         if task is not None:

@@ -24,7 +24,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str], directory: Path = Path()) -> Settings:
-        """SUPERVISOR_REDIS_URL, else what `supervisor up` runs in `directory`; SUPERVISOR_PREFIX."""
+        """SUPERVISOR_REDIS_URL, else what `up` runs in `directory`, and SUPERVISOR_PREFIX."""
         return cls(
             redis_url=environ.get("SUPERVISOR_REDIS_URL") or running_url(directory) or DEFAULT_URL,
             prefix=environ.get("SUPERVISOR_PREFIX") or DEFAULT_PREFIX,

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
-from billiard.common import terminate_handler_fired
+from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
 from celery import Celery, Task, signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 

@@ -28,8 +28,13 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs)
-@click.option("-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A.")
-@click.option("--redis-url", help="The ledger's Redis; default SUPERVISOR_REDIS_URL, else what `up` runs here.")
+@click.option(
+    "-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A."
+)
+@click.option(
+    "--redis-url",
+    help="The ledger's Redis; default SUPERVISOR_REDIS_URL, else what `up` runs here.",
+)
 @click.version_option(package_name="celery-beat-supervisor", prog_name="supervisor")
 @click.pass_context
 def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> None:
@@ -39,7 +44,9 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
         settings = replace(settings, redis_url=redis_url)
     # Under `celery -A proj supervisor`, Celery has loaded the app already.
     loaded = getattr(ctx.parent.obj, "app", None) if ctx.parent else None
-    ctx.obj = Context(settings=settings, app_name=app_name, loaded_app=loaded, pinned=bool(redis_url))
+    ctx.obj = Context(
+        settings=settings, app_name=app_name, loaded_app=loaded, pinned=bool(redis_url)
+    )
 
 
 for verb in (*schedules.VERBS, *service.VERBS, *runs.VERBS):

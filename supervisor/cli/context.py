@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """settings from the environment; `pinned` when --redis-url was given, which then wins over the app."""
+    """settings: from the environment. pinned: --redis-url was given and wins over the app."""
 
     settings: Settings
     app_name: str | None = None

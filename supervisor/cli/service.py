@@ -1,5 +1,97 @@
+"""Verbs that run things, or say how to run them: up, queues."""
+
 from __future__ import annotations
+
+import json
+import os
+import shlex
+from pathlib import Path
 
 import click
 
-VERBS: tuple[click.Command, ...] = ()
+from supervisor import logs
+from supervisor.cli.context import Context, pass_context
+from supervisor.errors import NotConfigured
+from supervisor.schedule_files import load
+from supervisor.topology import Topology, WorkerSpec
+
+schedules_option = click.option(
+    "--schedules",
+    type=click.Path(path_type=Path),
+    default=Path("schedules"),
+    envvar="SUPERVISOR_SCHEDULES",
+    show_default=True,
+    help="Directory of schedule files.",
+)
+
+
+@click.command()
+@schedules_option
+@click.option("--redis-url", help="Use this server instead of the embedded one.")
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=9809, show_default=True, help="Port of /metrics.")
+@click.option("--concurrency", "-c", type=int, help="Processes of the default worker.")
+@click.option("--loglevel", "log_level", default="info", show_default=True)
+@click.option("--serve/--no-serve", default=True, help="Run the HTTP server.")
+@pass_context
+def up(
+    context: Context,
+    schedules: Path,
+    redis_url: str | None,
+    host: str,
+    port: int,
+    concurrency: int | None,
+    log_level: str,
+    serve: bool,
+) -> None:
+    """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
+    from supervisor.up import Up, UpOptions
+
+    if context.app_name is None:
+        raise NotConfigured("name the Celery app: supervisor -A proj up")
+    logs.configure(level=log_level)
+    pinned = context.settings.redis_url if context.pinned else None
+    Up(
+        UpOptions(
+            app=context.app_name,
+            schedules=schedules,
+            redis_url=redis_url or pinned or os.environ.get("SUPERVISOR_REDIS_URL"),
+            host=host,
+            port=port,
+            concurrency=concurrency,
+            log_level=log_level,
+            serve=serve,
+        ),
+        os.environ,
+    ).run()
+
+
+@click.command()
+@schedules_option
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@pass_context
+def queues(context: Context, schedules: Path, as_json: bool) -> None:
+    """Print the queues, and the command line of the worker for each."""
+    app = context.app_name or "proj"
+    workers = Topology.of(load(schedules).specs.values()).workers
+    if as_json:
+        click.echo(json.dumps([described(worker, app) for worker in workers], indent=2))
+        return
+    for worker in workers:
+        kind = "one run at a time" if worker.serial else "default worker"
+        click.echo(f"{', '.join(worker.queues)}  ({kind})")
+        click.echo(f"  jobs    {', '.join(worker.jobs) or 'none'}")
+        click.echo(f"  worker  {shlex.join(worker.command(app))}")
+
+
+def described(worker: WorkerSpec, app: str) -> dict[str, object]:
+    return {
+        "worker": worker.name,
+        "queues": worker.queues,
+        "jobs": worker.jobs,
+        "serial": worker.serial,
+        "command": worker.command(app),
+    }
+
+
+VERBS: tuple[click.Command, ...] = (up, queues)

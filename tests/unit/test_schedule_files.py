@@ -1,0 +1,523 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from supervisor import schedule_files, yaml_source
+from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
+from supervisor.schedule_files import ScheduleSet, load
+from supervisor.spec import JobSpec
+from supervisor.yaml_source import plain_value
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "jobs.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write
+
+
+def problems_of(path: Path, known_tasks: list[str] | None = None) -> list[Problem]:
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        load(path, known_tasks)
+    return list(invalid.value.problems)
+
+
+def texts_of(path: Path, known_tasks: list[str] | None = None) -> list[str]:
+    """The problems without the file's name: ``3: job 'a': what (hint)``."""
+    problems = problems_of(path, known_tasks)
+    return [str(problem).removeprefix(f"{problem.file}:") for problem in problems]
+
+
+# --- what is read ------------------------------------------------------------------------------
+
+
+def test_a_file_holds_jobs_by_name(write: Write) -> None:
+    path = write("""\
+        jobs:
+          nightly:
+            task: reports.nightly
+            cron: "0 2 * * *"
+            timezone: Europe/Berlin
+            kwargs: {day: 2026-03-01, full: true}
+          often: {task: mail.poll, every: 90}
+        """)
+    schedules = load(path)
+    nightly = schedules.specs["nightly"]
+    assert (nightly.name, nightly.cron, nightly.timezone) == (
+        "nightly",
+        "0 2 * * *",
+        "Europe/Berlin",
+    )
+    assert nightly.kwargs == {"day": "2026-03-01", "full": True}, "a date stays text"
+    assert schedules.specs["often"].every == timedelta(seconds=90)
+    assert schedules.sources == {"nightly": f"{path}:2", "often": f"{path}:7"}
+
+
+def test_a_directory_is_its_visible_yaml_files_in_order(write: Write, tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.yml", ".hidden.yaml", "notes.txt", "a.yaml~"):
+        write(f"jobs: {{'{name.strip('.~')}': {{task: t, every: 1m}}}}", name)
+    (tmp_path / "deeper").mkdir()
+    write("jobs: {deep: {task: t, every: 1m}}", "deeper/c.yaml")
+    assert list(load(tmp_path).specs) == ["a.yml", "b.yaml"]
+
+
+def test_an_empty_directory_is_a_set_without_jobs(tmp_path: Path) -> None:
+    assert load(tmp_path).specs == {}
+
+
+def test_a_file_can_say_that_it_has_no_jobs(write: Write) -> None:
+    assert load(write("jobs: {}")).specs == {}
+
+
+def test_the_defaults_of_a_file_hold_where_a_job_says_nothing(write: Write, tmp_path: Path) -> None:
+    write("""\
+        defaults: {timezone: Europe/Berlin, overlap: queue_one, queue: slow}
+        jobs:
+          a: {task: t, every: 1m}
+          b: {task: t, every: 1m, overlap: skip, queue: null, serial: true}
+        """)
+    write("jobs: {c: {task: t, every: 1m}}", "other.yaml")
+    specs = load(tmp_path).specs
+    assert (specs["a"].timezone, specs["a"].overlap, specs["a"].queue) == (
+        "Europe/Berlin",
+        "queue_one",
+        "slow",
+    )
+    assert (specs["b"].overlap, specs["b"].queue) == ("skip", None)
+    assert specs["c"].timezone == "UTC"
+
+
+def test_every_key_but_those_that_make_a_job_itself_can_be_a_default(write: Write) -> None:
+    sample = JobSpec(name="j", task="t", every=timedelta(minutes=1)).model_dump(mode="json")
+    keys = [key for key in KEYS if key not in NOT_IN_DEFAULTS and sample[key] is not None]
+    path = write(yaml.safe_dump({"defaults": {k: sample[k] for k in keys}, "jobs": {}}))
+    assert load(path).specs == {}
+    assert {"timezone", "overlap", "catchup", "lease_ttl", "paused"} <= set(keys)
+
+
+@pytest.mark.parametrize("key", NOT_IN_DEFAULTS)
+def test_what_makes_a_job_itself_cannot_be_a_default(write: Write, key: str) -> None:
+    path = write(f"defaults:\n  {key}: x\njobs: {{a: {{task: t, every: 1m}}}}")
+    assert texts_of(path) == [f"2: defaults: '{key}' cannot be a default (give it in each job)"]
+
+
+# --- the digest --------------------------------------------------------------------------------
+
+A_JOB = "jobs: {a: {task: t, every: 1m, kwargs: {x: 1, y: 2}}, b: {task: u, every: 2m}}"
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "# a comment\njobs:\n  b:\n    every: 120\n    task: u\n"
+        "  a: {task: 't', every: 60s, kwargs: {y: 2, x: 1}}",
+        A_JOB.replace("task: t", "task: t, overlap: skip"),
+        A_JOB.replace("jobs:", "defaults: {timezone: UTC}\njobs:"),
+    ],
+)
+def test_the_digest_is_the_same_while_the_jobs_are(write: Write, same: str) -> None:
+    first, second = load(write(A_JOB)), load(write(same, "other.yaml"))
+    assert first.digest == second.digest
+    assert first.specs == second.specs
+
+
+@pytest.mark.parametrize(
+    "other", [A_JOB.replace("1m", "61s"), A_JOB.replace("y: 2", "y: 3"), A_JOB.replace("b:", "c:")]
+)
+def test_the_digest_changes_when_a_job_does(write: Write, other: str) -> None:
+    assert load(write(A_JOB)).digest != load(write(other, "other.yaml")).digest
+
+
+# --- YAML --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("on", "on"),
+        ("yes", "yes"),
+        ("true", True),
+        ("False", False),
+        ("1:30", "1:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("010", "010"),
+        ("1_000", "1_000"),
+        ("0x1F", 31),
+        ("0o17", 15),
+        ("-5", -5),
+        ("1.5e3", 1500.0),
+        (".5", 0.5),
+        ("", None),
+        ("~", None),
+        ("nothing", "nothing"),
+        ("=", "="),
+        ("<<", "<<"),
+    ],
+)
+def test_an_unquoted_value_has_one_meaning(text: str, value: object) -> None:
+    read = plain_value(text)
+    assert (read, type(read)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ('jobs:\n  a:\n    task: "t\n', 4, "not valid YAML: while scanning a quoted scalar"),
+        ("jobs:\n  a: b: c\n", 2, "not valid YAML: mapping values are not allowed"),
+        ("jobs:\n  a: \x07\n", 2, "not valid YAML: a character that YAML does not allow: U+0007"),
+        ("jobs:\n  a: &x {task: t, every: 1m}\n", 2, "job 'a': anchor &x is not allowed"),
+        ("jobs:\n  a: {task: t, every: 1m}\n  b: *x\n", 3, "job 'b': alias *x is not allowed"),
+        ("jobs:\n  a: !!map {task: t, every: 1m}\n", 2, "tag tag:yaml.org,2002:map is not allowed"),
+        (
+            "jobs:\n  a:\n    task: !!python/object/apply:os.system [ls]\n    every: 1m",
+            3,
+            "job 'a': tag tag:yaml.org,2002:python/object/apply:os.system is not allowed",
+        ),
+        ("jobs: {}\n---\njobs: {}\n", 2, "a second document begins here"),
+        ("jobs:\n  a: {task: t, every: 1m, 5: x}\n", 2, "job 'a': key 5 is not text"),
+        ("jobs:\n  a: {task: t, every: 1m}\n  7: {}\n", 3, 'key 7 is not text (quote it: "7")'),
+        ("jobs:\n  a: {task: t, every: 1m}\n  ? [b]\n  : {}\n", 3, "key ['b'] is not text"),
+        (
+            "jobs:\n  a: {task: t, every: 1m}\n  a: {task: u}\n",
+            3,
+            "job 'a': 'a' is given twice (first on line 2)",
+        ),
+        (
+            "jobs:\n  a:\n    task: t\n    every: 1m\n    task: u\n",
+            5,
+            "job 'a': 'task' is given twice (first on line 3)",
+        ),
+        (
+            "jobs:\n  a:\n    task: t\n    cron: */5 * * * *\n",
+            4,
+            '(quote the expression: cron: "*/5 * * * *")',
+        ),
+        ("jobs:\n  a:\n    task: t\n    cron: @daily\n", 4, 'cron: "@daily"'),
+        ("jobs:\n\ta: {}\n", 2, "indent with spaces, not with tabs"),
+        ("", 1, "the file is empty (for no jobs: jobs: {})"),
+        ("# nothing\n", 1, "the file is empty"),
+        ("\n- a\n", 2, "the file is not a mapping"),
+        ("jobs:\n", 1, "'jobs' is empty (for none: jobs: {})"),
+        ("jobs: []\n", 1, "'jobs' is not a mapping"),
+        ("defaults: {}\n", 1, "'jobs' is missing"),
+        ("jobs: {}\njob: {}\n", 2, "unknown key 'job' (did you mean 'jobs'?)"),
+        ("jobs:\n  a: 5\n", 2, "job 'a': is not a mapping"),
+        ("jobs:\n  a:\n", 2, "job 'a': is not a mapping"),
+    ],
+)
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml_source.LOADER])
+def test_what_is_wrong_with_the_yaml_is_told_once_at_its_line(
+    write: Write, monkeypatch: pytest.MonkeyPatch, loader: object, text: str, line: int, what: str
+) -> None:
+    monkeypatch.setattr(yaml_source, "LOADER", loader)
+    path = write(text)
+    (problem,) = problems_of(path)
+    assert (problem.line, problem.file) == (line, str(path))
+    assert what in str(problem)
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "? [a]\n: "])
+def test_no_depth_of_nesting_brings_the_process_down(write: Write, opening: str) -> None:
+    path = write(opening * 100_000)
+    program = "import pathlib, sys; from supervisor.schedule_files import load; "
+    program += "load(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, "a signal would be negative"
+    assert "ScheduleFilesInvalid" in done.stderr
+
+
+def test_twenty_levels_are_the_deepest(write: Write) -> None:
+    def nested(levels: int) -> Path:
+        return write(f"jobs: {{a: {{task: t, every: 1m, args: {'[' * levels}{']' * levels}}}}}")
+
+    load(nested(17))
+    assert texts_of(nested(18)) == ["1: nested deeper than 20 levels"]
+
+
+def test_an_alias_bomb_is_refused_without_being_unfolded(write: Write) -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 30))]
+    assert any("alias *a28 is not allowed" in text for text in texts_of(write("\n".join(lines))))
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path / "absent")
+    assert problem.what == "cannot be read: No such file or directory"
+
+
+def test_a_link_may_stay_in_the_directory_but_not_lead_out(write: Write, tmp_path: Path) -> None:
+    # Kubernetes mounts a config map like this: names link to ..data/, which is a link again.
+    inside = tmp_path / "schedules"
+    (inside / "..2026").mkdir(parents=True)
+    write(A_JOB, "schedules/..2026/a.yaml")
+    (inside / "..data").symlink_to("..2026")
+    (inside / "a.yaml").symlink_to("..data/a.yaml")
+    assert set(load(inside).specs) == {"a", "b"}
+    outside = write(A_JOB, "outside.yaml")
+    (inside / "out.yaml").symlink_to(outside)
+    (inside / "broken.yaml").symlink_to("nowhere")
+    (inside / "loop.yaml").symlink_to("loop.yaml")
+    assert [(Path(p.file).name, p.what) for p in problems_of(inside)] == [
+        ("broken.yaml", "cannot be read: a link that leads nowhere"),
+        ("loop.yaml", "cannot be read: a link that leads nowhere"),
+        ("out.yaml", f"links out of its directory, to {outside.resolve()}"),
+    ]
+
+
+def test_what_is_no_text_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "directory.yaml").mkdir()
+    (tmp_path / "latin.yaml").write_bytes(b"jobs:\n  caf\xe9: {}\n")
+    (tmp_path / "large.yaml").write_bytes(b"#" * (1024 * 1024 + 1))
+    os.mkfifo(tmp_path / "pipe.yaml")
+    found = [(Path(p.file).name, p.line, p.what) for p in problems_of(tmp_path)]
+    assert found == [
+        ("directory.yaml", 1, "is not a regular file"),
+        ("large.yaml", 1, "is larger than 1 MiB"),
+        ("latin.yaml", 2, "is not UTF-8 text"),
+        ("pipe.yaml", 1, "is not a regular file"),
+    ]
+
+
+def test_a_job_in_two_files_is_told_with_both_places(write: Write, tmp_path: Path) -> None:
+    write("jobs:\n  a: {task: t, every: 1m}\n", "one.yaml")
+    write("jobs:\n  b: {task: t, every: 1m}\n  a: {task: t, every: 1m}\n", "two.yaml")
+    (problem,) = problems_of(tmp_path)
+    assert (Path(problem.file).name, problem.line, problem.job) == ("two.yaml", 3, "a")
+    assert problem.what == f"this job is also in {tmp_path / 'one.yaml'}:2"
+
+
+def test_there_is_a_most_of_jobs(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert schedule_files.MOST_JOBS == 10_000
+    monkeypatch.setattr(schedule_files, "MOST_JOBS", 3)
+    for name in ("x", "y"):
+        write(
+            f"jobs:\n  {name}1: {{task: t, every: 1m}}\n  {name}2: {{task: t, every: 1m}}",
+            f"{name}.yml",
+        )
+    (problem,) = problems_of(tmp_path)
+    assert (problem.job, problem.line, problem.what) == ("y2", 3, "more than 3 jobs")
+
+
+# --- jobs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ("every: soon", "'every': 'soon' is not a duration such as 90s, 5m or 1h30m"),
+        (
+            "every: 1:30",
+            "not a duration such as 90s, 5m or 1h30m (write 1:30 as 1h30m or as 1m30s)",
+        ),
+        ("every: 10ms", "'every': must be at least 1s"),
+        ("every: -5", "'every': -5 is not a duration"),
+        ("every: true", "'every': True is not a duration"),
+        ("every: 1m, lease_ttl: [1]", "'lease_ttl': [1] is not a duration"),
+        ("cron: 5", "'cron': 5 is not text (put it in quotes)"),
+        ("cron: '0 0 31 2 *'", "'cron': '0 0 31 2 *' never fires"),
+        ("cron: '@dayly'", "'cron': '@dayly' is not a known nickname (did you mean '@daily'?)"),
+        ("cron: '* * * * *', every: 1m", "give exactly one of 'cron' and 'every'"),
+        ("overlap: skip", "give exactly one of 'cron' and 'every' (it has neither)"),
+        ("every: 1m, timezone: Europe/Berln", "unknown time zone 'Europe/Berln' (did you mean 'E"),
+        ("every: 1m, overlp: skip", "unknown key 'overlp' (did you mean 'overlap'?)"),
+        ("every: 1m, zzz: 1", "unknown key 'zzz'"),
+        ("every: 1m, name: b", "unknown key 'name' (a job's name is its key under 'jobs')"),
+        (
+            "every: 1m, overlap: skp",
+            "'overlap': 'skp' is not one of skip, queue_one, queue_all, re",
+        ),
+        ("every: 1m, overlap: null", "'overlap': null is not one of skip"),
+        ("every: 1m, catchup: 5", "'catchup': 5 is not one of none, latest, all"),
+        ("every: 1m, max_waiting: 0", "'max_waiting': 0 is less than 1, the smallest allowed"),
+        ("every: 1m, max_retries: -1", "'max_retries': -1 is less than 0, the smallest allowed"),
+        ("every: 1m, max_retries: 9999999", "is more than 1000000, the largest allowed"),
+        ("every: 1m, max_retries: '5'", "'max_retries': '5' is not a whole number"),
+        ("every: 1m, max_retries: true", "'max_retries': true is not a whole number"),
+        ("every: 1m, paused: yes", "'paused': 'yes' is not true or false (unquoted, and not yes"),
+        ("every: 1m, paused: 1", "'paused': 1 is not true or false"),
+        ("every: 1m, serial: yes", "'serial': 'yes' is no name for a queue; write true or false"),
+        ("every: 1m, serial: 1", "'serial': 1 is not true, false or a name"),
+        ("every: 1m, serial: 'a b'", "'serial': 'a b' is not true, false or a name"),
+        ("every: 1m, serial: true, queue: q", "'serial' names the queue; leave 'queue' out"),
+        ("every: 1m, queue: a/b", "'queue': 'a/b' is not a name (letters, digits"),
+        ("every: 1m, args: one", "'args': 'one' is not a list (such as [1, two])"),
+        ("every: 1m, args: {a: 1}", "'args': {'a': 1} is not a list"),
+        ("every: 1m, kwargs: [a]", "'kwargs': ['a'] is not a mapping of names to values"),
+        ("every: 1m, args: [.nan]", "'args': not JSON"),
+        ("every: 1m, kwargs: {a: {b: -.inf}}", "'kwargs': not JSON"),
+        ("every: 1m, description: 5", "'description': 5 is not text"),
+        (f"every: 1m, description: {'x' * 1001}", "is longer than 1000 characters"),
+        ("every: 1m, soft_time_limit: 2m, time_limit: 2m", "must be shorter than 'time_limit'"),
+    ],
+)
+def test_a_mistake_in_a_job_is_told_in_words_and_once(write: Write, keys: str, what: str) -> None:
+    (problem,) = problems_of(write(f"jobs:\n  a: {{task: t, {keys}}}\n"))
+    assert (problem.line, problem.job) == (2, "a")
+    assert what in str(problem)
+    assert "pydantic" not in str(problem)
+    assert "Input should" not in str(problem)
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "-a", "", "ä", "x" * 101, "a{b}", "a@b"])
+def test_a_name_that_no_key_metric_or_queue_could_bear_is_refused(write: Write, name: str) -> None:
+    (text,) = texts_of(write(f"jobs:\n  '{name}': {{task: t, every: 1m}}\n"))
+    assert "is not a name for a job" in text
+    assert text.startswith("2:")
+
+
+def test_a_missing_task_is_told_at_the_job(write: Write) -> None:
+    (text,) = texts_of(write("jobs:\n  a:\n    every: 1m\n"))
+    assert text == "2: job 'a': 'task' is missing (the name of the Celery task)"
+
+
+def test_a_task_that_the_app_does_not_know_is_a_problem(write: Write) -> None:
+    path = write(
+        "jobs:\n  a:\n    every: 1m\n    task: mail.pol\n  b: {task: mail.poll, every: 1m}\n"
+    )
+    assert len(load(path).specs) == 2
+    assert texts_of(path, ["mail.poll"]) == [
+        "4: job 'a': unknown task 'mail.pol' (did you mean 'mail.poll'?)"
+    ]
+
+
+def test_arguments_are_small(write: Write) -> None:
+    def with_payload(size: int) -> Path:
+        return write(f"jobs:\n  a:\n    task: t\n    every: 1m\n    kwargs: {{x: {'y' * size}}}\n")
+
+    load(with_payload(16 * 1024 - 11))
+    (text,) = texts_of(with_payload(16 * 1024 - 10))
+    assert text.startswith("5: job 'a': 'args' and 'kwargs' are 16,385 bytes of JSON; 16,384 are")
+
+
+def test_a_mistake_in_the_defaults_is_told_once_and_not_for_every_job(write: Write) -> None:
+    path = write("""\
+        defaults:
+          timezone: Europe/Berln
+          soft_time_limit: 2m
+          time_limit: 1m
+          lease_ttl: soon
+          overlp: skip
+        jobs:
+          a: {task: t, every: 1m}
+          b: {task: t, cron: "0 2 * * *"}
+        """)
+    assert [text.partition(" (")[0] for text in texts_of(path)] == [
+        "2: defaults: 'timezone': unknown time zone 'Europe/Berln'",
+        "3: defaults: 'soft_time_limit' must be shorter than 'time_limit'",
+        "5: defaults: 'lease_ttl': 'soon' is not a duration such as 90s, 5m or 1h30m",
+        "6: defaults: unknown key 'overlp'",
+    ]
+
+
+def test_a_key_that_does_not_go_with_a_default_is_told_at_the_job(write: Write) -> None:
+    path = write("""\
+        defaults: {queue: slow}
+        jobs:
+          a:
+            task: t
+            every: 1m
+            serial: true
+        """)
+    assert texts_of(path) == [
+        "6: job 'a': 'serial' names the queue; leave 'queue' out "
+        "(queue is from 'defaults'; queue: null takes it back)"
+    ]
+
+
+MISTAKES = {
+    "timezone: Mars": "unknown time zone 'Mars'",
+    "lease_ttl: soon": "'lease_ttl': 'soon' is not a duration",
+    "overlap: skp": "'overlap': 'skp'",
+    "overlp: skip": "unknown key 'overlp'",
+    "max_waiting: 0": "'max_waiting': 0",
+    "max_requeues: many": "'max_requeues': 'many'",
+    "requeue_delay: -1": "'requeue_delay': -1",
+    "start_deadline: 1ms": "'start_deadline': must be at least 1s",
+    "soft_time_limit: 1:30": "'soft_time_limit': '1:30'",
+    "time_limit: never": "'time_limit': 'never'",
+    "max_retries: 1.5": "'max_retries': 1.5",
+    "retry_backoff: 5 parsecs": "'retry_backoff': '5 parsecs'",
+    "retry_backoff_max: []": "'retry_backoff_max': []",
+    "on_crash: cry": "'on_crash': 'cry'",
+    "max_crashes: 0": "'max_crashes': 0",
+    "catchup: some": "'catchup': 'some'",
+    "catchup_window: 99999d": "'catchup_window': '99999d' is too long",
+    "paused: on": "'paused': 'on'",
+    "description: [a]": "'description': ['a']",
+    "queue: a b": "'queue': 'a b'",
+    "serial: yes": "'serial': 'yes'",
+    "args: 5": "'args': 5",
+    "kwargs: 5": "'kwargs': 5",
+    "cron: 0 2 * * *": "give exactly one of 'cron' and 'every'",
+    "task: again": "'task' is given twice",
+    "every: 2m": "'every' is given twice",
+    "name: me": "unknown key 'name'",
+    "7: seven": "key 7 is not text",
+    "lease_ttl: *ttl": "alias *ttl is not allowed",
+    "max_crashes: !!int 5": "tag tag:yaml.org,2002:int is not allowed",
+}
+
+
+def test_thirty_mistakes_among_a_hundred_jobs_are_all_told_with_their_lines(write: Write) -> None:
+    assert len(MISTAKES) == 30
+    mistakes = dict(zip(range(3, 100, 3), MISTAKES, strict=False))
+    lines, expected = ["jobs:"], []
+    for number in range(100):
+        lines += [f"  job-{number}:", "    task: t", "    every: 1m", "    # all is well"]
+        if number in mistakes:
+            lines.append(f"    {mistakes[number]}")
+            expected.append((len(lines), f"job-{number}", MISTAKES[mistakes[number]]))
+    found = problems_of(write("\n".join(lines)))
+    assert [(problem.line, problem.job) for problem in found] == [(e[0], e[1]) for e in expected]
+    for problem, (_, _, what) in zip(found, expected, strict=True):
+        assert what in problem.what
+
+
+def test_all_mistakes_of_one_job_are_told_together(write: Write) -> None:
+    path = write("""\
+        jobs:
+          a b:
+            task: 5
+            cron: "0 25 * * *"
+            every: 1m
+            lease_ttl: soon
+            serial: true
+            queue: q
+            soft_time_limit: 5m
+            time_limit: 5m
+            kwargs: {x: .nan}
+            zzz: 1
+        """)
+    assert [problem.line for problem in problems_of(path)] == [2, 3, 4, 4, 6, 7, 9, 11, 12]
+
+
+def test_nothing_is_loaded_when_one_file_has_a_problem(write: Write, tmp_path: Path) -> None:
+    write(A_JOB, "good.yaml")
+    write("jobs: {c: {task: t}}", "bad.yaml")
+    assert [Path(problem.file).name for problem in problems_of(tmp_path)] == ["bad.yaml"]
+
+
+def test_a_set_cannot_be_changed(write: Write) -> None:
+    schedules: ScheduleSet = load(write(A_JOB))
+    with pytest.raises(AttributeError):
+        schedules.digest = ""  # type: ignore[misc]
