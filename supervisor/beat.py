@@ -45,6 +45,18 @@ INTERVAL = timedelta(seconds=1)
 ENTRIES_PER_TICK = 2_000
 RUNS_PER_PUBLISH = 500
 
+#: What rescue did, as the event words of the log.
+RESCUES = {
+    "due": "run due",
+    "requeued": "run requeued",
+    "skipped": "run skipped",
+    "promoted": "run promoted",
+    "expired": "run expired",
+    "rescued": "run rescued",
+    "lost": "run lost",
+    "reasserted": "lease reasserted",
+}
+
 log = structlog.get_logger("supervisor.beat")
 
 
@@ -116,7 +128,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _rescue(self) -> None:
         for rescue in self._ledger.rescue(leadership=self._leader.leadership):
-            log.info("run rescued", kind=rescue.kind, job=job_of(rescue.run_id), run=rescue.run_id)
+            log.info(RESCUES[rescue.kind], job=job_of(rescue.run_id), run=rescue.run_id)
 
     def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
         """Admits the ticks of the due jobs; gives when each of them is due next."""

@@ -47,6 +47,11 @@ OUTCOMES = (
     RunState.EXPIRED,
 )
 
+#: Why ticks that beat could not emit were not caught up, and why others are never emitted;
+#: label ``reason`` of supervisor_ticks_missed_total and supervisor_ticks_excluded_total.
+MISSED_REASONS = ("catchup", "window")
+EXCLUDED_REASONS = ("paused",)
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

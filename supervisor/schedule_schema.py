@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.job_checks import NOT_IN_DEFAULTS
+from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.spec import NAME_PATTERN, JobSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+#: Every default in the words of a schedule file; `name`, `task` and `every` have none.
+DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).model_dump(
+    mode="json"
+)
 
 
 def json_schema() -> dict[str, Any]:
     """Of one file: what an editor can check by itself; `supervisor check` checks the rest."""
     job = JobSpec.model_json_schema()
     definitions = job.pop("$defs", {})
-    properties = {key: value for key, value in job["properties"].items() if key != "name"}
+    properties = {key: _property(key, job["properties"][key]) for key in KEYS}
     shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
     return {
         "$schema": DIALECT,
@@ -50,6 +55,18 @@ def json_schema() -> dict[str, Any]:
             },
         },
     }
+
+
+def _property(key: str, generated: dict[str, Any]) -> dict[str, Any]:
+    """As generated, with the default as one would write it, and no machine-made title.
+
+    pydantic writes durations as ISO 8601 there, and drops a description that a `$ref` has too.
+    """
+    field = JobSpec.model_fields[key]
+    made = {name: value for name, value in generated.items() if name not in ("title", "default")}
+    if not field.is_required() and field.default is not None:
+        made["default"] = DEFAULTS[key]
+    return {**made, "description": field.description}
 
 
 def _written(key: str) -> dict[str, Any]:

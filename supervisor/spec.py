@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from supervisor.durations import Duration, to_ms
+from supervisor.durations import Duration, render, to_ms
 from supervisor.errors import did_you_mean
 from supervisor.overlap import OverlapPolicy
 
@@ -162,6 +162,11 @@ class JobSpec(BaseModel):
     def when(self) -> tuple[str | None, timedelta | None, str]:
         """Everything that decides the nominal times; equal when they are."""
         return self.cron, self.every, self.timezone
+
+    @property
+    def schedule(self) -> str:
+        """For people: the cron expression, or ``every 5m``."""
+        return self.cron or f"every {render(self.every or timedelta())}"
 
     @property
     def serial_queue(self) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from supervisor.cli import runs, schedules, service
+from supervisor.cli import runs, schedules, serve, service
 from supervisor.cli.context import Context
 from supervisor.errors import SupervisorError
 from supervisor.settings import Settings
@@ -49,5 +49,5 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     )
 
 
-for verb in (*schedules.VERBS, *service.VERBS, *runs.VERBS):
+for verb in (*schedules.VERBS, *service.VERBS, *serve.VERBS, *runs.VERBS):
     main.add_command(verb)

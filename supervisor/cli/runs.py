@@ -1,5 +1,130 @@
+"""Verbs about jobs and their runs: jobs, runs, show, trigger, pause, resume."""
+
 from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
-VERBS: tuple[click.Command, ...] = ()
+from supervisor.cli.context import Context, pass_context
+from supervisor.cli.output import print_json, print_table
+from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
+from supervisor.display.shapes import job_shape, run_shape
+from supervisor.run import RunState
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@json_option
+@pass_context
+def jobs(context: Context, as_json: bool) -> None:
+    """List the loaded jobs: next run, last run, state, counts."""
+    records = context.ledger.jobs()
+    if as_json:
+        print_json([job_shape(record) for record in records])
+        return
+    now = datetime.now(UTC)
+    print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--outcome", type=click.Choice([state.value for state in RunState]))
+@json_option
+@pass_context
+def runs(context: Context, job: str | None, limit: int, outcome: str | None, as_json: bool) -> None:
+    """List the latest runs, of all jobs or of one: a line for each attempt."""
+    ledger = context.ledger
+    found = ledger.recent(limit) if job is None else ledger.history(ledger.spec(job).name, limit)
+    if outcome:
+        found = [run for run in found if run.state == outcome]
+    if as_json:
+        print_json([run_shape(run) for run in found])
+        return
+    now = datetime.now(UTC)
+    print_table(RUN_COLUMNS, [row for run in found for row in run_rows(run, now)])
+
+
+@click.command()
+@click.argument("run")
+@json_option
+@pass_context
+def show(context: Context, run: str, as_json: bool) -> None:
+    """Show all that is known of one run."""
+    found = run_shape(context.ledger.run(run))
+    if as_json:
+        print_json(found)
+        return
+    attempts = found.pop("attempts")
+    for key, value in found.items():
+        if value is not None:
+            click.echo(f"{key:<18}{value}")
+    for attempt in attempts:
+        facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
+        click.echo(facts)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--args", "args_text", help="Positional arguments, a JSON list.")
+@click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
+@json_option
+@pass_context
+def trigger(
+    context: Context, job: str, args_text: str | None, kwargs_text: str | None, as_json: bool
+) -> None:
+    """Run a job now, under its overlap policy, paused or not. Exit 1 if it was skipped."""
+    args = parsed("--args", args_text, list)
+    kwargs = parsed("--kwargs", kwargs_text, dict)
+    run = context.ledger.trigger(context.ledger.spec(job), args=args, kwargs=kwargs)
+    if as_json:
+        print_json(run_shape(run))
+    else:
+        reason = why(run)
+        click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
+    if run.state is RunState.SKIPPED:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@pass_context
+def pause(context: Context, names: tuple[str, ...]) -> None:
+    """Exclude the ticks of these jobs until they are resumed."""
+    set_paused(context, names, True)
+
+
+@click.command()
+@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@pass_context
+def resume(context: Context, names: tuple[str, ...]) -> None:
+    """Emit the ticks of these jobs again, from now on."""
+    set_paused(context, names, False)
+
+
+def set_paused(context: Context, names: tuple[str, ...], paused: bool) -> None:
+    found = [context.ledger.spec(name).name for name in names]
+    for name in found:
+        context.ledger.set_paused(name, paused)
+        click.echo(f"{name} {'paused' if paused else 'resumed'}")
+
+
+def parsed(option: str, text: str | None, kind: type) -> Any:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"not JSON: {error}", param_hint=option) from error
+    if not isinstance(value, kind):
+        what = "a list" if kind is list else "an object"
+        raise click.BadParameter(f"must be {what}", param_hint=option)
+    return value
+
+
+VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, pause, resume)

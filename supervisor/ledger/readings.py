@@ -56,6 +56,11 @@ class JobRecord:
     last_run: str | None
     state: str
 
+    @property
+    def skipped(self) -> int:
+        """Runs skipped so far, for whatever reason."""
+        return sum(n for what, n in self.counters.items() if what.startswith("skipped:"))
+
 
 @dataclass(frozen=True, slots=True)
 class BeatRecord:

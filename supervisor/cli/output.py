@@ -1,0 +1,36 @@
+"""Tables and JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table that fits the terminal; elsewhere aligned text with nothing cut off."""
+    rows = [tuple(map(printable, row)) for row in rows]
+    if sys.stdout.isatty():
+        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+        for row in rows:
+            table.add_row(*row)
+        Console(highlight=False, markup=False).print(table)
+        return
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    for cells in (tuple(columns), *rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        click.echo(line.rstrip())
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor: reasons are what a job's exception said."""
+    return "".join(c if c.isprintable() else " " for c in text)

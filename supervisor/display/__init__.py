@@ -1,0 +1,1 @@
+"""What the ledger knows, for people and for programs: words, tables, JSON shapes."""

@@ -1,0 +1,46 @@
+"""Instants and durations in words; `now` is an argument."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
+
+def span(seconds: float) -> str:
+    """Two units at most: ``3m12s``, ``2d4h``; below ten seconds with a decimal."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    rest = round(seconds)
+    parts: list[tuple[int, str]] = []
+    for unit, size in UNITS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append((count, unit))
+    return "".join(f"{count}{unit}" for count, unit in parts[:2] if count)
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    """``3m12s ago``, or nothing for what never happened."""
+    return f"{span(max(0.0, (now - moment).total_seconds()))} ago" if moment else ""
+
+
+def ahead(moment: datetime | None, now: datetime) -> str:
+    """``in 3m12s``; what is due already is ``now``."""
+    if moment is None:
+        return ""
+    seconds = (moment - now).total_seconds()
+    return f"in {span(seconds)}" if seconds > 0 else "now"
+
+
+def stamp(moment: datetime | None) -> str:
+    """UTC to the second, as in ``2026-03-01 02:00:00Z``."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else ""
+
+
+def duration(seconds: float | None) -> str:
+    return span(seconds) if seconds is not None else ""
+
+
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
+    return (end - start) / timedelta(seconds=1) if start and end else None

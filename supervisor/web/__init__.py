@@ -1,0 +1,1 @@
+"""What is served over HTTP: metrics, health, the jobs as a page and as JSON."""
