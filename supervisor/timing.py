@@ -206,9 +206,9 @@ def _days_back(
     zone: ZoneInfo, after: datetime, until: datetime
 ) -> Iterator[tuple[date, datetime, datetime]]:
     """The local days that touch (after, until], last first, each as (day, start, end]."""
-    # A day more on both sides: where clocks go back at midnight, a date comes, goes and comes.
+    # A day more: where clocks go back at midnight, `until` may be in the date's second coming.
     day = until.astimezone(zone).date() + DAY
-    first = after.astimezone(zone).date() - DAY
+    first = after.astimezone(zone).date()
     end = _midnight(day + DAY, zone) - INSTANT
     while day >= first:
         start = _midnight(day, zone) - INSTANT

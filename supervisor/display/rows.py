@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from supervisor.ledger.readings import JobRecord
 from supervisor.display.words import age, ahead, duration, seconds_between, stamp
+from supervisor.ledger.readings import JobRecord
 from supervisor.run import Run, RunState
 
 JOB_COLUMNS = (

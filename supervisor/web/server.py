@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import UnknownJob
-from supervisor.ledger.runs import Ledger
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.words import age, ahead
+from supervisor.errors import UnknownJob
+from supervisor.ledger.runs import Ledger
 from supervisor.web.metrics import LedgerCollector
 
 RECENT_RUNS = 30

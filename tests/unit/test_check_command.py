@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.cli.schedules import tasks_of
 from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.spec import JobSpec
 
@@ -25,9 +28,9 @@ from celery import Celery
 app = Celery("proj", include=["mailing_of_the_check_test"])
 """
 TASKS = """\
-from celery import shared_task
+from app_of_the_check_test import app
 
-@shared_task(name="mail.poll")
+@app.task(name="mail.poll", shared=False)
 def poll():
     pass
 """
@@ -38,8 +41,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty project as the current directory, with a Celery app that includes its tasks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "app_of_the_check_test.py").write_text(APP)
-    (tmp_path / "mailing_of_the_check_test.py").write_text(TASKS)
+    for module, text in (("app_of_the_check_test", APP), ("mailing_of_the_check_test", TASKS)):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        (tmp_path / f"{module}.py").write_text(text)
     (tmp_path / "schedules").mkdir()
     return tmp_path
 
@@ -89,6 +93,10 @@ def test_with_an_app_its_included_tasks_are_the_known_ones(here: Path) -> None:
     assert result.stdout == (
         "schedules/jobs.yaml:2: job 'a': unknown task 'mail.pol' (did you mean 'mail.poll'?)\n"
     )
+
+
+def test_the_tasks_of_an_app_are_those_its_worker_would_import() -> None:
+    assert "mail.poll" in tasks_of(import_module("app_of_the_check_test").app)
 
 
 def test_json_is_a_list_of_problems(here: Path) -> None:

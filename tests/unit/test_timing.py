@@ -230,7 +230,7 @@ def test_starting_inside_a_repeated_hour_neither_repeats_nor_loses_a_fixed_time(
     [
         ("Asia/Beirut", "2026-03-29", "0 0 * * *", ["01:00"]),  # the gap is at midnight
         ("Australia/Lord_Howe", "2026-10-04", "15 2 * * *", ["02:30"]),  # of half an hour
-        ("Pacific/Apia", "2011-12-30", "0 12 * * *", []),  # a day that Samoa never had
+        ("Pacific/Apia", "2011-12-31", "0 12 30 * *", []),  # a 30th that Samoa never had
     ],
 )
 def test_odd_gaps(timezone: str, day: str, expression: str, times: list[str]) -> None:
@@ -293,6 +293,30 @@ def test_missed_ticks_are_counted_as_if_walked(
     walked = ticks_between(schedule, after, after + span, 1_000_000)
     kept = walked[max(0, len(walked) - keep) :]
     assert missed_before(schedule, after, after + span, keep) == (len(walked), kept)
+
+
+CLOCK_CHANGES = [
+    ("America/New_York", "2026-03-08T07:00Z"),
+    ("America/New_York", "2026-11-01T06:00Z"),
+    ("Australia/Lord_Howe", "2026-04-04T15:00Z"),
+    ("America/Havana", "2026-11-01T05:00Z"),  # back from 01:00 to midnight
+    ("America/St_Johns", "2010-11-07T02:31Z"),  # back from 00:01 to the day before
+    ("America/Sao_Paulo", "2018-11-04T03:00Z"),  # forward at midnight
+    ("Pacific/Apia", "2011-12-30T10:00Z"),  # a day left out
+]
+
+
+@pytest.mark.parametrize(("timezone", "change"), CLOCK_CHANGES)
+@pytest.mark.parametrize("expression", CRONS)
+def test_missed_ticks_around_a_clock_change_are_counted_as_if_walked(
+    expression: str, timezone: str, change: str
+) -> None:
+    schedule = cron(expression, timezone)
+    for hours in (-30, -1, -0.5, 0, 0.25, 0.75, 1, 30, 60):
+        until = at(change) + timedelta(hours=hours)
+        walked = ticks_between(schedule, until - 3 * DAY, until, 1_000_000)
+        assert missed_before(schedule, until - 3 * DAY, until, 0) == (len(walked), [])
+        assert missed_before(schedule, until - 3 * DAY, until, 2) == (len(walked), walked[-2:])
 
 
 def test_nothing_is_missed_in_no_time() -> None:

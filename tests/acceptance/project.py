@@ -1,0 +1,159 @@
+"""A team's project as the tests deploy it: its app, its schedule files, Celery's own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run
+from supervisor.settings import Settings
+from tests.waiting import wait_until
+
+APP = Path(__file__).with_name("team.py")
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One line of the witness: a job's own word that it started or ended, outside the product."""
+
+    run: str
+    event: str
+    at: float
+    pid: int
+    attempt: int
+    nominal_at: str
+    fencing_token: int
+    retries: int
+
+
+@dataclass
+class Project:
+    directory: Path
+    url: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "team.py").write_text(APP.read_text())
+        self.schedules.mkdir(exist_ok=True)
+
+    @property
+    def schedules(self) -> Path:
+        return self.directory / "schedules"
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(Settings(redis_url=self.url))
+
+    def schedule(self, text: str, name: str = "jobs.yaml") -> None:
+        (self.schedules / name).write_text(text)
+
+    def beat(self) -> subprocess.Popen[bytes]:
+        return self._start("beat", "beat", "-l", "info")
+
+    def worker(
+        self, *options: str, queues: str = "celery", processes: int = 2
+    ) -> subprocess.Popen[bytes]:
+        """Returns once the worker consumes its queues."""
+        name = f"worker{len(self.processes)}"
+        started = self._start(
+            name,
+            *("worker", "-l", "info", "-n", f"{name}@%h", "-Q", queues, "-c", str(processes)),
+            *options,
+        )
+        wait_until(lambda: f"{name}@" in self.log(name) and "ready." in self.log(name), 30)
+        return started
+
+    def log(self, name: str) -> str:
+        path = self.directory / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def logs(self) -> str:
+        return "".join(path.read_text() for path in sorted(self.directory.glob("*.log")))
+
+    def events(self, name: str, event: str) -> list[dict[str, object]]:
+        """The log lines of one process with this event word."""
+        lines = (line for line in self.log(name).splitlines() if line.startswith("{"))
+        return [fields for fields in map(json.loads, lines) if fields["event"] == event]
+
+    def witness(self, job: str | None = None) -> list[Sign]:
+        path = self.directory / "witness.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        signs = [Sign(**json.loads(line)) for line in lines]
+        return [sign for sign in signs if job is None or sign.run.startswith(f"{job}@")]
+
+    def starts(self, job: str) -> list[Sign]:
+        return [sign for sign in self.witness(job) if sign.event == "start"]
+
+    def run_when(self, run_id: str, state: str, timeout: float = 20) -> Run:
+        """The run, once it is in this state."""
+        ledger = self.ledger
+        wait_until(lambda: ledger.run(run_id).state == state, timeout)
+        return ledger.run(run_id)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {
+            **os.environ,
+            "TEAM_BROKER": self.url,
+            "PYTHONPATH": str(self.directory),
+            "SUPERVISOR_LOG_FORMAT": "json",
+        }
+        with (self.directory / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "team", *arguments],
+                cwd=self.directory,
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        self.processes.append(process)
+        return process
+
+
+def overlapping(signs: list[Sign]) -> list[tuple[str, str]]:
+    """Pairs of runs whose own words say that they were at work at the same time."""
+    open_runs: dict[str, str] = {}
+    pairs = []
+    for sign in sorted(signs, key=lambda sign: sign.at):
+        if sign.event == "start":
+            pairs += [(other, sign.run) for other in open_runs if other != sign.run]
+            open_runs[sign.run] = sign.run
+        else:
+            open_runs.pop(sign.run, None)
+    return pairs
+
+
+def ticks_between(starts: list[Sign]) -> list[float]:
+    """Distances between the nominal times of consecutive runs, in seconds."""
+    times = sorted(datetime.fromisoformat(sign.nominal_at).timestamp() for sign in starts)
+    return [later - earlier for earlier, later in pairwise(times)]
+
+
+def outcomes(ledger: Ledger, job: str) -> dict[str, int]:
+    """How many ticks came to what, by the counters; open runs by their state."""
+    counters = ledger.job(job).counters
+    found: dict[str, int] = defaultdict(int)
+    for what, count in counters.items():
+        kind = what.partition(":")[0]
+        if kind in ("finished", "skipped", "missed", "excluded"):
+            found[kind] += count
+    for run in ledger.history(job, 1000):
+        if run.state.is_open:
+            found["open"] += 1
+    return dict(found)

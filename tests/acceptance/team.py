@@ -1,0 +1,90 @@
+"""The app that the acceptance tests deploy: ordinary Celery tasks, and one line to supervise it."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from celery import Celery
+from celery.exceptions import Ignore
+
+from supervisor import current_run
+from supervisor.app import supervise
+
+app = Celery("team", broker=os.environ["TEAM_BROKER"])
+supervise(app, schedules="schedules")
+
+WITNESS = Path(__file__).with_name("witness.jsonl")
+
+
+def sign(event, task):
+    run = current_run()
+    line = {
+        "run": run.run_id,
+        "event": event,
+        "at": time.time(),
+        "pid": os.getpid(),
+        "attempt": run.attempt,
+        "nominal_at": run.nominal_at.isoformat(),
+        "fencing_token": run.fencing_token,
+        "retries": task.request.retries,
+    }
+    descriptor = os.open(WITNESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, (json.dumps(line) + "\n").encode())
+    os.close(descriptor)
+
+
+@app.task(bind=True)
+def work(self, seconds=0.0):
+    sign("start", self)
+    time.sleep(seconds)
+    sign("end", self)
+
+
+@app.task(bind=True)
+def fail(self, attempts=99):
+    sign("start", self)
+    if self.request.retries < attempts:
+        raise ValueError("not yet")
+
+
+@app.task(bind=True, max_retries=1)
+def ask_again(self):
+    sign("start", self)
+    if self.request.retries < 1:
+        raise self.retry(countdown=1, exc=ValueError("asked again"))
+
+
+@app.task(bind=True, autoretry_for=(KeyError,), default_retry_delay=1)
+def auto(self):
+    sign("start", self)
+    if self.request.retries < 1:
+        raise KeyError("auto")
+
+
+@app.task(bind=True)
+def leave(self, how):
+    sign("start", self)
+    if how == "exit":
+        sys.exit(3)
+    if how == "memory":
+        raise MemoryError
+    if how == "ignore":
+        raise Ignore
+    if how == "kill":
+        os.kill(os.getpid(), 9)
+
+
+class Custom(app.Task.__mro__[2]):  # Celery's own Task: a base that knows nothing of the guard
+    abstract = True
+
+
+@app.task(bind=True, base=Custom)
+def custom(self):
+    sign("start", self)
+
+
+@app.task
+def unsupervised(path):
+    Path(path).write_text(str(current_run()))
