@@ -66,7 +66,7 @@ def supervise(
         app.on_after_configure.connect(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
-    signals.worker_init.connect(_warn_of_overrides, weak=False)
+    signals.worker_init.connect(_prepare_worker, weak=False)
     signals.setup_logging.connect(_set_up_logging, weak=False)
     return app
 
@@ -115,7 +115,13 @@ def _settle(app: Celery, conf: Any) -> None:
         conf.redbeat_redis_options = {"socket_timeout": 5, "socket_connect_timeout": 2}
 
 
-def _warn_of_overrides(sender: Any, **_: Any) -> None:
+def _prepare_worker(sender: Any, **_: Any) -> None:
+    if settings_of(sender.app) is None:
+        return
+    # Beat and the command line never need the worker's side.
+    from supervisor.worker import prepare
+
+    prepare(sender)
     conf = sender.app.conf
     for key, needed in NEEDED.items():
         if conf.get(key) != needed:

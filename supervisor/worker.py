@@ -17,7 +17,7 @@ from celery import Celery, signals
 from celery.worker import state
 from celery.worker.request import Request
 
-from supervisor.app import required_settings, settings_of
+from supervisor.app import required_settings
 from supervisor.delivery import TOKEN, supervised
 from supervisor.heartbeat import Heartbeat, HeldLease
 from supervisor.ledger.connection import connect_for_heartbeat
@@ -33,7 +33,7 @@ class GuardedRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._header = supervised(self.request_dict.get("headers"), str(self.id))
+        self._header = supervised(self.request_dict, str(self.id))
         self._token = uuid4().hex
         if self._header is not None:
             self.request_dict[TOKEN] = self._token
@@ -65,11 +65,8 @@ class GuardedRequest(Request):
             heartbeat_of(self.app).mark(self._token, outcome)
 
 
-@signals.worker_init.connect(weak=False)
-def prepare(sender: Any, **_: Any) -> None:
+def prepare(sender: Any) -> None:
     """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes."""
-    if settings_of(sender.app) is None:
-        return
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)

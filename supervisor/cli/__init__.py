@@ -27,7 +27,7 @@ class Verbs(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=Verbs)
+@click.group("supervisor", cls=Verbs)
 @click.option(
     "-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A."
 )

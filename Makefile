@@ -1,0 +1,38 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up test check lock clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## make .venv with everything that is needed
+
+$(STAMP): requirements.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl-C
+	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 4
+
+test: $(STAMP) ## run all tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## formatting, lint, types, and the example schedules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/supervisor -A supervisor.examples.app check schedules
+
+lock: ## write requirements.txt anew from pyproject.toml
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt
+
+clean: ## remove .venv, caches and what `make up` left
+	rm -rf $(VENV) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
