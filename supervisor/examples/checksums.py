@@ -44,7 +44,7 @@ Checksums = Mapping[Entry, str]
 
 @shared_task(name="examples.checksum_docs")
 def checksum_docs(
-    tree: str = ".", limit: int = 400, deep_every: int = 5, seconds: float = 2.8
+    tree: str = ".", limit: int = 400, deep_every: int = 7, seconds: float = 2.8
 ) -> int:
     """One pass over at most `limit` files; returns how many changes it saw."""
     with witness("checksum-docs"), database() as db:

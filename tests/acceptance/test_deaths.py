@@ -1,0 +1,154 @@
+"""What is killed while runs are at work comes back, once, and history tells of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from tests.acceptance.project import Project, overlapping, ticks_between
+from tests.acceptance.test_ticks import accounted
+from tests.waiting import wait_until
+
+LONG = "jobs: {long: {task: team.work, every: 24h, args: [3], lease_ttl: 4s, paused: true}}"
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, Project]]:
+    """A project on a server of its own, which the test may stop."""
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        project = Project(tmp_path / "team", server.url)
+        yield server, project
+        project.stop()
+
+
+def test_a_run_whose_worker_was_killed_runs_again_after_its_lease(project: Project) -> None:
+    project.schedule(LONG)
+    project.beat()
+    worker = project.worker()
+    ledger = project.ledger
+    wait_until(lambda: "long" in ledger.specs(), 20)
+    run = ledger.trigger(ledger.spec("long"))
+    wait_until(lambda: project.starts("long"))
+    worker.kill()
+    survivor = project.worker()
+    again = wait_until(lambda: project.starts("long")[1:])[0]
+    done = project.run_when(run.id, "succeeded")
+    lost, second = done.attempts
+    assert (lost.outcome, second.outcome) == ("lost", "succeeded")
+    assert lost.finished_at is not None
+    # Its last heartbeat was up to a sixth of the lease after its start.
+    assert (second.started_at - lost.started_at).total_seconds() < 4 + 4 / 6 + 2
+    assert again.fencing_token > project.starts("long")[0].fencing_token
+    assert ledger.job("long").counters["rescued"] == 1
+    survivor.terminate()
+    assert survivor.wait(10) == 0
+
+
+def test_a_run_whose_child_was_killed_runs_again_at_once(project: Project) -> None:
+    project.schedule(LONG)
+    project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(lambda: "long" in ledger.specs(), 20)
+    run = ledger.trigger(ledger.spec("long"))
+    child = wait_until(lambda: project.starts("long"))[0].pid
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: len(project.starts("long")) == 2, 5)
+    lost, _ = ledger.run(run.id).attempts
+    assert lost.reason == f"worker process {child} died"
+    first, second = project.starts("long")
+    assert second.at - first.at < 2
+
+
+def test_a_lease_outlives_neither_a_long_run_nor_many_of_its_terms(project: Project) -> None:
+    project.schedule("jobs: {long: {task: team.work, every: 1s, args: [4], lease_ttl: 1s}}")
+    project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(lambda: [s for s in project.witness("long") if s.event == "end"], 30)
+    assert overlapping(project.witness("long")) == []
+    assert ledger.job("long").counters["started"] <= 2
+    assert "rescued" not in ledger.job("long").counters
+
+
+def test_no_tick_is_lost_or_doubled_when_beat_is_killed(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s, overlap: queue_all}}")
+    project.worker()
+    beat = project.beat()
+    wait_until(lambda: len(project.starts("steady")) >= 2, 20)
+    for _ in range(2):
+        beat.kill()
+        beat.wait()
+        # What `up` and every init system do: the dead leader's lock has to run out first.
+        beat = project.beat()
+        seen = len(project.starts("steady"))
+        wait_until(lambda seen=seen: len(project.starts("steady")) > seen + 1, 30)  # type: ignore[misc]
+    assert set(ticks_between(project.starts("steady"))) == {1.0}
+    wait_until(lambda: accounted(project.ledger, "steady"))
+
+
+@pytest.mark.parametrize("outage", ["paused", "restarted"])
+def test_every_tick_of_an_outage_of_redis_has_one_outcome(
+    fragile: tuple[EmbeddedServer, Project], outage: str
+) -> None:
+    server, project = fragile
+    project.schedule("""
+jobs:
+  all: {task: team.work, every: 1s, overlap: queue_all, catchup: all}
+  skips: {task: team.work, every: 1s, args: [1.5]}
+""")
+    beat = project.beat()
+    worker = project.worker(processes=4)
+    ledger = project.ledger
+    wait_until(lambda: len(project.starts("all")) >= 2, 20)
+
+    if outage == "paused":
+        ledger.client.client_pause(10_000, all=True)
+    else:
+        server.stop()
+        # Each of them is a second of waiting, and some time of trying again.
+        wait_until(lambda: len(project.events("beat", "tick failed")) >= 6, 30)
+        server.start()
+
+    before = len(project.starts("all"))
+    wait_until(lambda: len(project.starts("all")) >= before + 12, 40)
+    assert beat.poll() is None
+    assert worker.poll() is None
+    assert set(ticks_between(project.starts("all"))) == {1.0}
+    for job in ("all", "skips"):
+        assert overlapping(project.witness(job)) == []
+        wait_until(lambda job=job: accounted(project.ledger, job))  # type: ignore[misc]
+
+
+def test_a_second_copy_of_a_message_is_dropped_and_counted(project: Project) -> None:
+    project.schedule(LONG)
+    project.beat()
+    ledger = project.ledger
+    wait_until(lambda: "long" in ledger.specs(), 20)
+    run = ledger.trigger(ledger.spec("long"))
+    [message] = wait_until(lambda: ledger.client.lrange("celery", 0, -1))
+    ledger.client.rpush("celery", message, message)
+    project.worker(processes=3)
+    wait_until(lambda: ledger.job("long").counters.get("duplicates") == 2)
+    project.run_when(run.id, "succeeded")
+    assert len(project.starts("long")) == 1
+    assert ledger.job("long").counters["finished:succeeded"] == 1
+
+
+def test_a_message_that_vanished_is_published_again(project: Project) -> None:
+    project.schedule(LONG)
+    project.beat()
+    ledger = project.ledger
+    wait_until(lambda: "long" in ledger.specs(), 20)
+    run = ledger.trigger(ledger.spec("long"))
+    wait_until(lambda: ledger.client.llen("celery") == 1)
+    ledger.client.delete("celery")
+    # Sixteen seconds pass for this run.
+    ledger.client.zincrby(ledger.keys.sent, -16_000, run.id)
+    wait_until(lambda: ledger.client.llen("celery") == 1, 10)
+    assert ledger.run(run.id).attempt == 0

@@ -1,0 +1,154 @@
+"""From schedule file to end state: ticks, overlap, edits, with real beats and workers."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from supervisor.ledger.runs import Ledger
+from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
+from tests.waiting import wait_until
+
+
+def accounted(ledger: Ledger, job: str) -> bool:
+    """Every tick has exactly one outcome, or is still open."""
+    return sum(outcomes(ledger, job).values()) == ledger.job(job).counters.get("ticks", 0)
+
+
+def test_runs_of_every_policy_keep_their_promise(project: Project) -> None:
+    project.schedule("""
+jobs:
+  prompt: {task: team.work, every: 1s}
+  skips: {task: team.work, every: 1s, args: [1.5]}
+  waits: {task: team.work, every: 1s, args: [1.5], overlap: queue_one, serial: own}
+  queues: {task: team.work, every: 2s, args: [0.5], overlap: queue_all, serial: shared}
+  shares: {task: team.work, every: 2s, args: [0.5], serial: shared}
+  requeues:
+    {task: team.work, every: 1s, args: [1.5], overlap: requeue, requeue_delay: 1s, max_requeues: 1}
+""")
+    project.worker(processes=6)
+    # Two workers on each serial queue: the guard, not the worker's -c 1, keeps it serial.
+    for _ in range(2):
+        project.worker(queues="serial.own,serial.shared", processes=2)
+    project.beat()
+    ledger = project.ledger
+    wait_until(lambda: len(project.starts("prompt")) >= 10, 40)
+
+    jobs = ("prompt", "skips", "waits", "queues", "shares", "requeues")
+    for job in jobs:
+        assert overlapping(project.witness(job)) == []
+        assert "overlaps" not in ledger.job(job).counters
+    shared = project.witness("queues") + project.witness("shares")
+    assert overlapping(shared) == []
+    assert len({sign.run.partition("@")[0] for sign in shared}) == 2
+    assert ticks_between(project.starts("prompt")) == [1.0] * (len(project.starts("prompt")) - 1)
+
+    counters = {job: ledger.job(job).counters for job in jobs}
+    assert counters["skips"]["skipped:overlap"] > 0
+    assert counters["waits"]["skipped:overlap"] > 0
+    assert "skipped:overlap" not in counters["queues"]
+    assert counters["requeues"]["requeued"] > 0
+    assert counters["requeues"]["skipped:requeues_exhausted"] > 0
+    wait_until(lambda: all(accounted(ledger, job) for job in jobs))
+
+
+def test_edits_take_effect_within_two_seconds_and_leave_other_jobs_alone(
+    project: Project,
+) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s}}", "steady.yaml")
+    project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(lambda: project.starts("steady"), 20)
+
+    project.schedule("jobs: {added: {task: team.work, every: 1s}}", "other.yaml")
+    wait_until(lambda: "added" in ledger.specs(), 2)
+    wait_until(lambda: project.starts("added"), 3)
+
+    project.schedule("jobs: {added: {task: team.work, every: 1h}}", "other.yaml")
+    wait_until(lambda: ledger.spec("added").schedule == "every 1h", 2)
+
+    project.schedule("jobs: {added: {tusk: team.work}}", "other.yaml")
+    wait_until(lambda: ledger.beat().last_reload_successful is False, 2)
+    assert set(ledger.specs()) == {"steady", "added"}
+    assert any("tusk" in problem for problem in ledger.beat().problems)
+
+    (project.schedules / "other.yaml").unlink()
+    wait_until(lambda: set(ledger.specs()) == {"steady"}, 2)
+    assert ledger.beat().last_reload_successful is True
+    assert not ledger.client.exists("redbeat:added", ledger.keys.job("added"))
+
+    loads = project.events("beat", "schedule files loaded")
+    assert [(load["added"], load["changed"], load["removed"]) for load in loads] == [
+        (["steady"], [], []),
+        (["added"], [], []),
+        ([], ["added"], []),
+        ([], [], ["added"]),
+    ]
+    seen = len(project.starts("steady"))
+    wait_until(lambda: len(project.starts("steady")) > seen, 3)
+    assert set(ticks_between(project.starts("steady"))) == {1.0}
+
+
+def test_a_paused_job_excludes_its_ticks_and_resumes(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s, paused: true}}")
+    project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(
+        lambda: (
+            "steady" in ledger.specs()
+            and ledger.job("steady").counters.get("excluded:paused", 0) >= 2
+        ),
+        20,
+    )
+    ledger.set_paused("steady", False)
+    wait_until(lambda: project.starts("steady"), 3)
+    wait_until(lambda: accounted(ledger, "steady"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_standby_takes_over_and_no_tick_is_lost_or_doubled(
+    project: Project, number: signal.Signals
+) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s, overlap: queue_all}}")
+    leader = project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(lambda: project.starts("steady"), 20)
+    project.beat()
+    wait_until(lambda: project.events("beat", "standing by"), 20)
+    leading = ledger.beat().leader
+
+    killed_at = time.monotonic()
+    leader.send_signal(number)
+    wait_until(lambda: ledger.beat().leader != leading, 20)
+    assert time.monotonic() - killed_at < (15 if number == signal.SIGKILL else 3)
+    seen = len(project.starts("steady"))
+    wait_until(lambda: len(project.starts("steady")) > seen + 2, 10)
+    assert set(ticks_between(project.starts("steady"))) == {1.0}
+    wait_until(lambda: accounted(ledger, "steady"))
+
+
+def ticks(project: Project) -> int:
+    return (
+        project.ledger.job("steady").counters.get("ticks", 0)
+        if "steady" in project.ledger.specs()
+        else 0
+    )
+
+
+def test_a_beat_that_loses_the_lock_stands_by_and_leads_again(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
+    beat = project.beat()
+    client = project.ledger.client
+    wait_until(lambda: ticks(project), 20)
+    client.set("redbeat::lock", "another beat", px=2_500)
+    wait_until(lambda: project.events("beat", "standing by"), 5)
+    seen = ticks(project)
+    wait_until(lambda: len(project.events("beat", "leading")) == 2, 5)
+    assert beat.poll() is None
+    wait_until(lambda: ticks(project) > seen, 3)
+    wait_until(lambda: accounted(project.ledger, "steady"))

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from supervisor.examples.witness import bound, overlaps, read, witness
+from tests.waiting import wait_until
+
+WORK_UNTIL_TOLD = """
+import sys
+from supervisor.examples.witness import witness
+with witness("job"):
+    print("at work", flush=True)
+    sys.stdin.readline()
+"""
+
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def testimony(home: Path) -> Path:
+    return home / "witness.jsonl"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a process that is at work, until a line is written to it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", WORK_UNTIL_TOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "at work\n"
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        with suppress(BrokenPipeError):
+            process.communicate()
+
+
+def test_executions_one_after_the_other_do_not_overlap(testimony: Path) -> None:
+    for _ in range(3):
+        with witness("job"):
+            pass
+    assert len(read(testimony).executions) == 3
+    assert overlaps(testimony) == []
+
+
+def test_two_jobs_at_once_are_no_overlap(testimony: Path) -> None:
+    with witness("job"), witness("other"):
+        pass
+    assert overlaps(testimony) == []
+
+
+def test_an_execution_that_begins_before_the_end_of_another_overlaps(
+    testimony: Path, start: Start
+) -> None:
+    first, second = start(), start()
+    for process in (first, second):
+        process.communicate("\n", timeout=10)
+    (overlap,) = overlaps(testimony)
+    assert overlap.first is not None
+    assert (overlap.first.pid, overlap.second.pid) == (first.pid, second.pid)
+
+
+def test_a_killed_execution_is_over_for_the_one_after_it(testimony: Path, start: Start) -> None:
+    first = start()
+    first.kill()
+    first.wait(timeout=10)
+    start().communicate("\n", timeout=10)
+    assert [execution.ended is None for execution in read(testimony).executions] == [True, False]
+    assert overlaps(testimony) == []
+
+
+def test_a_stopped_process_is_still_at_work_and_killing_it_later_hides_nothing(
+    testimony: Path, start: Start
+) -> None:
+    first = start()
+    os.kill(first.pid, signal.SIGSTOP)
+    start().communicate("\n", timeout=10)
+    first.kill()
+    first.wait(timeout=10)
+    (overlap,) = overlaps(testimony)
+    assert overlap.first is not None
+    assert overlap.first.pid == first.pid
+
+
+def test_a_task_that_raises_leaves_its_end(testimony: Path) -> None:
+    with pytest.raises(LookupError), witness("job"):
+        raise LookupError
+    (execution,) = read(testimony).executions
+    assert execution.ended is not None
+
+
+def line(event: str, pid: int, alone: bool = True) -> str:
+    record = {"job": "job", "run": "job@t", "pid": pid, "event": event, "alone": alone}
+    return json.dumps(record) + "\n"
+
+
+def test_who_was_not_alone_overlaps_even_when_the_other_has_no_line(testimony: Path) -> None:
+    testimony.write_text(line("start", 1, alone=False) + line("end", 1))
+    (overlap,) = overlaps(testimony)
+    assert overlap.first is None
+
+
+def test_the_killed_are_told_from_the_living_by_who_was_alone(testimony: Path) -> None:
+    killed, living, late = line("start", 1), line("start", 2), line("start", 3, alone=False)
+    testimony.write_text(killed + living + late + line("end", 3))
+    assert [(o.first and o.first.pid, o.second.pid) for o in overlaps(testimony)] == [(2, 3)]
+
+
+def test_a_line_torn_by_a_kill_is_counted_and_the_rest_is_read(testimony: Path) -> None:
+    testimony.write_text(line("start", 1) + '{"job": "jo' + line("end", 1) + line("start", 2))
+    told = read(testimony)
+    assert told.unreadable == 1
+    assert [execution.pid for execution in told.executions] == [1, 2]
+
+
+def test_a_long_testimony_is_put_aside(testimony: Path) -> None:
+    with witness("job"):
+        pass
+    bound(max_bytes=1_000_000)
+    assert testimony.exists()
+    bound(max_bytes=10)
+    assert not testimony.exists()
+    assert len(read(testimony.with_name("witness.jsonl.1")).executions) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "exit_code", "said"),
+    [
+        (line("start", 1) + line("end", 1), 0, "1 executions, 0 without an end, "),
+        (line("start", 1) + line("start", 2, alone=False), 1, "overlap: job: job@t (pid 2) began"),
+        (None, 2, "usage: "),
+    ],
+)
+def test_the_command_gives_the_verdict(
+    testimony: Path, content: str | None, exit_code: int, said: str
+) -> None:
+    if content is not None:
+        testimony.write_text(content)
+    command = [sys.executable, "-m", "supervisor.examples.witness", str(testimony)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code
+    assert done.stdout.startswith(said)
+
+
+def test_lines_of_many_processes_do_not_mix(testimony: Path) -> None:
+    hammer = (
+        "from supervisor.examples.witness import witness\n"
+        "for _ in range(200):\n    with witness(f'job'): pass\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-c", hammer]) for _ in range(3)]
+    wait_until(lambda: all(process.poll() == 0 for process in processes), timeout=30)
+    told = read(testimony)
+    assert told.unreadable == 0
+    assert len(told.executions) == 600
+    assert all(execution.ended for execution in told.executions)
