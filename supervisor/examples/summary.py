@@ -9,8 +9,9 @@ from zoneinfo import ZoneInfo
 
 from celery import shared_task
 
+from supervisor import current_run
 from supervisor.examples.storage import database, directory, write_atomically
-from supervisor.examples.witness import this_run, witness
+from supervisor.examples.witness import witness
 
 
 @shared_task(name="examples.daily_summary")
@@ -20,8 +21,8 @@ def daily_summary(timezone: str = "UTC") -> dict[str, Any]:
     A run that is late, tried again or caught up after an outage still summarises its own day.
     """
     with witness("daily-summary"):
-        run = this_run()
-        nominal_at: datetime = run.nominal_at if run else datetime.now(UTC)
+        run = current_run()
+        nominal_at = run.nominal_at if run else datetime.now(UTC)
         zone = ZoneInfo(timezone)
         day = nominal_at.astimezone(zone).date() - timedelta(days=1)
         summary = summarise(day, zone)

@@ -35,6 +35,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from supervisor import current_run
 from supervisor.examples.storage import directory
 
 FILE = "witness.jsonl"
@@ -81,7 +82,7 @@ class Testimony:
 @contextmanager
 def witness(job: str) -> Iterator[None]:
     """Around the work of an example: its start, its end, and whether it was alone."""
-    run = this_run()
+    run = current_run()
     who = {"job": job, "run": run and run.run_id, "attempt": run and run.attempt}
     lock = os.open(directory() / f"witness.{job}.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -92,15 +93,6 @@ def witness(job: str) -> Iterator[None]:
             _append(who | {"event": "end"})
     finally:
         os.close(lock)
-
-
-def this_run() -> Any:
-    """The supervised run that we are part of; None when a task is called by hand."""
-    try:
-        from supervisor import current_run
-    except ImportError:
-        return None
-    return current_run()
 
 
 def bound(max_bytes: int = MAX_BYTES) -> None:

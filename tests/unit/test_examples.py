@@ -265,11 +265,9 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
 
 
 def test_the_schedule_file_names_the_tasks_of_the_examples_and_bounds_them_all() -> None:
-    specs = load(EXAMPLES).specs
-    jobs = specs.values() if isinstance(specs, dict) else specs
     source = Path(importlib.import_module("supervisor.examples").__path__[0])
     defined = "".join(path.read_text() for path in source.glob("*.py"))
-    for spec in jobs:
+    for spec in load(EXAMPLES).specs.values():
         assert f'name="{spec.task}"' in defined
         assert f'witness("{spec.name}")' in defined
         assert spec.soft_time_limit, spec.name

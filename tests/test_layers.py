@@ -1,0 +1,94 @@
+"""Modules import their own layer or a lower one; only the celery edge knows Celery."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "supervisor"
+
+LAYERS = {
+    "vocabulary": "errors durations spec overlap run",
+    "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
+    " topology logs watching",
+    "ledger": "ledger",
+    "execution": "guard context heartbeat delivery emission",
+    "celery edge": "app queues beat entries loading publisher reloading tasks unbegun worker",
+    "operations": "plan control up children processes embedded display web render simulate",
+    "cli": "cli __main__",
+}
+LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}
+EDGE = list(LAYERS).index("celery edge")
+
+#: The package itself is no layer: who imports any module imports it. Examples are a project of
+#: their own that uses the package.
+OUTSIDE = {"__init__", "examples"}
+
+FOREIGN = {"celery", "kombu", "redbeat", "billiard"}
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
+
+WITHOUT_CELERY = [path for path in LAYERED if LEVEL.get(module_of(path)) != EDGE]
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of all that is imported, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "supervisor":
+            yield from (f"supervisor.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def without_type_checking(tree: ast.Module) -> ast.Module:
+    """What is imported for annotations alone is not imported when the program runs."""
+
+    class Runtime(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            only_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            return None if only_types else self.generic_visit(node)
+
+    Runtime().visit(tree)
+    return tree
+
+
+def ours(tree: ast.AST) -> set[str]:
+    names = (name.split(".") for name in imported(tree))
+    return {parts[1] for parts in names if parts[0] == "supervisor" and len(parts) > 1}
+
+
+def test_every_module_has_a_layer() -> None:
+    assert {module_of(path) for path in SOURCES} - LEVEL.keys() - OUTSIDE == set()
+
+
+@pytest.mark.parametrize("path", LAYERED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_module_imports_a_higher_layer(path: Path) -> None:
+    found = ours(ast.parse(path.read_text()))
+    assert "examples" not in found
+    assert {name for name in found if LEVEL.get(name, 0) > LEVEL[module_of(path)]} == set()
+
+
+@pytest.mark.parametrize("path", WITHOUT_CELERY, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_celery_edge_imports_celery(path: Path) -> None:
+    found = imported(without_type_checking(ast.parse(path.read_text())))
+    assert {name for name in found if name.split(".")[0] in FOREIGN} == set()
+
+
+def test_the_package_alone_loads_no_celery_and_no_redis() -> None:
+    code = "import sys, supervisor; print(*{'celery', 'kombu', 'redis'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

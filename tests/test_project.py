@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+SOURCES = sorted((ROOT / "supervisor").rglob("*.py"))
+
+
+def normal(name: str) -> str:
+    """Names of distributions are compared without case, and - _ . are one."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def wanted() -> list[str]:
+    project = PROJECT["project"]
+    optional = [line for lines in project["optional-dependencies"].values() for line in lines]
+    return [*project["dependencies"], *optional, *PROJECT["dependency-groups"]["dev"]]
+
+
+def pinned() -> set[str]:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return {
+        normal(match[1]) for line in lines if (match := re.match(r"([\w.-]+)(?:\[.*\])?==", line))
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_holds_one_idea_in_at_most_250_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 250
+
+
+def test_every_dependency_is_pinned() -> None:
+    names = {normal(re.match(r"[\w.-]+", line)[0]) for line in wanted()}  # type: ignore[index]
+    assert names - pinned() == set()
+
+
+def test_every_pin_has_hashes_and_none_names_a_host() -> None:
+    text = (ROOT / "requirements.txt").read_text()
+    blocks = re.split(r"\n(?=\S)", text.strip())
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+    assert re.findall(r"://|--index-url|--extra-index-url|--find-links|@ file", text) == []
+
+
+def test_what_builds_the_package_is_pinned_too() -> None:
+    names = {normal(re.match(r"[\w.-]+", line)[0]) for line in PROJECT["build-system"]["requires"]}  # type: ignore[index]
+    assert names <= pinned()
+
+
+def test_the_changelog_has_the_version() -> None:
+    version = PROJECT["project"]["version"]
+    assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_no_command_takes_a_name_of_supervisord() -> None:
+    assert PROJECT["project"]["name"] == "celery-beat-supervisor"
+    assert PROJECT["project"]["scripts"].keys() & {"supervisord", "supervisorctl"} == set()
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The package as it lies in an environment's site-packages."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return shutil.copytree(ROOT / "supervisor", tmp_path / "supervisor", ignore=ignored)
+
+
+def import_from(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import supervisor; print(supervisor.__file__)"]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["supervisord.py", "supervisorctl.py"])
+def test_supervisord_in_our_folder_stops_the_import_and_says_what_to_do(
+    copied: Path, name: str
+) -> None:
+    (copied / name).write_text("")
+    done = import_from(copied.parent)
+    assert done.returncode == 1
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("ImportError: ")
+    assert name in error
+    assert "Uninstall both, then install only 'celery-beat-supervisor'" in error
+
+
+def test_the_package_alone_imports(copied: Path) -> None:
+    done = import_from(copied.parent)
+    assert done.stdout.strip() == str(copied / "__init__.py"), done.stderr
