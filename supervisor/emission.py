@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.ledger.runs import PassedOver, Tick
+from supervisor.ledger.ticks import PassedOver, Tick
 from supervisor.run import RunState
 from supervisor.spec import Catchup, JobSpec
 from supervisor.timing import Schedule, missed_before, ticks_between

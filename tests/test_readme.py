@@ -30,7 +30,7 @@ COMMAND = re.compile(
 def code(page: Path) -> Iterator[str]:
     """The lines of blocks of commands, and what stands between backticks."""
     text = page.read_text()
-    for block in re.findall(r"```(?:sh|console|bash)\n(.*?)```", text, re.S):
+    for block in re.findall(r"^```(?:sh|console|bash)?\n(.*?)^```$", text, re.S | re.M):
         yield from block.splitlines()
     yield from re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
 
@@ -54,8 +54,8 @@ def test_a_verb_that_is_named_exists(page: str, verb: str) -> None:
     assert result.exit_code == 0, f"{page}: supervisor {verb}: {result.output}"
 
 
-def test_every_verb_is_named_in_the_readme() -> None:
-    assert set(main.commands) - {verb for page, verb in verbs() if page == "README.md"} == set()
+def test_every_verb_is_explained_somewhere() -> None:
+    assert set(main.commands) - {verb for _, verb in verbs()} == set()
 
 
 @pytest.mark.parametrize(("page", "target"), targets())
@@ -78,14 +78,13 @@ def test_a_schedule_file_in_the_readme_loads(block: str, tmp_path: Path) -> None
 
 
 def test_the_readme_shows_a_schedule_file() -> None:
-    assert "```yaml\njobs:" in README.read_text()
+    assert re.search(r"^```yaml\n", README.read_text(), re.M)
 
 
 def test_the_table_of_overlap_policies_is_the_set_of_policies() -> None:
-    section = README.read_text().partition("## Overlap policies")[2].partition("\n## ")[0]
-    _, _, rows = section.partition("|---")
-    named = set(re.findall(r"^\| `(\w+)`", rows, re.M))
-    assert named == {policy.value for policy in OverlapPolicy}
+    (table,) = re.findall(r"^\| `overlap` \|.*\n\|-.*\n((?:\|.*\n)+)", README.read_text(), re.M)
+    named = re.findall(r"^\| `(\w+)`", table, re.M)
+    assert sorted(named) == sorted(policy.value for policy in OverlapPolicy)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

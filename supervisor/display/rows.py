@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from supervisor.display.words import age, ahead, duration, seconds_between, stamp
-from supervisor.ledger.readings import JobRecord
+from supervisor.ledger.records import JobRecord
 from supervisor.run import Run, RunState
 
 JOB_COLUMNS = (

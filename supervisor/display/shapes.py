@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from supervisor.ledger.readings import JobRecord
+from supervisor.ledger.records import JobRecord
 from supervisor.run import Attempt, Run
 
 
@@ -16,7 +16,7 @@ def instant(moment: datetime | None) -> str | None:
 
 
 def job_shape(job: JobRecord) -> dict[str, Any]:
-    """One job; `counters` as in supervisor.ledger.readings.JobRecord."""
+    """One job; `counters` as in supervisor.ledger.records.JobRecord."""
     return {
         "job": job.spec.name,
         "task": job.spec.task,

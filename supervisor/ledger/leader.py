@@ -18,8 +18,8 @@ from uuid import uuid4
 
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
-from supervisor.ledger.runs import Leadership
 from supervisor.ledger.scripts import source
+from supervisor.ledger.ticks import Leadership
 
 LEADER_TTL = timedelta(seconds=12)
 

@@ -3,72 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.replies import instant, to_instant
-from supervisor.ledger.scripts import BOUNDS
-from supervisor.run import Attempt, Run, RunState
+from supervisor.ledger.records import BeatRecord, JobRecord, job_from, run_from
+from supervisor.ledger.replies import to_instant
+from supervisor.run import Run
 from supervisor.spec import JobSpec
 
 T = TypeVar("T")
 
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """`counts`: observations a bucket, not cumulative, one more than `bounds` (+Inf)."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class JobRecord:
-    """A loaded job and what has become of its ticks so far.
-
-    `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
-    missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates and ticks;
-    an absent one is 0.
-    """
-
-    spec: JobSpec
-    paused: bool
-    counters: Mapping[str, int]
-    durations: Histogram
-    start_delays: Histogram
-    running: int
-    waiting: int
-    consecutive_skips: int
-    last_start_at: datetime | None
-    last_success_at: datetime | None
-    last_finish_at: datetime | None
-    next_run_at: datetime | None
-    last_outcome: str | None
-    last_run: str | None
-    state: str
-
-    @property
-    def skipped(self) -> int:
-        """Runs skipped so far, for whatever reason."""
-        return sum(n for what, n in self.counters.items() if what.startswith("skipped:"))
-
-
-@dataclass(frozen=True, slots=True)
-class BeatRecord:
-    leader: str | None
-    last_tick_at: datetime | None
-    last_reload_successful: bool | None
-    last_reload_at: datetime | None
-    problems: tuple[str, ...]
 
 
 class Readings:
@@ -182,76 +131,3 @@ class Readings:
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:
     return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
-
-
-def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
-    attempts = [attempt_from(json.loads(line)) for line in fields.get("attempts", "").splitlines()]
-    state = RunState(fields["state"])
-    number = int(fields.get("attempt", 0))
-    if state is RunState.RUNNING:
-        attempts.append(Attempt(number, instant(fields["started"]), fields.get("worker", "")))
-    return Run(
-        id=run_id,
-        job=fields["job"],
-        state=state,
-        nominal_at=instant(fields["nominal"]),
-        queued_at=instant(fields["queued"]),
-        started_at=to_instant(fields.get("started")),
-        finished_at=to_instant(fields.get("finished")),
-        attempt=number,
-        crashes=int(fields.get("crashes", 0)),
-        requeues=int(fields.get("requeues", 0)),
-        fencing_token=int(fields["fence"]) if "fence" in fields else None,
-        reason=fields.get("reason") or None,
-        blocked_by=fields.get("blocked_by") or None,
-        due_at=to_instant(fields.get("due")),
-        worker=fields.get("worker") or None,
-        ticks=int(fields.get("ticks", 1)),
-        first_nominal_at=to_instant(fields.get("first_nominal")),
-        attempts=tuple(attempts),
-        args=json.loads(fields["args"]) if "args" in fields else None,
-        kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
-    )
-
-
-def attempt_from(line: Mapping[str, Any]) -> Attempt:
-    return Attempt(
-        number=int(line["number"]),
-        started_at=instant(line["started"]),
-        worker=line["worker"],
-        finished_at=instant(line["finished"]),
-        outcome=line["outcome"],
-        reason=line["reason"] or None,
-    )
-
-
-def job_from(
-    spec: JobSpec, fields: Mapping[str, str], holder: str | None, waiting: int
-) -> JobRecord:
-    paused = fields.get("paused") == "1"
-    idle = "paused" if paused else "idle"
-    return JobRecord(
-        spec=spec,
-        paused=paused,
-        counters={key[2:]: int(value) for key, value in fields.items() if key.startswith("n:")},
-        durations=histogram_from(fields, "duration"),
-        start_delays=histogram_from(fields, "start_delay"),
-        running=int(holder == RunState.RUNNING),
-        waiting=waiting,
-        consecutive_skips=int(fields.get("consecutive_skips", 0)),
-        last_start_at=to_instant(fields.get("last_start")),
-        last_success_at=to_instant(fields.get("last_success")),
-        last_finish_at=to_instant(fields.get("last_finish")),
-        next_run_at=to_instant(fields.get("next")),
-        last_outcome=fields.get("last_outcome"),
-        last_run=fields.get("last_run"),
-        state=holder or ("waiting" if waiting else idle),
-    )
-
-
-def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
-    return Histogram(
-        bounds=BOUNDS,
-        counts=tuple(int(fields.get(f"h:{name}:{i}", 0)) for i in range(1, len(BOUNDS) + 2)),
-        sum_seconds=int(fields.get(f"h:{name}:sum", 0)) / 1000,
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -30,44 +29,13 @@ from supervisor.ledger.replies import (
     ms_of,
 )
 from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.ticks import Leadership, PassedOver, Tick
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
 from supervisor.spec import JobSpec
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A nominal time of a job that is to become a run."""
-
-    spec: JobSpec
-    nominal_at: datetime
-
-    @property
-    def run_id(self) -> str:
-        return tick_id(self.spec.name, self.nominal_at)
-
-
-@dataclass(frozen=True, slots=True)
-class PassedOver:
-    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`."""
-
-    spec: JobSpec
-    state: RunState
-    reason: str
-    first_at: datetime
-    last_at: datetime
-    ticks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Leadership:
-    """The lock of the leading beat; what is done in its name is refused once it is another's."""
-
-    key: str
-    token: str
 
 
 class Ledger(Readings):

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from supervisor.ledger.replies import Grant
-from supervisor.ledger.runs import Ledger, Tick
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Tick
 from supervisor.spec import JobSpec
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)

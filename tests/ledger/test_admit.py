@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.runs import Ledger, PassedOver
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import PassedOver
 from supervisor.overlap import Decision, OverlapPolicy, Situation, decide
 from supervisor.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, run_id, states, ticks
