@@ -160,7 +160,6 @@ end
 -- The worker of a running run is gone: run again, or the run is lost.
 local function crash(run, reason, publish_at)
   end_attempt(run, 'lost', reason, run.token)
-  redis.call('HSET', K.run(run.id), 'lost:' .. run.token, run.fence)
   local crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
   if run.rules.on_crash ~= 'rerun' or crashes >= run.rules.max_crashes then
     return 'lost', finish(run, 'lost', reason, publish_at)
@@ -185,7 +184,11 @@ local function settle_silent(id, publish_at)
   if ends_at > now and redis.call('SET', K.lock(run.rules.lock), run.token, 'NX', 'PX', ends_at - now) then
     return 'reasserted', {}
   end
-  if run.state == 'running' then return crash(run, 'lease expired', publish_at) end
+  if run.state == 'running' then
+    -- Given up for dead, not known to be: its worker may still report.
+    redis.call('HSET', K.run(run.id), 'lost:' .. run.token, run.fence)
+    return crash(run, 'lease expired', publish_at)
+  end
   if run.state == 'queued' or run.state == 'retrying' then
     return 'expired', finish(run, 'expired', 'start deadline passed', publish_at)
   end

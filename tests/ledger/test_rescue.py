@@ -67,6 +67,19 @@ def test_a_worker_that_wakes_before_the_rerun_began_keeps_its_run(ledger: Ledger
     assert isinstance(ledger.begin(run_id(spec, 0), "second", "worker"), Refused)
 
 
+def test_a_run_that_its_own_worker_gave_up_is_not_taken_back(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.LOST, "told to stop")
+    # The heartbeat of the same worker comes before the child is gone.
+    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.ENDED]
+    again = ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
+    assert again.ending is Ending.ALREADY
+    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+    assert ledger.job(spec.name).counters["rescued"] == 1
+
+
 def test_a_late_report_is_believed_while_the_rerun_has_not_begun(ledger: Ledger) -> None:
     spec = lost(ledger)
     ledger.rescue()
