@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from redis.exceptions import RedisError
 
 from supervisor.cli import runs, schedules, serve, service
 from supervisor.cli.context import Context
@@ -25,6 +26,8 @@ class Verbs(click.Group):
             return super().invoke(ctx)
         except SupervisorError as error:
             raise click.ClickException(str(error)) from error
+        except RedisError as error:
+            raise click.ClickException(f"the ledger is away: {error}") from error
 
 
 @click.group("supervisor", cls=Verbs)

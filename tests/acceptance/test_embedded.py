@@ -1,0 +1,63 @@
+"""The embedded server: one address, one owner, nothing lost that was written."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import redis
+
+from supervisor.embedded import EmbeddedServer
+from supervisor.errors import EmbeddedServerFailed
+from tests.waiting import wait_until
+
+
+def test_data_and_address_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        url = server.url
+        client = redis.Redis.from_url(url, decode_responses=True)
+        client.set("kept", "by a stop")
+        server.stop()
+        assert server.start() == url
+        assert client.get("kept") == "by a stop"
+        client.set("kept", "by a kill")
+        # The append-only file is written every second.
+        wait_until(lambda: client.execute_command("WAITAOF", 1, 0, 2_000)[0])
+        server.kill()
+        assert not server.is_alive
+        assert server.start() == url
+        assert client.get("kept") == "by a kill"
+        client.close()
+
+
+def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as first:
+        with pytest.raises(EmbeddedServerFailed, match="another server is at work in"):
+            EmbeddedServer(tmp_path).start()
+        assert first.is_alive
+    with EmbeddedServer(tmp_path):
+        pass
+
+
+def test_nobody_else_reads_the_password(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        password = server.url.split(":")[2].partition("@")[0]
+        for name in ("password", "server.conf"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert password not in Path(f"/proc/{server.pid}/cmdline").read_text()
+        assert password not in server.address
+        with (
+            redis.Redis.from_url(server.address) as stranger,
+            pytest.raises(redis.exceptions.AuthenticationError),
+        ):
+            stranger.ping()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        redis.Redis.from_url(server.url).set("some", "data")
+    manifest = next((tmp_path / "appendonlydir").glob("*.manifest"))
+    manifest.write_text("this is no manifest")
+    with pytest.raises(EmbeddedServerFailed, match="did not start"):
+        EmbeddedServer(tmp_path).start()

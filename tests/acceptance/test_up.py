@@ -1,0 +1,195 @@
+"""`supervisor up`: everything in the foreground, kept running, and ended without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from celery import Celery
+
+from supervisor.embedded import free_port
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
+from tests.waiting import wait_until
+
+TINY = """
+import time
+from celery import Celery
+from supervisor.app import supervise
+app = Celery("tiny")
+supervise(app, schedules="schedules")
+@app.task
+def quick(): pass
+@app.task
+def slow(seconds): time.sleep(seconds)
+"""
+
+JOBS = "jobs: {quick: {task: tiny.quick, every: 1s}}"
+SERIAL = "jobs: {apart: {task: tiny.quick, every: 1s, serial: true}}"
+
+
+class Running:
+    """One `supervisor up` in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = free_port()
+        (directory / "schedules").mkdir()
+        (directory / "tiny.py").write_text(TINY)
+        self.schedule("jobs.yaml", JOBS)
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        words = ("-A", "tiny", "up", "--port", str(self.port), "-c", "2")
+        with (self.directory / "up.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "supervisor", *words],
+                cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(self.directory)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def schedule(self, name: str, text: str) -> None:
+        (self.directory / "schedules" / name).write_text(text)
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "up.log").read_text()
+
+    @property
+    def url(self) -> str:
+        return (self.directory / ".supervisor" / "url").read_text()
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(Settings(redis_url=self.url))
+
+    def started(self, job: str = "quick") -> int:
+        path = self.directory / ".supervisor" / "url"
+        if not path.exists() or job not in self.ledger.specs():
+            return 0
+        return self.ledger.job(job).counters.get("started", 0)
+
+    def child(self, *words: str) -> int:
+        """Pid of the child that was started with these words; 0 when there is none."""
+        for pid in descendants(self.process.pid, depth=1):
+            line = command_line(pid)
+            if all(word in line for word in words):
+                return pid
+        return 0
+
+    def stop(self) -> None:
+        leftover = descendants(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        for pid in leftover:
+            if exists(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    up = Running(tmp_path)
+    try:
+        wait_until(lambda: up.started() > 0, 30)
+        yield up
+    finally:
+        up.stop()
+
+
+def descendants(pid: int, depth: int = 9) -> list[int]:
+    children = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid and fields[0] != "Z":
+            children.append(int(path.parent.name))
+    if depth > 1:
+        children += [below for child in children for below in descendants(child, depth - 1)]
+    return children
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def exists(pid: int) -> bool:
+    return command_line(pid) != ""
+
+
+def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
+    said = running.log.splitlines()[:5]
+    words = [line.split()[0] for line in said]
+    assert words == ["redis", "beat", "workers", "metrics", "stop"]
+    assert ":@" not in said[0]
+    served = httpx.get(f"http://127.0.0.1:{running.port}/metrics")
+    assert 'supervisor_runs_started_total{job="quick"}' in served.text
+
+    for who in (("beat",), ("-n", "default@")):
+        dead = running.child(*who)
+        os.kill(dead, signal.SIGKILL)
+        wait_until(lambda who=who, dead=dead: running.child(*who) not in (0, dead), 10)  # type: ignore[misc]
+    seen = running.started()
+    # The dead beat's lock has to run out before the new one leads.
+    wait_until(lambda: running.started() > seen + 2, 30)
+
+    running.schedule("apart.yaml", SERIAL)
+    wait_until(lambda: running.child("-Q", "serial.apart"), 5)
+    wait_until(lambda: running.started("apart"), 20)
+    running.schedule("apart.yaml", "jobs: [broken")
+    wait_until(lambda: running.ledger.beat().last_reload_successful is False, 3)
+    assert running.child("-Q", "serial.apart")
+    (running.directory / "schedules" / "apart.yaml").unlink()
+    wait_until(lambda: not running.child("-Q", "serial.apart"), 10)
+
+    second = running.start()
+    assert second.wait(20) == 1
+    assert "another server is at work" in running.log
+    assert running.url
+    assert running.process.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_within_ten_seconds_with_a_backlog_and_leaves_no_process(
+    running: Running, number: signal.Signals
+) -> None:
+    broker = Celery(broker=running.url)
+    with broker.producer_or_acquire() as producer:
+        for _ in range(4):
+            broker.send_task("tiny.slow", [60], producer=producer)
+        for _ in range(2_000):
+            broker.send_task("tiny.quick", producer=producer)
+    wait_until(lambda: running.log.count("tiny.slow") >= 2)
+    everything = descendants(running.process.pid)
+    assert len(everything) >= 6
+
+    told_at = time.monotonic()
+    running.process.send_signal(number)
+    assert running.process.wait(15) == 0
+    assert time.monotonic() - told_at < 10
+    assert [pid for pid in everything if exists(pid)] == []
+    assert not (running.directory / ".supervisor" / "url").exists()
+    for line in running.log.splitlines():
+        if line.startswith("{"):
+            json.loads(line)
+
+
+def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
+    everything = descendants(running.process.pid)
+    running.process.kill()
+    wait_until(lambda: not [pid for pid in everything if exists(pid)], 15)

@@ -1,0 +1,104 @@
+"""Which ticks are emitted, caught up or missed: a function of the watermark and the time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from supervisor.emission import BATCH, Emission, emission
+from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def emitted(ago: str | timedelta, **keys: object) -> Emission:
+    """What is emitted at noon for a job that was last looked at `ago`."""
+    spec = JobSpec.model_validate({"name": "job", "task": "t", "every": "1m", **keys})
+    return emission(spec, schedule_of(spec), NOON - ago, NOON)  # type: ignore[operator]
+
+
+def times(emission: Emission) -> list[str]:
+    return [f"{tick.nominal_at:%H:%M:%S}" for tick in emission.ticks]
+
+
+def missed(emission: Emission) -> list[tuple[str, int, str, str]]:
+    return [
+        (p.reason, p.ticks, f"{p.first_at:%H:%M:%S}", f"{p.last_at:%H:%M:%S}")
+        for p in emission.passed
+    ]
+
+
+def test_a_tick_is_due_at_its_nominal_time_and_the_next_one_follows() -> None:
+    found = emitted(timedelta(minutes=1))
+    assert (times(found), missed(found)) == (["12:00:00"], [])
+    assert found.next_at == NOON + timedelta(minutes=1)
+
+
+def test_nothing_is_due_right_after_a_tick() -> None:
+    found = emitted(timedelta())
+    assert (found.ticks, found.passed) == ((), ())
+    assert found.next_at == NOON + timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("catchup", ["none", "latest", "all"])
+def test_ticks_of_the_last_seconds_are_late_and_not_missed(catchup: str) -> None:
+    found = emitted(timedelta(seconds=14), every="5s", catchup=catchup)
+    assert (times(found), missed(found)) == (["11:59:50", "11:59:55", "12:00:00"], [])
+
+
+OUTAGES = [
+    # catchup, every, emitted, missed
+    ("none", "1m", ["12:00:00"], [("catchup", 10, "11:50:00", "11:59:00")]),
+    ("latest", "1m", ["12:00:00"], [("catchup", 10, "11:50:00", "11:59:00")]),
+    ("latest", "11m", ["11:53:00"], []),
+    ("none", "11m", [], [("catchup", 1, "11:53:00", "11:53:00")]),
+    ("all", "3m", ["11:51:00", "11:54:00", "11:57:00", "12:00:00"], []),
+]
+
+
+@pytest.mark.parametrize(("catchup", "every", "runs", "passed"), OUTAGES)
+def test_ticks_of_an_outage_are_caught_up_as_the_job_says(
+    catchup: str, every: str, runs: list[str], passed: list[tuple[str, int, str, str]]
+) -> None:
+    found = emitted(timedelta(minutes=10, seconds=30), every=every, catchup=catchup)
+    assert (times(found), missed(found)) == (runs, passed)
+
+
+def test_ticks_outside_the_window_are_missed_also_when_all_are_caught_up() -> None:
+    found = emitted(timedelta(minutes=10, seconds=30), catchup="all", catchup_window="2m")
+    assert times(found) == ["11:59:00", "12:00:00"]
+    assert missed(found) == [("window", 9, "11:50:00", "11:58:00")]
+
+
+def test_the_latest_of_an_outage_longer_than_the_window_runs_if_it_is_inside() -> None:
+    found = emitted(timedelta(hours=30), every="24h", catchup_window="13h")
+    assert times(found) == [f"{NOON - timedelta(hours=12):%H:%M:%S}"]
+    assert emitted(timedelta(hours=30), every="24h", catchup_window="11h").ticks == ()
+
+
+def test_a_year_of_minutes_is_accounted_for_in_one_pass() -> None:
+    found = emitted(timedelta(days=365))
+    counted = len(found.ticks) + sum(p.ticks for p in found.passed)
+    assert counted == 365 * 24 * 60
+    assert times(found) == ["12:00:00"]
+
+
+def test_a_backlog_is_emitted_in_batches_that_miss_nothing() -> None:
+    watermark, runs = NOON - timedelta(minutes=350), []
+    spec = JobSpec(
+        name="job",
+        task="t",
+        every=timedelta(minutes=1),
+        catchup="all",  # type: ignore[arg-type]
+        catchup_window=timedelta(days=1),
+    )
+    while True:
+        found = emission(spec, schedule_of(spec), watermark, NOON)
+        if not found.ticks:
+            break
+        assert len(found.ticks) <= BATCH
+        runs += [tick.nominal_at for tick in found.ticks]
+        watermark = runs[-1]
+    assert runs == [NOON - timedelta(minutes=n) for n in range(349, -1, -1)]

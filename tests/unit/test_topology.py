@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from supervisor.spec import JobSpec
+from supervisor.topology import Topology
+
+
+def spec(name: str, **keys: object) -> JobSpec:
+    return JobSpec.model_validate({"name": name, "task": "t", "every": "1m", **keys})
+
+
+def test_each_serial_queue_has_a_worker_of_its_own() -> None:
+    topology = Topology.of(
+        [
+            spec("plain"),
+            spec("mail", queue="mail"),
+            spec("own", serial=True),
+            spec("first", serial="reports"),
+            spec("second", serial="reports"),
+        ]
+    )
+    default, own, reports = topology.workers
+    assert (default.queues, default.jobs) == (("celery", "mail"), ("mail", "plain"))
+    assert (own.queues, own.jobs) == (("serial.own",), ("own",))
+    assert (reports.queues, reports.jobs) == (("serial.reports",), ("first", "second"))
+
+
+def test_a_serial_worker_has_one_process_whatever_the_others_have() -> None:
+    default, serial = Topology.of([spec("own", serial=True)]).workers
+    assert "-c 8" in " ".join(default.command("proj", 8))
+    command = " ".join(serial.command("proj", 8))
+    assert "-Q serial.own -c 1 --prefetch-multiplier 1" in command
