@@ -6,6 +6,7 @@ beat scheduler, and the settings below, where the app has not set them itself.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ from celery.app.utils import find_app
 from supervisor import logs
 from supervisor.errors import NotConfigured
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
 log = structlog.get_logger("supervisor.app")
 
@@ -67,7 +68,6 @@ def supervise(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
-    signals.setup_logging.connect(_set_up_logging, weak=False)
     return app
 
 
@@ -108,7 +108,10 @@ def _settle(app: Celery, conf: Any) -> None:
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
     if not conf.get("broker_url"):
-        conf.broker_url = app.supervisor["redis_url"] or DEFAULT_URL  # type: ignore[attr-defined]
+        own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
+        conf.broker_url = own or running_url() or DEFAULT_URL
+    if conf.get("worker_hijack_root_logger"):
+        signals.setup_logging.connect(_set_up_logging, weak=False)
     if not conf.get("redbeat_redis_url"):
         settings = settings_of(app)
         conf.redbeat_redis_url = settings.redis_url if settings else conf.broker_url
@@ -128,11 +131,6 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
             log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)
 
 
-def _set_up_logging(loglevel: Any = None, **_: Any) -> None:
-    logs.configure(level=logging_level(loglevel))
-
-
-def logging_level(level: Any) -> str:
-    import logging
-
-    return logging.getLevelName(level).lower() if isinstance(level, int) else str(level or "info")
+def _set_up_logging(loglevel: Any = None, logfile: Any = None, **_: Any) -> None:
+    level = logging.getLevelName(loglevel) if isinstance(loglevel, int) else loglevel
+    logs.configure(level=level or "info", logfile=logfile)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.entries import Entries
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import HISTORY_TTL
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
@@ -41,6 +43,12 @@ def difference(loaded: Mapping[str, JobSpec], wanted: Mapping[str, JobSpec]) -> 
     )
 
 
+def kept_keys(keys: Keys, spec: JobSpec) -> tuple[str, ...]:
+    """What is known of a job beside its spec; it outlives the job by the time runs are kept."""
+    lock = spec.lock
+    return keys.job(spec.name), keys.history(spec.name), keys.lock_state(lock), keys.grants(lock)
+
+
 def load(
     ledger: Ledger, entries: Entries, wanted: Mapping[str, JobSpec], digest: str, now: datetime
 ) -> Changes:
@@ -59,10 +67,14 @@ def load(
                 entries.rewrite(pipe, spec)
             if before is None or before.paused != spec.paused:
                 pipe.hset(keys.job(name), "paused", int(spec.paused))
+            for key in kept_keys(keys, spec):
+                pipe.persist(key)
         for name in changes.removed:
             pipe.hdel(keys.jobs, name)
-            pipe.delete(keys.job(name))
             entries.remove(pipe, name)
+            # Runs at work still end and count; a job that comes back goes on counting.
+            for key in kept_keys(keys, loaded[name]):
+                pipe.expire(key, HISTORY_TTL)
         pipe.hset(keys.beat, "config", digest)
         pipe.execute()
     return changes

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from logging.handlers import WatchedFileHandler
 
 import structlog
 from structlog.typing import Processor
@@ -32,8 +33,8 @@ SHARED: tuple[Processor, ...] = (
 )
 
 
-def configure(json: bool | None = None, level: str = "info") -> None:
-    """Sends all logging of this process to stderr; may be called again.
+def configure(json: bool | None = None, level: str = "info", logfile: str | None = None) -> None:
+    """Sends all logging of this process to stderr, or to `logfile`; may be called again.
 
     json: True or False decides; None asks SUPERVISOR_LOG_FORMAT (json or console), else whether
     stderr is a terminal. level: the lowest that is shown, by name.
@@ -49,7 +50,7 @@ def configure(json: bool | None = None, level: str = "info") -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=list(SHARED),

@@ -30,6 +30,7 @@ class Reloading:
         self._ledger = ledger
         self._entries = entries
         self._digest: str | None = None
+        self._problems: list[str] = []
         self._watching = Watching(files)
         self._watching.changed.set()
         self._watching.start()
@@ -48,10 +49,14 @@ class Reloading:
         try:
             wanted = read_files(self._files)
         except ScheduleFilesInvalid as error:
-            for problem in error.problems:
-                log.error("schedule files rejected", problem=str(problem))
-            self._sign(now, problems=[str(problem) for problem in error.problems])
+            problems = [str(problem) for problem in error.problems]
+            if problems != self._problems:  # an absent directory is looked for every second
+                for problem in problems:
+                    log.error("schedule files rejected", problem=problem)
+            self._problems = problems
+            self._sign(now, problems)
             return
+        self._problems = []
         if wanted.digest != self._digest or self._ledger_differs():
             changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
             log.info(

@@ -27,13 +27,17 @@ class Watching(threading.Thread):
         self._stop_event.set()
 
     def run(self) -> None:
+        told = False
         while not self._stop_event.is_set():
+            self.changed.set()  # whatever happened while nobody watched
             try:
                 for _ in watch(
                     self.path, stop_event=self._stop_event, debounce=200, raise_interrupt=False
                 ):
                     self.changed.set()
+                    told = False
             except OSError as error:  # absent, unreadable, or out of inotify watches
-                log.warning("schedules not watched", path=str(self.path), error=str(error))
+                if not told:
+                    log.warning("schedules not watched", path=str(self.path), error=str(error))
+                told = True
             self._stop_event.wait(RETRY_SECONDS)
-            self.changed.set()  # whatever happened while nobody watched

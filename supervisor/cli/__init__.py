@@ -45,10 +45,12 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     settings = Settings.from_environ(os.environ)
     if redis_url:
         settings = replace(settings, redis_url=redis_url)
-    # Under `celery -A proj supervisor`, Celery has loaded the app already.
-    loaded = getattr(ctx.parent.obj, "app", None) if ctx.parent else None
     ctx.obj = Context(
-        settings=settings, app_name=app_name, loaded_app=loaded, pinned=bool(redis_url)
+        settings=settings,
+        given_url=redis_url or os.environ.get("SUPERVISOR_REDIS_URL"),
+        app_name=app_name,
+        # Under `celery -A proj supervisor`, Celery has loaded the app already.
+        loaded_app=getattr(ctx.parent.obj, "app", None) if ctx.parent else None,
     )
 
 

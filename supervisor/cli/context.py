@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.settings import Settings
+from supervisor.settings import Settings, running_url
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Context:
-    """settings: from the environment. pinned: --redis-url was given and wins over the app."""
+    """settings: from the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
 
     settings: Settings
+    given_url: str | None = None
     app_name: str | None = None
     loaded_app: Celery | None = None
-    pinned: bool = False
 
     @cached_property
     def app(self) -> Celery | None:
@@ -42,11 +42,13 @@ class Context:
 
     @property
     def effective_settings(self) -> Settings:
-        if self.app is None or self.pinned:
+        """The url that was given, else that of a `supervisor up` that runs here, else the app's."""
+        if self.app is None:
             return self.settings
         from supervisor.app import settings_of
 
-        return settings_of(self.app) or self.settings
+        own = settings_of(self.app) or self.settings
+        return replace(own, redis_url=self.given_url or running_url() or own.redis_url)
 
 
 pass_context = click.make_pass_decorator(Context)

@@ -50,12 +50,11 @@ def up(
     if context.app_name is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
     logs.configure(level=log_level)
-    pinned = context.settings.redis_url if context.pinned else None
     Up(
         UpOptions(
             app=context.app_name,
             schedules=schedules,
-            redis_url=redis_url or pinned or os.environ.get("SUPERVISOR_REDIS_URL"),
+            redis_url=redis_url or context.given_url,
             host=host,
             port=port,
             concurrency=concurrency,

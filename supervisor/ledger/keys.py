@@ -12,7 +12,7 @@ TEMPLATES = {
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs
     "lock": "lock:{%s}",
-    # HASH    holder (run id), fence (last fencing token); no expiry
+    # HASH    holder (run id), fence (last fencing token); expires as the job's hash does
     "lock_state": "lock:{%s}:state",
     # ZSET    run id -> order of arrival; runs that wait for the lock; goes when empty
     "waiting": "lock:{%s}:waiting",
@@ -21,7 +21,7 @@ TEMPLATES = {
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
     "run": "run:%s",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
-    #         paused; lives as long as the job is loaded
+    #         paused; expires HISTORY_TTL after the job is removed
     "job": "job:%s",
     # ZSET    run id -> time of admission in ms; the last HISTORY_LENGTH runs of a job
     "history": "job:%s:history",
@@ -60,6 +60,9 @@ class Keys:
 
     def lock_state(self, lock: str) -> str:
         return self._build("lock_state", lock)
+
+    def grants(self, lock: str) -> str:
+        return self._build("grants", lock)
 
     def waiting(self, lock: str) -> str:
         return self._build("waiting", lock)

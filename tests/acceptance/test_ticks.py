@@ -78,7 +78,8 @@ def test_edits_take_effect_within_two_seconds_and_leave_other_jobs_alone(
     (project.schedules / "other.yaml").unlink()
     wait_until(lambda: set(ledger.specs()) == {"steady"}, 2)
     assert ledger.beat().last_reload_successful is True
-    assert not ledger.client.exists("redbeat:added", ledger.keys.job("added"))
+    assert not ledger.client.exists("redbeat:added")
+    assert ledger.client.ttl(ledger.keys.job("added")) > 0
 
     loads = project.events("beat", "schedule files loaded")
     assert [(load["added"], load["changed"], load["removed"]) for load in loads] == [
