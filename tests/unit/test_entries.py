@@ -1,0 +1,36 @@
+"""What RedBeat's own reader makes of our entries."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from celery import Celery
+from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
+from redbeat.schedulers import RedBeatSchedulerEntry
+
+from supervisor.entries import definition
+from supervisor.spec import JobSpec
+
+SCHEDULES = [
+    {"every": "90s"},
+    {"cron": "30 2 * * *", "timezone": "Europe/Berlin"},
+    {"cron": "*/5 8-18 * * MON-FRI"},
+    {"cron": "@daily"},
+    {"cron": "0 0 L * *"},
+    {"cron": "0 9 * * MON#2"},
+    {"cron": "0 0 LW * *"},
+]
+
+
+@pytest.mark.parametrize("when", SCHEDULES, ids=str)
+def test_redbeat_can_decode_and_ask_every_entry(when: dict[str, str]) -> None:
+    spec = JobSpec.model_validate({"name": "job", "task": "proj.task", "serial": True, **when})
+    text = json.dumps(definition(spec), cls=RedBeatJSONEncoder)
+    app = Celery(broker="redis://")
+    app.conf.update(redbeat_redis_url="redis://", redbeat_redis_options={})
+    entry = RedBeatSchedulerEntry(app=app, **json.loads(text, cls=RedBeatJSONDecoder))
+    entry.last_run_at = datetime(2026, 3, 1, tzinfo=UTC)
+    assert entry.due_at is not None
+    assert (entry.task, entry.options) == ("proj.task", {"queue": "serial.job"})
