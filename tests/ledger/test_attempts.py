@@ -63,6 +63,7 @@ def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) 
     begin(ledger, run_id(spec, 0))
     ledger.retry(run_id(spec, 0), "token", timedelta(milliseconds=20), "ValueError: no")
     assert ledger.run(run_id(spec, 0)).state is RunState.RETRYING
+    assert not lock_is_free(ledger, spec)
     assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
     assert ledger.outbox() == []
     wait_until(lambda: ledger.rescue())
@@ -135,6 +136,7 @@ def test_a_waiting_run_can_be_cancelled_and_a_running_one_cannot(ledger: Ledger)
     assert ledger.cancel(run_id(spec, 1), "not needed")
     assert not ledger.cancel(run_id(spec, 0), "not needed")
     assert states(ledger, spec) == ["running", "cancelled"]
+    assert not lock_is_free(ledger, spec)
     assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == ()
 
 

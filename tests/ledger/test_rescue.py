@@ -105,6 +105,16 @@ def test_two_runs_at_work_at_once_are_one_overlap_with_its_length(ledger: Ledger
     assert counters["leases_lost"] == 1
 
 
+def test_a_run_at_work_twice_is_an_overlap_with_itself(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    ledger.rescue()
+    begin(ledger, run_id(spec, 0), "elsewhere")
+    for _ in range(2):
+        assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.LOST]
+    assert ledger.job(spec.name).counters["overlaps"] == 1
+    assert ledger.renew([(run_id(spec, 0), "elsewhere")]) == [Renewal.RENEWED]
+
+
 def test_a_lost_run_that_never_reports_again_is_no_overlap(ledger: Ledger) -> None:
     spec = lost(ledger, on_crash="fail")
     ledger.rescue()
@@ -136,3 +146,18 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     )
     ledger.rescue()
     assert run_id(spec, 1) in ledger.outbox()
+
+
+def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger: Ledger) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    ledger.sent(ledger.outbox())
+    begin(ledger, run_id(first, 0))
+    ledger.begin(run_id(second, 0), "other", "worker")
+    # The holder is gone without a trace, as after a restart with older data.
+    serial = first.rules()["serial"]
+    ledger.client.delete(
+        ledger.keys.lock(serial), ledger.keys.lock(first.lock), ledger.keys.run(run_id(first, 0))
+    )
+    assert Rescue("promoted", run_id(second, 0)) in ledger.rescue()
+    assert ledger.outbox() == [run_id(second, 0)]
