@@ -28,8 +28,9 @@ if run.state == 'running' and run.token == token then
   if not owner then return hold('reasserted') end
 end
 
-if run.last_token == token and hget(K.run(id), 'lost:' .. token) then
-  if run.state == 'queued' and redis.call('GET', K.lock(run.rules.lock)) == run.token then
+if hget(K.run(id), 'lost:' .. token) then
+  local is_next = run.last_token == token and run.state == 'queued'
+  if is_next and redis.call('GET', K.lock(run.rules.lock)) == run.token then
     -- Given up for dead, to be run again, not begun: the living worker keeps it.
     local attempts = string.gsub(hget(K.run(id), 'attempts'), '[^\n]*\n$', '')
     forget_indexes(id)
@@ -38,10 +39,6 @@ if run.last_token == token and hget(K.run(id), 'lost:' .. token) then
     redis.call('HDEL', K.run(id), 'lost:' .. token, 'last_token')
     return hold('reasserted')
   end
-  measure_overlap(run, token)
-  return 'lost'
-end
-if hget(K.run(id), 'lost:' .. token) then
   measure_overlap(run, token)
   return 'lost'
 end
