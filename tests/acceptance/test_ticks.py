@@ -11,7 +11,6 @@ from supervisor.ledger.runs import Ledger
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import wait_until
 
-
 #: Waits instead of skipping: on a busy machine each tick is a run all the same.
 STEADY = "jobs: {steady: {task: team.work, every: 1s, overlap: queue_all}}"
 
