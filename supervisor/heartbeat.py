@@ -4,7 +4,8 @@
    because a call in the child that holds the interpreter's lock would starve it there.
 2. Every interval - a sixth of the shortest lease, at most `INTERVAL` - all leases are renewed in
    one round trip. The client does not retry: a late renewal has to say that it is late.
-3. A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
+3. A child works for one run at a time: the next lease that it asks for takes the place of the last.
+   A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
    timed out, or cancelled, where the worker said so before) and the lock is free again. Where
    there are no pidfds, the next beat of the heart finds out.
 4. A lease that went to another run is let go of; the ledger measures the overlap, if there was one.
@@ -53,8 +54,8 @@ class Heartbeat(threading.Thread):
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
         self._publish = publish
-        self._leases: dict[str, HeldLease] = {}
-        self._pidfds: dict[str, int] = {}
+        self._leases: dict[int, HeldLease] = {}
+        self._pidfds: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
@@ -63,13 +64,12 @@ class Heartbeat(threading.Thread):
 
     def watch(self, lease: HeldLease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
-        self._leases[lease.token] = lease
+        self._leases[lease.pid] = lease
         self._wake()
 
     def mark(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
-        lease = self._leases.get(token)
-        if lease:
+        for lease in [held for held in self._leases.copy().values() if held.token == token]:
             try:
                 self._ledger.mark(lease.run_id, token, outcome)
             except Unavailable as error:
@@ -92,7 +92,7 @@ class Heartbeat(threading.Thread):
             if key.fileobj == self._wake_reader:
                 os.read(self._wake_reader, 1024)
             else:
-                self._report_dead(self._leases[key.data])
+                self._bury(key.data)
         self._open_pidfds()
         if time.monotonic() >= self._next_beat:
             self._renew()
@@ -107,20 +107,18 @@ class Heartbeat(threading.Thread):
     def _open_pidfds(self) -> None:
         if not hasattr(os, "pidfd_open"):
             return
-        for token, lease in list(self._leases.items()):
-            if token in self._pidfds:
-                continue
+        for pid in self._leases.keys() - self._pidfds.keys():
             try:
-                self._pidfds[token] = os.pidfd_open(lease.pid)
+                self._pidfds[pid] = os.pidfd_open(pid)
             except ProcessLookupError:
-                self._report_dead(lease)
+                self._bury(pid)
                 continue
-            self._selector.register(self._pidfds[token], selectors.EVENT_READ, token)
+            self._selector.register(self._pidfds[pid], selectors.EVENT_READ, pid)
 
     def _renew(self) -> None:
-        for lease in list(self._leases.values()):
-            if not process_exists(lease.pid):
-                self._report_dead(lease)
+        for pid in list(self._leases):
+            if not process_exists(pid):
+                self._bury(pid)
         leases = list(self._leases.values())
         try:
             renewals = self._ledger.renew([(lease.run_id, lease.token) for lease in leases])
@@ -147,13 +145,21 @@ class Heartbeat(threading.Thread):
             case Renewal.RENEWED:
                 pass
 
-    def _report_dead(self, lease: HeldLease) -> None:
-        reason = f"worker process {lease.pid} died"
+    def _bury(self, pid: int) -> None:
+        """A child is gone; its run, if it worked for one, is reported."""
+        pidfd = self._pidfds.pop(pid, None)
+        if pidfd is not None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+        lease = self._leases.get(pid)
+        if lease is None:
+            return
+        reason = f"worker process {pid} died"
         try:
             finished = self._ledger.finish(lease.run_id, lease.token, RunState.LOST, reason)
         except Unavailable as error:
+            # The lease stays here: asked again at the next beat.
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
-            self._unregister(lease)  # asked again at the next beat
             return
         self._forget(lease)
         if finished.next_up:
@@ -161,14 +167,8 @@ class Heartbeat(threading.Thread):
             self._publish(finished.next_up)
 
     def _forget(self, lease: HeldLease) -> None:
-        self._unregister(lease)
-        self._leases.pop(lease.token, None)
-
-    def _unregister(self, lease: HeldLease) -> None:
-        pidfd = self._pidfds.pop(lease.token, None)
-        if pidfd is not None:
-            self._selector.unregister(pidfd)
-            os.close(pidfd)
+        if self._leases.get(lease.pid) is lease:
+            del self._leases[lease.pid]
 
     def _wake(self) -> None:
         os.write(self._wake_writer, b"x")
