@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.embedded import EmbeddedServer
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.ticks import Tick
 from tests.acceptance.project import Project, overlapping, ticks_between
 from tests.acceptance.test_ticks import accounted
 from tests.waiting import wait_until
@@ -90,6 +92,26 @@ def test_no_tick_is_lost_or_doubled_when_beat_is_killed(project: Project) -> Non
         wait_until(lambda seen=seen: len(project.starts("steady")) > seen + 1, 30)  # type: ignore[misc]
     assert set(ticks_between(project.starts("steady"))) == {1.0}
     wait_until(lambda: accounted(project.ledger, "steady"))
+
+
+def test_a_tick_that_was_admitted_and_not_published_runs_once(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 24h}}")
+    beat = project.beat()
+    ledger = project.ledger
+    wait_until(lambda: "steady" in ledger.specs(), 20)
+    beat.terminate()
+    beat.wait(10)
+    # All that a beat leaves that dies between the two: the ledger has the run, the broker has not.
+    spec = ledger.spec("steady")
+    tick = Tick(spec, ledger.now())
+    assert ledger.admit([tick, tick])[0].placement is Placement.START
+    assert ledger.client.llen("celery") == 0
+
+    project.worker()
+    project.beat()
+    project.run_when(tick.run_id, "succeeded")
+    assert len(project.starts("steady")) == 1
+    assert ledger.job("steady").counters["ticks"] == 1
 
 
 @pytest.mark.parametrize("outage", ["paused", "restarted"])

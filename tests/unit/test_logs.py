@@ -1,0 +1,58 @@
+"""Log lines of a process: all JSON, or all for people, whoever writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+WRITES = """
+import logging, sys
+import structlog
+from supervisor import logs
+logs.configure(level="info", logfile=sys.argv[1] if len(sys.argv) > 1 else None)
+logs.configure(level="info", logfile=sys.argv[1] if len(sys.argv) > 1 else None)
+structlog.get_logger("supervisor.test").warning("run skipped", job="nightly", reason="overlap")
+structlog.get_logger("supervisor.test").debug("not shown")
+logging.getLogger("celery.worker").info("task %s received", "nightly")
+try:
+    raise ValueError("boom")
+except ValueError:
+    logging.getLogger("kombu").exception("failed")
+"""
+
+
+def written(*arguments: str, form: str | None) -> str:
+    environment = {**os.environ, **({"SUPERVISOR_LOG_FORMAT": form} if form else {})}
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_away_from_a_terminal_every_line_is_one_json_object() -> None:
+    skipped, received, failed = map(json.loads, written(form=None).splitlines())
+    assert (skipped["event"], skipped["level"]) == ("run skipped", "warning")
+    assert (skipped["job"], skipped["reason"]) == ("nightly", "overlap")
+    assert skipped["timestamp"].endswith("Z")
+    assert (received["event"], received["logger"]) == ("task nightly received", "celery.worker")
+    assert "ValueError: boom" in failed["exception"]
+
+
+def test_for_people_a_line_is_readable() -> None:
+    first = written(form="console").splitlines()[0]
+    assert "run skipped" in first
+    assert "job=nightly" in first
+    assert not first.startswith("{")
+
+
+def test_a_log_file_gets_all_of_it(tmp_path: Path) -> None:
+    assert written(str(tmp_path / "worker.log"), form="json") == ""
+    assert len((tmp_path / "worker.log").read_text().splitlines()) == 3
