@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from inspect import ismodule
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
 from supervisor import logs
-from supervisor.errors import NotConfigured
+from supervisor.errors import AppNotFound, NotConfigured
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
@@ -96,8 +97,22 @@ def schedules_of(app: Celery) -> Path | None:
 
 
 def load_app(name: str) -> Celery:
-    """The app that ``celery -A name`` finds, with its tasks imported."""
-    app: Celery = find_app(name)
+    """The app that ``celery -A name`` finds, with its tasks imported. Raises AppNotFound.
+
+    What goes wrong inside of the app's own modules is not caught.
+    """
+    try:
+        app = find_app(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".replace(":", ".").startswith(f"{error.name}."):
+            raise AppNotFound(name, error) from error
+        raise
+    except AttributeError as error:
+        if ismodule(error.obj):
+            raise AppNotFound(name, f"{error.obj.__name__} has none") from error
+        raise
+    if not isinstance(app, Celery):
+        raise AppNotFound(name, f"that is a {type(app).__name__}")
     app.loader.import_default_modules()
     app.finalize()
     return app

@@ -7,6 +7,7 @@ SupervisorError
 ├── UnknownJob             a job name that no loaded schedule file has
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── NotConfigured          a setting that the command needs is absent
+├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
 ├── JobExited              the job called sys.exit
 ├── JobOutOfMemory         the job ran into a MemoryError
@@ -74,6 +75,14 @@ class UnknownRun(SupervisorError, LookupError):
 
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
+
+
+class AppNotFound(SupervisorError, LookupError):
+    """The name after -A leads to no Celery app."""
+
+    def __init__(self, name: str, why: object) -> None:
+        self.name = name
+        super().__init__(f"no Celery app {name!r}: {why}")
 
 
 class EmbeddedServerFailed(SupervisorError):

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,7 @@ from supervisor.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.schedule_files import load
 from supervisor.settings import URL_FILE
+from supervisor.spec import JobSpec
 from supervisor.topology import Topology
 
 #: Warm shutdown first, then cold, then none: together well under the ten seconds that are promised.
@@ -46,6 +47,7 @@ class UpOptions:
 
     app: str
     schedules: Path
+    default_queue: str
     redis_url: str | None
     host: str
     port: int
@@ -79,7 +81,7 @@ class Up:
 
     def _supervise(self, environment: Mapping[str, str]) -> None:
         # With broken files from the start, what does not depend on them runs all the same.
-        topology = self._read_topology() or Topology.of(())
+        topology = self._read_topology() or self._topology(())
         self._follow(topology, environment)
         self._say_what_runs(topology)
         next_look = time.monotonic() + TOPOLOGY_SECONDS
@@ -97,9 +99,12 @@ class Up:
     def _read_topology(self) -> Topology | None:
         """None when the files are broken: beat tells about it."""
         try:
-            return Topology.of(load(self._options.schedules).specs.values())
+            return self._topology(load(self._options.schedules).specs.values())
         except ScheduleFilesInvalid:
             return None
+
+    def _topology(self, specs: Iterable[JobSpec]) -> Topology:
+        return Topology.of(specs, self._options.default_queue)
 
     def _follow(self, topology: Topology, environment: Mapping[str, str]) -> None:
         wanted = {spec.name: spec for spec in self._wanted(topology)}

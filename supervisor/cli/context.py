@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from supervisor.settings import Settings, running_url
+from supervisor.topology import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -39,6 +41,19 @@ class Context:
         from supervisor.ledger.runs import Ledger
 
         return Ledger.open(self.effective_settings)
+
+    def schedules(self, named: Path | None) -> Path:
+        """The path that was named, else what the app's beat follows, else ``schedules``."""
+        if named is None and self.app is not None:
+            from supervisor.app import schedules_of
+
+            named = schedules_of(self.app)
+        return named or Path("schedules")
+
+    @property
+    def default_queue(self) -> str:
+        """Where the app sends the jobs that name no queue."""
+        return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
 
     @property
     def effective_settings(self) -> Settings:

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", default="schedules", type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
-def check(context: Context, path: Path, as_json: bool) -> None:
-    """Say all that is wrong in the schedule files at PATH.
+def check(context: Context, path: Path | None, as_json: bool) -> None:
+    """Say all that is wrong in the schedule files at PATH, by default those that beat follows.
 
     With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
     """
+    path = context.schedules(path)
     known_tasks = tasks_of(context.app) if context.app is not None else None
     try:
         schedules = load(path, known_tasks)

@@ -18,10 +18,8 @@ from supervisor.topology import Topology, WorkerSpec
 schedules_option = click.option(
     "--schedules",
     type=click.Path(path_type=Path),
-    default=Path("schedules"),
     envvar="SUPERVISOR_SCHEDULES",
-    show_default=True,
-    help="Directory of schedule files.",
+    help="Directory of schedule files; default: the app's, else schedules.",
 )
 
 
@@ -36,7 +34,7 @@ schedules_option = click.option(
 @pass_context
 def up(
     context: Context,
-    schedules: Path,
+    schedules: Path | None,
     redis_url: str | None,
     host: str,
     port: int,
@@ -47,13 +45,15 @@ def up(
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
     from supervisor.up import Up, UpOptions
 
-    if context.app_name is None:
+    # A name that leads nowhere is told here, once, and not by five children that die of it.
+    if context.app_name is None or context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
     logs.configure(level=log_level)
     Up(
         UpOptions(
             app=context.app_name,
-            schedules=schedules,
+            schedules=context.schedules(schedules),
+            default_queue=context.default_queue,
             redis_url=redis_url or context.given_url,
             host=host,
             port=port,
@@ -69,10 +69,11 @@ def up(
 @schedules_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 @pass_context
-def queues(context: Context, schedules: Path, as_json: bool) -> None:
+def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     """Print the queues, and the command line of the worker for each."""
     app = context.app_name or "proj"
-    workers = Topology.of(load(schedules).specs.values()).workers
+    specs = load(context.schedules(schedules)).specs
+    workers = Topology.of(specs.values(), context.default_queue).workers
     if as_json:
         click.echo(json.dumps([described(worker, app) for worker in workers], indent=2))
         return

@@ -97,6 +97,9 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
         (("trigger", "nightly", "--args", "{}"), 2, "must be a list"),
         (("runs", "--outcome", "fine"), 2, "fine"),
         (("up",), 1, "name the Celery app"),
+        (("-A", "no_such_module", "up"), 1, "no Celery app 'no_such_module'"),
+        (("-A", "json", "check"), 1, "no Celery app 'json': json has none"),
+        (("-A", "json:dumps", "queues"), 1, "no Celery app 'json:dumps'"),
     ],
 )
 def test_mistakes_are_told_and_exit_as_documented(
