@@ -28,7 +28,7 @@ from supervisor.ledger.replies import (
     instant,
     ms_of,
 )
-from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
@@ -52,12 +52,11 @@ class Ledger(Readings):
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order, all in one round trip."""
         ticks = list(ticks)
-        with self.client.pipeline(transaction=False) as pipe:
-            for tick in ticks:
-                self._admit(
-                    pipe, tick.spec, tick.run_id, tick.nominal_at, "tick", "", "", leadership
-                )
-            replies = pipe.execute() if ticks else []
+        calls = [
+            admit_call(tick.spec, tick.run_id, tick.nominal_at, "tick", leadership=leadership)
+            for tick in ticks
+        ]
+        replies = self._scripts.many("admit", calls)
         return [admission(t.run_id, reply) for t, reply in zip(ticks, replies, strict=True)]
 
     def trigger(
@@ -69,32 +68,26 @@ class Ledger(Readings):
     ) -> Run:
         """Admits a run by hand, paused or not, under the job's policy; beat publishes it."""
         run_id = manual_id(spec.name)
-        with self.client.pipeline(transaction=False) as pipe:
-            self._admit(pipe, spec, run_id, self.now(), "manual", text(args), text(kwargs), None)
-            pipe.execute()
+        call = admit_call(spec, run_id, self.now(), "manual", text(args), text(kwargs))
+        self._scripts("admit", *call.args)
         return self.run(run_id)
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
     ) -> list[str]:
         """Accounts for ticks that become no runs, a range a call, all in one round trip."""
-        passed = list(passed)
-        with self.client.pipeline(transaction=False) as pipe:
-            for p in passed:
-                self._scripts(
-                    "pass",
-                    tick_id(p.spec.name, p.last_at),
-                    p.spec.name,
-                    p.state.value,
-                    p.reason,
-                    ms_of(p.first_at),
-                    ms_of(p.last_at),
-                    p.ticks,
+        calls = [
+            Call(
+                (
+                    *(tick_id(p.spec.name, p.last_at), p.spec.name, p.state.value, p.reason),
+                    *(ms_of(p.first_at), ms_of(p.last_at), p.ticks),
                     leadership.token if leadership else "",
-                    keys=(leadership.key,) if leadership else (),
-                    client=pipe,
-                )
-            return list(pipe.execute()) if passed else []
+                ),
+                (leadership.key,) if leadership else (),
+            )
+            for p in passed
+        ]
+        return self._scripts.many("pass", calls)
 
     def begin(self, run_id: str, token: str, worker: str) -> Grant | Refused:
         """Asks for the lease of one attempt; `token` is fresh for each delivery."""
@@ -114,10 +107,8 @@ class Ledger(Readings):
 
     def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal]:
         """Renews the leases (run id, token) of one worker in one round trip."""
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id, token in leases:
-                self._scripts("renew", run_id, token, client=pipe)
-            return [Renewal(reply) for reply in (pipe.execute() if leases else [])]
+        replies = self._scripts.many("renew", [Call(lease) for lease in leases])
+        return [Renewal(reply) for reply in replies]
 
     def finish(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> Finished:
         """Ends an attempt; `outcome` lost lets the job's `on_crash` decide."""
@@ -174,31 +165,6 @@ class Ledger(Readings):
         seconds, microseconds = self.client.time()
         return instant(seconds * 1000 + microseconds // 1000)
 
-    def _admit(
-        self,
-        pipe: Client,
-        spec: JobSpec,
-        run_id: str,
-        nominal_at: datetime,
-        kind: str,
-        args: str,
-        kwargs: str,
-        leadership: Leadership | None,
-    ) -> None:
-        self._scripts(
-            "admit",
-            run_id,
-            spec.name,
-            ms_of(nominal_at),
-            json.dumps(spec.rules()),
-            args,
-            kwargs,
-            kind,
-            leadership.token if leadership else "",
-            keys=(leadership.key,) if leadership else (),
-            client=pipe,
-        )
-
     def _finish(
         self,
         run_id: str,
@@ -220,6 +186,23 @@ class Ledger(Readings):
             text(kwargs),
         )
         return Finished(Ending(ending), tuple(next_up))
+
+
+def admit_call(
+    spec: JobSpec,
+    run_id: str,
+    nominal_at: datetime,
+    kind: str,
+    args: str = "",
+    kwargs: str = "",
+    leadership: Leadership | None = None,
+) -> Call:
+    rules = json.dumps(spec.rules())
+    token = leadership.token if leadership else ""
+    return Call(
+        (run_id, spec.name, ms_of(nominal_at), rules, args, kwargs, kind, token),
+        (leadership.key,) if leadership else (),
+    )
 
 
 def text(value: Any) -> str:

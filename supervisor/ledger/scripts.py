@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from redis.commands.core import Script
+from redis.exceptions import NoScriptError
 
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
@@ -43,21 +46,47 @@ def constants() -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The arguments of one call of a script."""
+
+    args: tuple[str | int, ...]
+    keys: tuple[str, ...] = ()
+
+
 class Scripts:
-    """The scripts of one ledger; ``scripts("begin", run_id, token)`` is one round trip."""
+    """The scripts of one ledger: one round trip for a call, and one for any number of calls."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         shared = keys.as_lua() + constants() + source("common")
+        self._client = client
         self._scripts: dict[str, Script] = {
             name: client.register_script(shared + source(name)) for name in NAMES
         }
 
-    def __call__(
-        self,
-        name: str,
-        *args: str | int,
-        keys: tuple[str, ...] = (),
-        client: Client | None = None,
-    ) -> Any:
-        """Runs the script, or with a pipeline enters it there."""
-        return self._scripts[name](keys=keys, args=args, client=client)
+    def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
+        """``scripts("begin", run_id, token, worker)``"""
+        return self._scripts[name](keys=keys, args=args)
+
+    def many(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        """The replies to all calls of one script, which are made in order."""
+        replies = self._send(name, calls)
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            # A server that was restarted or flushed. Those calls did nothing.
+            self._client.script_load(self._scripts[name].script)
+            again = self._send(name, [calls[i] for i in unknown])
+            for i, reply in zip(unknown, again, strict=True):
+                replies[i] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def _send(self, name: str, calls: Sequence[Call]) -> list[Any]:
+        # Not Script's own way into a pipeline, which asks each time whether the script is there.
+        sha = self._scripts[name].sha
+        with self._client.pipeline(transaction=False) as pipe:
+            for call in calls:
+                pipe.evalsha(sha, len(call.keys), *call.keys, *call.args)
+            return list(pipe.execute(raise_on_error=False)) if calls else []

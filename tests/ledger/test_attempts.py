@@ -149,3 +149,36 @@ def test_ended_runs_expire(ledger: Ledger) -> None:
     week = 7 * 24 * 3600
     for second in (0, 1):
         assert week - 5 < ledger.client.ttl(ledger.keys.run(run_id(spec, second))) <= week
+
+
+def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    ledger.admit(ticks(spec, 0, 1, 2))
+
+    def calls() -> int:
+        # A call inside of a script is counted as well, under its own command.
+        stats = ledger.client.info("commandstats")
+        asked = ("cmdstat_evalsha", "cmdstat_script|exists", "cmdstat_script|load", "cmdstat_eval")
+        return sum(stats.get(name, {}).get("calls", 0) for name in asked)
+
+    for step, scripts in (
+        (lambda: begin(ledger, run_id(spec, 0)), 1),
+        (lambda: ledger.renew([(run_id(spec, 0), "token")] * 3), 3),
+        (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
+    ):
+        step()  # the first call may have to bring the script to the server
+        before = calls()
+        step()
+        assert calls() - before == scripts
+
+
+def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    ledger.admit(ticks(spec, 0))
+    ledger.client.script_flush()
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.client.script_flush()
+    begin(ledger, run_id(spec, 0))
+    ledger.client.script_flush()
+    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.RENEWED]
+    assert states(ledger, spec) == ["running", "waiting", "waiting"]
