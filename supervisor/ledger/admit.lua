@@ -18,7 +18,9 @@ if redis.call('EXISTS', K.run(id)) == 1 then
   return { 'duplicate', '', '' }
 end
 
-if kind == 'tick' then
+if kind == 'manual' then
+  count(job, 'triggered')
+else
   if nominal <= tonumber(hget(K.job(job), 'watermark') or 0) then
     count(job, 'duplicates')
     return { 'duplicate', '', '' }

@@ -73,6 +73,7 @@ COUNTERS = (
     JobCounter("runs_requeued", "Times a run that would overlap was put off.", "requeued"),
     JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
     JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
+    JobCounter("runs_triggered", "Runs asked for by hand.", "triggered"),
     JobCounter("ticks", "Nominal times that were dealt with.", "ticks"),
     JobCounter(
         "ticks_missed",

@@ -98,6 +98,7 @@ def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
     run = ledger.trigger(spec, kwargs={"day": "2026-03-01"})
     assert run.state is RunState.QUEUED
     assert run.kwargs == {"day": "2026-03-01"}
+    assert ledger.job(spec.name).counters == {"triggered": 1}
     assert ledger.outbox() == [run.id]
 
 
