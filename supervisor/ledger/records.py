@@ -27,9 +27,9 @@ class Histogram:
 class JobRecord:
     """A loaded job and what has become of its ticks so far.
 
-    `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued, triggered,
-    missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates and ticks;
-    an absent one is 0.
+    `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
+    triggered, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates
+    and ticks; an absent one is 0.
     """
 
     spec: JobSpec
