@@ -34,7 +34,6 @@ from supervisor.ledger.replies import Admission, Placement, ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
-from supervisor.run import job_of
 from supervisor.timing import schedule_of
 from supervisor.unbegun import Unbegun
 
@@ -54,6 +53,8 @@ RESCUES = {
     "expired": "run expired",
     "rescued": "run rescued",
     "lost": "run lost",
+    "cancelled": "run ended",
+    "replaced": "run ended",
     "reasserted": "lease reasserted",
 }
 
@@ -128,7 +129,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _rescue(self) -> None:
         for rescue in self._ledger.rescue(leadership=self._leader.leadership):
-            log.info(RESCUES[rescue.kind], job=job_of(rescue.run_id), run=rescue.run_id)
+            log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
 
     def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
         """Admits the ticks of the due jobs; gives when each of them is due next."""
@@ -173,12 +174,14 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
 
 def note(admission: Admission) -> None:
-    facts = {"job": job_of(admission.run_id), "run": admission.run_id}
+    facts = {"job": admission.job, "run": admission.run_id}
     match admission.placement:
         case Placement.START:
             log.info("run queued", **facts)
-        case Placement.WAIT:
+        case Placement.WAIT | Placement.DELAY:
             log.info("run waiting", **facts, blocked_by=admission.blocked_by)
+        case Placement.REPLACE:
+            log.warning("run waiting", **facts, replaces=admission.blocked_by)
         case Placement.REQUEUE:
             log.info("run requeued", **facts, blocked_by=admission.blocked_by)
         case Placement.SKIP:

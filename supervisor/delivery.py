@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.errors import RunInterrupted
 from supervisor.ledger.replies import Grant
+from supervisor.ledger.requests import Work
+from supervisor.run import Run
+from supervisor.spec import JobSpec
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
+
+#: The header with which a call says how it is to be guarded; a mapping, or True.
+GUARD = "guard"
 
 #: Set by the worker's main process for each delivery, read in the child: both know the token.
 TOKEN = "supervisor_token"
@@ -18,9 +25,13 @@ TOKEN = "supervisor_token"
 
 @dataclass(slots=True)
 class Delivery:
-    """One delivery of a run to this process; `retry_in` is set when it asks for another."""
+    """One delivery of a run to this process; `retry_in` is set when it asks for another.
+
+    entered: the task's body was called; at_work: it is running; interrupted: by this it was ended.
+    """
 
     run_id: str
+    job: str
     token: str
     retries: int
     max_retries: int
@@ -28,6 +39,8 @@ class Delivery:
     retry_backoff_max: timedelta
     grant: Grant | None = None
     entered: bool = False
+    at_work: bool = False
+    interrupted: RunInterrupted | None = None
     retry_in: timedelta | None = None
     retry_args: Any = None
     retry_kwargs: Any = None
@@ -37,6 +50,7 @@ class Delivery:
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
         return cls(
             run_id=header["run"],
+            job=header["job"],
             token=token,
             retries=retries,
             max_retries=header["max_retries"],
@@ -60,3 +74,27 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     """Our header, if the message is the run's own and not one that inherited its headers."""
     header = (headers or {}).get(HEADER)
     return header if header and header.get("run") == task_id else None
+
+
+def message_header(run: Run, spec: JobSpec) -> dict[str, Any]:
+    """What a run's message says beside Celery's own headers."""
+    return {
+        "run": run.id,
+        "job": run.job,
+        "nominal_at": run.nominal_at.isoformat(),
+        "rules": dict(run.rules),
+        "max_retries": spec.max_retries,
+        "retry_backoff": spec.retry_backoff.total_seconds(),
+        "retry_backoff_max": spec.retry_backoff_max.total_seconds(),
+    }
+
+
+def work_of(header: Mapping[str, Any], worker: str) -> Work:
+    """The run of a message, as the worker that has it would tell a ledger that forgot it."""
+    return Work(
+        run_id=header["run"],
+        job=header["job"],
+        nominal_at=datetime.fromisoformat(header["nominal_at"]),
+        rules=header["rules"],
+        worker=worker,
+    )

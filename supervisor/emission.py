@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from supervisor.ledger.ticks import PassedOver, Tick
+from supervisor.policies import Catchup
 from supervisor.run import RunState
-from supervisor.spec import Catchup, JobSpec
+from supervisor.spec import JobSpec
 from supervisor.timing import Schedule, missed_before, ticks_between
 
 #: A beat that leads again within this time was late, not away: longer than a change of leaders.

@@ -6,12 +6,17 @@ SupervisorError
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
 ├── UnknownRun             a run id the ledger does not know (any more)
+├── InvalidKey             a lock's key that cannot be made of the arguments
+├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── NotConfigured          a setting that the command needs is absent
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
 ├── JobExited              the job called sys.exit
-├── JobOutOfMemory         the job ran into a MemoryError
-└── LeaseLost              the work lost its lease while it ran
+└── JobOutOfMemory         the job ran into a MemoryError
+
+RunInterrupted, a BaseException, raised inside a job's code
+├── LeaseLost              its lease ended or went to another run
+└── RunCancelled           it was cancelled or replaced
 """
 
 from __future__ import annotations
@@ -73,6 +78,18 @@ class UnknownRun(SupervisorError, LookupError):
         super().__init__(f"unknown run {run_id!r}")
 
 
+class InvalidKey(SupervisorError, ValueError):
+    """The lock's key is no template, or names an argument that the run does not have."""
+
+
+class InvalidGuard(SupervisorError, ValueError):
+    """What a task or a call says of its guard does not hold; all that is wrong is listed."""
+
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"the guard of {where}: " + "; ".join(problems))
+
+
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
 
@@ -89,14 +106,6 @@ class EmbeddedServerFailed(SupervisorError):
     """The embedded Valkey server did not start or stop as it should."""
 
 
-class LeaseLost(SupervisorError):
-    """The lease of this run ended or went to another run while it was at work."""
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        super().__init__(f"run {run_id} lost its lease")
-
-
 class JobExited(SupervisorError):
     """The job called sys.exit; in a worker that would stop the process it runs in."""
 
@@ -107,6 +116,21 @@ class JobExited(SupervisorError):
 
 class JobOutOfMemory(SupervisorError):
     """The job ran into a MemoryError."""
+
+
+class RunInterrupted(BaseException):
+    """Raised in a job's code from outside: the job is to clean up and end, within `stop_grace`.
+
+    Not an Exception, so that a job's ``except Exception`` does not swallow it.
+    """
+
+
+class LeaseLost(RunInterrupted):
+    """The lease of this run ended or may be another run's: what it writes may collide."""
+
+
+class RunCancelled(RunInterrupted):
+    """The run was cancelled, or a newer one replaces it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -27,7 +27,7 @@ from supervisor.context import CurrentRun, set_current_run
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState, job_of
+from supervisor.run import RunState
 
 END_PATIENCE = timedelta(seconds=60)
 
@@ -44,17 +44,17 @@ class Guard:
         self._publish = publish
         self._worker = worker
 
-    def begin(self, run_id: str, token: str) -> Grant | Refused:
+    def begin(self, run_id: str, job: str, token: str) -> Grant | Refused:
         """The lease for this delivery, or why its run must not start here and now."""
         try:
             answer = self._ledger.begin(run_id, token, self._worker)
         except Unavailable as error:
-            log.error("run not begun", run=run_id, reason="ledger away", error=str(error))
+            log.error("run not begun", job=job, run=run_id, reason="ledger away", error=str(error))
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
             log.warning(
                 "delivery dropped",
-                job=job_of(run_id),
+                job=job,
                 run=run_id,
                 reason=answer.refusal.value,
                 detail=answer.detail,
@@ -100,6 +100,8 @@ class Guard:
             log.error("end not reported", **facts, outcome=word, reason="ledger away")
             return
         if finished.ending is Ending.STALE:
+            if finished.overlapped_with:
+                log.error("runs overlapped", **facts, other=finished.overlapped_with)
             log.error("lease lost", **facts, outcome=word)
             return
         log.info("run ended", **facts, outcome=word, reason=reason or None)

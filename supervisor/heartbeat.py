@@ -6,47 +6,39 @@
    one round trip. The client does not retry: a late renewal has to say that it is late.
 3. A child works for one run at a time: the next lease that it asks for takes the place of the last.
    A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
-   timed out, or cancelled, where the worker said so before) and the lock is free again. Where
-   there are no pidfds, the next beat of the heart finds out.
-4. A lease that went to another run is let go of; the ledger measures the overlap, if there was one.
+   timed out, or cancelled, where that was said before) and the lock is free again. Where there are
+   no pidfds, the next beat of the heart finds out.
+4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
+   another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
+   life. Its child is told (interrupts.py), and killed when it does not end within its grace.
+5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
 """
 
 from __future__ import annotations
 
 import os
 import selectors
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
+from supervisor import interrupts
+from supervisor.leases import HeldLease, clock
 from supervisor.ledger.connection import Unavailable
-from supervisor.ledger.replies import Renewal
+from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState, job_of
+from supervisor.run import RunState
 
 INTERVAL = timedelta(seconds=5)
 RENEWALS_PER_TTL = 6
+SHORTEST_SECONDS = 0.1
 
 log = structlog.get_logger("supervisor.heartbeat")
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLease:
-    """A lease that a child of this worker asks for.
-
-    pid: the child's. is_active: whether the worker still waits for this delivery's task.
-    """
-
-    run_id: str
-    token: str
-    pid: int
-    ttl: timedelta
-    is_active: Callable[[], bool]
 
 
 class Heartbeat(threading.Thread):
@@ -54,7 +46,7 @@ class Heartbeat(threading.Thread):
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
         self._publish = publish
-        self._leases: dict[int, HeldLease] = {}
+        self._leases: dict[Hashable, HeldLease] = {}
         self._pidfds: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = os.pipe()
@@ -64,14 +56,15 @@ class Heartbeat(threading.Thread):
 
     def watch(self, lease: HeldLease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
-        self._leases[lease.pid] = lease
+        self._leases[place_of(lease)] = lease
         self._wake()
 
     def mark(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
+        reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
         for lease in [held for held in self._leases.copy().values() if held.token == token]:
             try:
-                self._ledger.mark(lease.run_id, token, outcome)
+                self._ledger.mark(lease.run_id, token, outcome, reason)
             except Unavailable as error:
                 log.warning("ending not marked", run=lease.run_id, error=str(error))
 
@@ -101,13 +94,15 @@ class Heartbeat(threading.Thread):
             self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
     def _interval(self) -> float:
-        ttls = [lease.ttl / RENEWALS_PER_TTL for lease in list(self._leases.values())]
-        return min([INTERVAL, *ttls]).total_seconds()
+        leases = list(self._leases.values())
+        ttls = [lease.ttl.total_seconds() / RENEWALS_PER_TTL for lease in leases]
+        deadlines = [lease.deadline - clock() for lease in leases if not lease.is_lost]
+        return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *ttls, *deadlines]))
 
     def _open_pidfds(self) -> None:
         if not hasattr(os, "pidfd_open"):
             return
-        for pid in self._leases.keys() - self._pidfds.keys():
+        for pid in {lease.pid for lease in list(self._leases.values())} - self._pidfds.keys():
             try:
                 self._pidfds[pid] = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -116,34 +111,72 @@ class Heartbeat(threading.Thread):
             self._selector.register(self._pidfds[pid], selectors.EVENT_READ, pid)
 
     def _renew(self) -> None:
-        for pid in list(self._leases):
-            if not process_exists(pid):
-                self._bury(pid)
+        for lease in list(self._leases.values()):
+            if not process_exists(lease.pid):
+                self._bury(lease.pid)
         leases = list(self._leases.values())
+        sent_at = clock()
         try:
-            renewals = self._ledger.renew([(lease.run_id, lease.token) for lease in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
         except Unavailable as error:
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
-            return
-        for lease, renewal in zip(leases, renewals, strict=True):
-            self._note(lease, renewal)
+        else:
+            for lease, renewal in zip(leases, renewals, strict=True):
+                self._note(lease, renewal, sent_at)
+        for lease in leases:
+            if clock() > lease.trusted_until and lease.has_surely_begun:
+                self._lose(lease, None)
+            if lease.kill_at is not None and clock() > lease.kill_at:
+                self._kill(lease)
 
-    def _note(self, lease: HeldLease, renewal: Renewal) -> None:
-        facts = {"job": job_of(lease.run_id), "run": lease.run_id}
-        match renewal:
-            case Renewal.LOST:
+    def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
+        if renewal.state is LeaseState.UNKNOWN and lease.has_surely_begun:
+            renewal = self._ledger.restore(lease.work, lease.token)
+        match renewal.state:
+            case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:
+                lease.has_begun = True
+                lease.trust_from(sent_at)
+                if renewal.state is LeaseState.REASSERTED:
+                    log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
+                if renewal.state is LeaseState.STOP:
+                    self._interrupt(lease, interrupts.CANCELLED, lease.stop_grace)
+            case LeaseState.LOST:
                 # Kept: each further sign of life makes the measured overlap longer.
-                log.error("lease lost", **facts)
-            case Renewal.REASSERTED:
-                log.warning("lease reasserted", **facts)
-            case Renewal.ENDED:
+                self._lose(lease, renewal.detail)
+            case LeaseState.ENDED:
                 self._forget(lease)
-            case Renewal.NOT_BEGUN:
+            case LeaseState.NOT_BEGUN | LeaseState.UNKNOWN:
+                lease.trust_from(sent_at)
                 # The delivery was dropped: its child never begins the run.
                 if not lease.is_active():
                     self._forget(lease)
-            case Renewal.RENEWED:
-                pass
+
+    def _lose(self, lease: HeldLease, other: str | None) -> None:
+        """The lease may be another's, or is: then `other` is the run that began meanwhile."""
+        facts = {"job": lease.work.job, "run": lease.run_id}
+        if other and not lease.has_overlapped:
+            lease.has_overlapped = True
+            log.error("runs overlapped", **facts, other=other)
+        if not lease.is_lost:
+            lease.is_lost = True
+            log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
+            if lease.aborts_when_lost:
+                self._interrupt(lease, interrupts.LEASE_LOST, lease.abort_grace)
+
+    def _interrupt(self, lease: HeldLease, number: signal.Signals, grace: timedelta) -> None:
+        if lease.was_told or not lease.is_active():
+            return
+        log.warning("run interrupted", job=lease.work.job, run=lease.run_id, signal=number.name)
+        interrupts.send(number, lease.pid, self._pidfds.get(lease.pid))
+        lease.was_told = True
+        lease.kill_at = clock() + grace.total_seconds()
+
+    def _kill(self, lease: HeldLease) -> None:
+        # In the pools without children the process is this worker itself.
+        if lease.is_active() and lease.pid != os.getpid():
+            log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
+            interrupts.send(signal.SIGKILL, lease.pid, self._pidfds.get(lease.pid))
+        lease.kill_at = None
 
     def _bury(self, pid: int) -> None:
         """A child is gone; its run, if it worked for one, is reported."""
@@ -167,11 +200,16 @@ class Heartbeat(threading.Thread):
             self._publish(finished.next_up)
 
     def _forget(self, lease: HeldLease) -> None:
-        if self._leases.get(lease.pid) is lease:
-            del self._leases[lease.pid]
+        if self._leases.get(place_of(lease)) is lease:
+            del self._leases[place_of(lease)]
 
     def _wake(self) -> None:
         os.write(self._wake_writer, b"x")
+
+
+def place_of(lease: HeldLease) -> Hashable:
+    """A child has one lease at a time; in the pools without children a process has many."""
+    return lease.token if lease.pid == os.getpid() else lease.pid
 
 
 def process_exists(pid: int) -> bool:

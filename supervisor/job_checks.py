@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import InvalidSchedule, did_you_mean
+from supervisor.errors import InvalidKey, InvalidSchedule, did_you_mean
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 from supervisor.yaml_source import UNREADABLE, shown
@@ -50,6 +50,7 @@ def check_job(
     faults += _unknown_keys(own)
     faults += _cron_faults(spec)
     faults += _argument_faults(spec)
+    faults += _key_faults(spec)
     if known_tasks is not None and spec.task == own.get("task"):
         faults += _task_faults(spec.task, known_tasks)
     return spec, faults
@@ -195,6 +196,14 @@ def _cron_faults(spec: JobSpec) -> Iterator[JobFault]:
     except InvalidSchedule as error:
         what, hint = _apart(str(error))
         yield JobFault(("cron",), f"'cron': {what}", hint)
+
+
+def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
+    try:
+        _ = spec.lock
+    except InvalidKey as error:
+        what, hint = _apart(str(error))
+        yield JobFault(("key",), f"'key': {what}", hint)
 
 
 def _task_faults(task: str, known_tasks: Collection[str]) -> Iterator[JobFault]:

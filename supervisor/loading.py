@@ -45,15 +45,14 @@ def difference(loaded: Mapping[str, JobSpec], wanted: Mapping[str, JobSpec]) -> 
 
 def kept_keys(keys: Keys, spec: JobSpec) -> tuple[str, ...]:
     """What is known of a job beside its spec; it outlives the job by the time runs are kept."""
-    lock = spec.lock
-    return keys.job(spec.name), keys.history(spec.name), keys.lock_state(lock), keys.grants(lock)
+    return keys.job(spec.name), keys.history(spec.name), keys.open(spec.name)
 
 
 def load(
     ledger: Ledger, entries: Entries, wanted: Mapping[str, JobSpec], digest: str, now: datetime
 ) -> Changes:
     """Applies the difference in one transaction; `digest` names what is loaded from then on."""
-    loaded = ledger.specs()
+    loaded = ledger.scheduled()
     changes = difference(loaded, wanted)
     keys = ledger.keys
     with ledger.client.pipeline(transaction=True) as pipe:

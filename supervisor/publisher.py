@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import structlog
@@ -10,8 +12,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from supervisor.delivery import HEADER
-from supervisor.durations import to_ms
+from supervisor.app import required_settings
+from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
@@ -23,6 +25,10 @@ class Publisher:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
 
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many the broker took.
@@ -65,12 +71,15 @@ class Publisher:
             "producer": producer,
             "retry": False,  # the outbox is the retry
             "retries": max(0, run.attempt - run.crashes),
-            "headers": {HEADER: message_header(run, spec)},
-            "time_limit": spec.time_limit and spec.time_limit.total_seconds(),
-            "soft_time_limit": spec.soft_time_limit and spec.soft_time_limit.total_seconds(),
         }
+        if spec.time_limit:
+            options["time_limit"] = spec.time_limit.total_seconds()
+        if spec.soft_time_limit:
+            options["soft_time_limit"] = spec.soft_time_limit.total_seconds()
         if spec.routed_queue:
             options["queue"] = spec.routed_queue
+        options |= run.options
+        options["headers"] = {**run.options.get("headers", {}), HEADER: message_header(run, spec)}
         args = spec.args if run.args is None else tuple(run.args)
         kwargs = spec.kwargs if run.kwargs is None else dict(run.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
@@ -81,13 +90,11 @@ class Publisher:
             self._app.send_task(spec.task, args, kwargs, **options)
 
 
-def message_header(run: Run, spec: JobSpec) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "job": run.job,
-        "nominal_at": run.nominal_at.isoformat(),
-        "lease_ttl_ms": to_ms(spec.lease_ttl),
-        "max_retries": spec.max_retries,
-        "retry_backoff": spec.retry_backoff.total_seconds(),
-        "retry_backoff_max": spec.retry_backoff_max.total_seconds(),
-    }
+def publisher_of(app: Celery) -> Publisher:
+    """One publisher a process: connections do not survive a fork."""
+    return _publisher_of(app, os.getpid())
+
+
+@cache
+def _publisher_of(app: Celery, _pid: int) -> Publisher:
+    return Publisher(app, Ledger.open(required_settings(app)))

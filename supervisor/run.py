@@ -24,6 +24,7 @@ class RunState(StrEnum):
     FAILED = "failed"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
+    REPLACED = "replaced"
     LOST = "lost"
     EXPIRED = "expired"
     SKIPPED = "skipped"
@@ -37,12 +38,14 @@ class RunState(StrEnum):
 
 OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})
 
-#: What an attempt that began can come to; label ``outcome`` of supervisor_runs_finished_total.
+#: What a run that was given its turn can come to; label ``outcome`` of
+#: supervisor_runs_finished_total.
 OUTCOMES = (
     RunState.SUCCEEDED,
     RunState.FAILED,
     RunState.TIMED_OUT,
     RunState.CANCELLED,
+    RunState.REPLACED,
     RunState.LOST,
     RunState.EXPIRED,
 )
@@ -75,6 +78,9 @@ class Attempt:
 class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
+    `args` and `kwargs` are None where they are the job's own, `rules` the job's at admission, and
+    `options` what a caller gave `apply_async` for the message.
+
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`.
     """
@@ -92,6 +98,7 @@ class Run:
     fencing_token: int | None = None
     reason: str | None = None
     blocked_by: str | None = None
+    overlapped_with: str | None = None
     due_at: datetime | None = None
     worker: str | None = None
     ticks: int = 1
@@ -99,6 +106,8 @@ class Run:
     attempts: Sequence[Attempt] = ()
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = field(default=None)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 def tick_id(job: str, nominal_at: datetime) -> str:
@@ -113,7 +122,3 @@ def manual_id(job: str) -> str:
     number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
     ulid = "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
     return f"{job}@manual-{ulid}"
-
-
-def job_of(run_id: str) -> str:
-    return run_id.rpartition("@")[0]

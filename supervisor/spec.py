@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo, available_timezones
@@ -13,36 +13,20 @@ from pydantic_core import PydanticCustomError
 
 from supervisor.durations import Duration, render, to_ms
 from supervisor.errors import did_you_mean
-from supervisor.overlap import OverlapPolicy
+from supervisor.lock_keys import SERIAL_LOCK, lock_key, placeholders
+from supervisor.overlap import OnMaxSkips, OverlapPolicy
+from supervisor.policies import Catchup, OnCrash, OnLeaseLost
 
 #: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 
 SERIAL_PREFIX = "serial."
 
-#: A serial queue's own lock; no job's name has a slash.
-SERIAL_LOCK = "queue/"
-
 #: YAML 1.1 and people take these for booleans; as the name of a queue they are a mistake.
 BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
-
-
-class Catchup(StrEnum):
-    """What is done with ticks that passed while nothing could emit them."""
-
-    NONE = "none"
-    LATEST = "latest"
-    ALL = "all"
-
-
-class OnCrash(StrEnum):
-    """What is done with a run whose worker died."""
-
-    RERUN = "rerun"
-    FAIL = "fail"
 
 
 @cache
@@ -81,6 +65,17 @@ class JobSpec(BaseModel):
     """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
+    key: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    """Whose runs must not overlap: a text that jobs share, or a template of the arguments such as
+    "import:{feed_url}"; without it the job's own."""
+    max_running: Annotated[Count, Field(ge=1)] | None = None
+    """How many runs may be at work at once; 1, and with `overlap: allow` any number."""
+    max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = None
+    """After so many skipped runs in a row, `then` decides."""
+    then: OnMaxSkips = OnMaxSkips.ALERT
+    """What happens to a run that would be skipped after `max_consecutive_skips` others."""
+    max_wait: Duration | None = None
+    """How long a run may wait for the lock, or be re-queued, before it is skipped."""
     max_waiting: Annotated[Count, Field(ge=1)] = 100
     """Bound of the waiting list of `overlap: queue_all`."""
     requeue_delay: Duration = timedelta(minutes=1)
@@ -91,6 +86,10 @@ class JobSpec(BaseModel):
     """How long a queued run may wait for a worker before it expires."""
     lease_ttl: Duration = timedelta(seconds=30)
     """How long the lock outlives the last sign of life of its worker."""
+    on_lease_lost: OnLeaseLost = OnLeaseLost.ABORT
+    """abort: LeaseLost is raised in a run that lost its lease; continue: it is let go on."""
+    stop_grace: Duration = timedelta(seconds=10)
+    """How long a run that is cancelled, replaced or aborted has to end by itself."""
     soft_time_limit: Duration | None = None
     """After this the task sees SoftTimeLimitExceeded."""
     time_limit: Duration | None = None
@@ -148,6 +147,20 @@ class JobSpec(BaseModel):
             raise conflict(text, "soft_time_limit", "time_limit")
         return self
 
+    @field_validator("key")
+    @classmethod
+    def _a_template(cls, key: str | None) -> str | None:
+        if key is not None:
+            placeholders(key)
+        return key
+
+    @model_validator(mode="after")
+    def _then_after_something(self) -> Self:
+        if self.then is not OnMaxSkips.ALERT and self.max_consecutive_skips is None:
+            text = "'then' needs 'max_consecutive_skips'"
+            raise conflict(text, "max_consecutive_skips", "then")
+        return self
+
     @model_validator(mode="after")
     def _one_queue(self) -> Self:
         if self.serial and self.queue:
@@ -166,7 +179,7 @@ class JobSpec(BaseModel):
     @property
     def schedule(self) -> str:
         """For people: the cron expression, or ``every 5m``."""
-        return self.cron or f"every {render(self.every or timedelta())}"
+        return self.cron or (f"every {render(self.every)}" if self.every else "when called")
 
     @property
     def serial_queue(self) -> str | None:
@@ -181,15 +194,35 @@ class JobSpec(BaseModel):
 
     @property
     def lock(self) -> str:
-        """The lock key that runs of this job share."""
-        return self.name
+        """The lock of a run with the job's own arguments. Raises InvalidKey."""
+        return self.lock_for(self.args, self.kwargs)
 
-    def rules(self) -> dict[str, Any]:
-        """What the ledger's scripts need to know of the job; durations in milliseconds."""
+    def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The lock of a run with these arguments. Raises InvalidKey."""
+        if self.key is None:
+            return self.name
+        return lock_key(self.key, job=self.name, task=self.task, args=args, kwargs=kwargs)
+
+    @property
+    def most_running(self) -> int | None:
+        """How many runs may be at work at once; None for any number."""
+        if self.max_running is None and self.overlap is not OverlapPolicy.ALLOW:
+            return 1
+        return self.max_running
+
+    def rules(self, lock: str | None = None) -> dict[str, Any]:
+        """What the ledger's scripts need to know of a run; durations in milliseconds.
+
+        Without `lock` it is that of the job's own arguments.
+        """
         return {
-            "lock": self.lock,
+            "lock": self.lock if lock is None else lock,
             "serial": SERIAL_LOCK + self.serial_queue if self.serial_queue else "",
             "overlap": self.overlap.value,
+            "max_running": self.most_running or 0,
+            "max_skips": self.max_consecutive_skips or 0,
+            "on_max_skips": self.then.value,
+            "max_wait": -1 if self.max_wait is None else to_ms(self.max_wait),
             "max_waiting": self.max_waiting,
             "requeue_delay": to_ms(self.requeue_delay),
             "max_requeues": self.max_requeues,
@@ -197,4 +230,16 @@ class JobSpec(BaseModel):
             "lease_ttl": to_ms(self.lease_ttl),
             "on_crash": self.on_crash.value,
             "max_crashes": self.max_crashes,
+            "on_lease_lost": self.on_lease_lost.value,
+            "stop_grace": to_ms(self.stop_grace),
         }
+
+
+class GuardedTaskSpec(JobSpec):
+    """A task that its own code puts under the guard: a job that no schedule file names."""
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if self.cron is not None or self.every is not None:
+            raise conflict("a guarded task has no schedule", "cron", "every")
+        return self

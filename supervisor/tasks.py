@@ -22,13 +22,13 @@ from billiard.common import terminate_handler_fired  # type: ignore[attr-defined
 from celery import Celery, Task, signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from supervisor.app import required_settings
+from supervisor.calls import call_guarded, is_guarded_call
 from supervisor.delivery import TOKEN, Delivery, supervised
-from supervisor.errors import JobExited, JobOutOfMemory
+from supervisor.errors import JobExited, JobOutOfMemory, RunCancelled, RunInterrupted
 from supervisor.guard import Guard
+from supervisor.interrupts import receive_interrupts
 from supervisor.ledger.replies import Refused
-from supervisor.ledger.runs import Ledger
-from supervisor.publisher import Publisher
+from supervisor.publisher import publisher_of
 from supervisor.run import RunState
 
 _delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
@@ -40,12 +40,16 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     abstract = True
     Request = "supervisor.worker:GuardedRequest"
 
+    #: Keys of a schedule file's job that put the task under the guard also when code calls it.
+    guard: Any = None
+
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         header = supervised(self.request.headers, task_id)
         if header is not None:
             token = getattr(self.request, TOKEN, None) or uuid4().hex
             delivery = Delivery.of(header, token, self.request.retries)
-            answer = guard_of(self.app, os.getpid()).begin(delivery.run_id, token)
+            guard = guard_of(self.app, os.getpid())
+            answer = guard.begin(delivery.run_id, delivery.job, token)
             if isinstance(answer, Refused):
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
@@ -58,9 +62,13 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             return super().__call__(*args, **kwargs)
         delivery.entered = True
         try:
+            delivery.at_work = True
             return super().__call__(*args, **kwargs)
         except (Ignore, Reject, Retry):
             raise
+        except RunInterrupted as interruption:
+            delivery.interrupted = interruption
+            raise Ignore(reason_of(interruption)) from interruption
         except SystemExit as error:
             if terminate_handler_fired():
                 raise
@@ -73,6 +81,28 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             if again is error:
                 raise
             raise again from error
+        finally:
+            delivery.at_work = False
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; the call of a guarded task is a run (calls.py)."""
+        if is_guarded_call(self, options):
+            links = {"link": link, "link_error": link_error, "shadow": shadow}
+            options |= {key: value for key, value in links.items() if value is not None}
+            return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
+        return super().apply_async(
+            args, kwargs, task_id, producer, link, link_error, shadow, **options
+        )
 
     def retry(
         self,
@@ -114,6 +144,11 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         return
     _delivery.set(None)
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
+    if delivery.interrupted is not None:
+        cancelled = isinstance(delivery.interrupted, RunCancelled)
+        outcome = RunState.CANCELLED if cancelled else RunState.LOST
+        guard.end(grant, outcome, "cancelled" if cancelled else "lease lost")
+        return
     match state:
         case states.SUCCESS:
             guard.end(grant, RunState.SUCCEEDED)
@@ -142,9 +177,19 @@ def adopt(app: Celery) -> None:
 
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
-    """One guard a process: connections do not survive a fork."""
-    ledger = Ledger.open(required_settings(app))
-    return Guard(ledger, Publisher(app, ledger).publish, f"{socket.gethostname()}:{pid}")
+    """One guard a process, and the handlers of what may interrupt a run in it."""
+    receive_interrupts(run_at_work)
+    publisher = publisher_of(app)
+    return Guard(publisher.ledger, publisher.publish, worker_name(pid))
+
+
+def run_at_work() -> str | None:
+    delivery = _delivery.get()
+    return delivery.run_id if delivery is not None and delivery.at_work else None
+
+
+def worker_name(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
 
 
 def retry_of(error: Any, delay: timedelta) -> Retry:

@@ -26,8 +26,9 @@ import structlog
 from supervisor.children import Child, ChildSpec, end_all
 from supervisor.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
+from supervisor.ledger.runs import Ledger
 from supervisor.schedule_files import load
-from supervisor.settings import URL_FILE
+from supervisor.settings import DEFAULT_PREFIX, URL_FILE, Settings
 from supervisor.spec import JobSpec
 from supervisor.topology import Topology
 
@@ -54,6 +55,7 @@ class UpOptions:
     concurrency: int | None
     log_level: str
     serve: bool = True
+    prefix: str = DEFAULT_PREFIX
 
 
 class Up:
@@ -68,7 +70,11 @@ class Up:
         """Returns when everything has ended; raises EmbeddedServerFailed when nothing started."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._stop)
+        ended_well = not URL_FILE.exists()
         url = self._options.redis_url or (self._server.start() if self._server else "")
+        if self._server and ended_well:
+            # Nothing that the last server knew of is alive: no lease has to be waited for.
+            Ledger.open(Settings(url, self._options.prefix)).acknowledge_server()
         URL_FILE.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(URL_FILE, url)
         try:

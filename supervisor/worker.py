@@ -8,24 +8,28 @@ gone.
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from functools import cache
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from celery import Celery, signals
 from celery.worker import state
 from celery.worker.request import Request
 
 from supervisor.app import required_settings
-from supervisor.delivery import TOKEN, supervised
-from supervisor.heartbeat import Heartbeat, HeldLease
-from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.calls import register_all
+from supervisor.delivery import TOKEN, supervised, work_of
+from supervisor.heartbeat import Heartbeat
+from supervisor.leases import HeldLease
+from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.run import RunState
-from supervisor.tasks import adopt
+from supervisor.tasks import adopt, worker_name
+
+log = structlog.get_logger("supervisor.worker")
 
 
 class GuardedRequest(Request):
@@ -43,10 +47,9 @@ class GuardedRequest(Request):
         if self._header is not None:
             heartbeat_of(self.app).watch(
                 HeldLease(
-                    run_id=str(self.id),
+                    work=work_of(self._header, worker_name(pid)),
                     token=self._token,
                     pid=pid,
-                    ttl=timedelta(milliseconds=self._header["lease_ttl_ms"]),
                     is_active=lambda: self in state.active_requests,
                 )
             )
@@ -70,6 +73,10 @@ def prepare(sender: Any) -> None:
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
+    try:
+        register_all(sender.app)
+    except Unavailable as error:  # they are registered when they are called
+        log.warning("guarded tasks not registered", error=str(error))
 
 
 @signals.worker_shutdown.connect(weak=False)

@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import redis
 
 from supervisor.embedded import EmbeddedServer
 from supervisor.ledger.runs import Ledger
@@ -34,9 +33,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 def redis_url(server: EmbeddedServer) -> str:
     """An empty database; the tests of a session take turns on them."""
     url = f"{server.url.rsplit('/', 1)[0]}/{next(_used) % DATABASES}"
-    with redis.Redis.from_url(url) as client:
-        client.flushdb()
+    emptied(url)
     return url
+
+
+def emptied(url: str) -> None:
+    """An empty database on a server that has nothing to remember."""
+    ledger = Ledger.open(Settings(redis_url=url))
+    ledger.client.flushdb()
+    ledger.acknowledge_server()
+    ledger.client.close()
 
 
 @pytest.fixture

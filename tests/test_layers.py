@@ -13,13 +13,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors durations spec overlap run",
+    "vocabulary": "errors durations spec overlap policies run lock_keys",
     "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
-    " topology logs watching",
+    " topology logs watching guarded",
     "ledger": "ledger",
-    "execution": "guard context heartbeat delivery emission",
-    "celery edge": "app queues beat entries loading publisher reloading tasks unbegun worker",
-    "operations": "plan control up children processes embedded display web render simulate",
+    "execution": "guard context heartbeat leases interrupts delivery emission",
+    "celery edge": "app beat calls entries loading publisher reloading tasks unbegun worker",
+    "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -1,18 +1,22 @@
-"""Verbs about jobs and their runs: jobs, runs, show, trigger, pause, resume."""
+"""Verbs about jobs and their runs: jobs, runs, show, trigger, cancel, pause, resume."""
 
 from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
+from supervisor.cli.types import DurationType
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
+from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.requests import RunRequest
+from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -73,15 +77,30 @@ def show(context: Context, run: str, as_json: bool) -> None:
 @click.argument("job")
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
+@click.option("--overlap", type=click.Choice([word.value for word in OverlapPolicy]))
+@click.option("--key", help="The lock's key, in place of the job's.")
+@click.option("--max-wait", type=DurationType(), help="How long to wait for the lock: 90s, 5m.")
 @json_option
 @pass_context
 def trigger(
-    context: Context, job: str, args_text: str | None, kwargs_text: str | None, as_json: bool
+    context: Context,
+    job: str,
+    args_text: str | None,
+    kwargs_text: str | None,
+    overlap: str | None,
+    key: str | None,
+    max_wait: timedelta | None,
+    as_json: bool,
 ) -> None:
-    """Run a job now, under its overlap policy, paused or not. Exit 1 if it was skipped."""
-    args = parsed("--args", args_text, list)
-    kwargs = parsed("--kwargs", kwargs_text, dict)
-    run = context.ledger.trigger(context.ledger.spec(job), args=args, kwargs=kwargs)
+    """Run a job now, paused or not, under its overlap policy or another. Exit 1 if skipped."""
+    request = RunRequest(
+        args=parsed("--args", args_text, list),
+        kwargs=parsed("--kwargs", kwargs_text, dict),
+        overlap=OverlapPolicy(overlap) if overlap else None,
+        key=key,
+        max_wait=max_wait,
+    )
+    run = context.ledger.trigger(context.ledger.spec(job), request)
     if as_json:
         print_json(run_shape(run))
     else:
@@ -89,6 +108,19 @@ def trigger(
         click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     if run.state is RunState.SKIPPED:
         sys.exit(1)
+
+
+@click.command()
+@click.argument("run")
+@pass_context
+def cancel(context: Context, run: str) -> None:
+    """End a run: at once, or within its `stop_grace` when it is at work. Exit 1 if it has ended."""
+    found = context.ledger.run(run)
+    done = context.ledger.cancel(found.id, "cancelled by hand")
+    if done is Cancellation.NOT_OPEN:
+        click.echo(f"{run} has ended: {context.ledger.run(run).state.value}", err=True)
+        sys.exit(1)
+    click.echo(f"{run} {done.value}")
 
 
 @click.command()
@@ -127,4 +159,4 @@ def parsed(option: str, text: str | None, kind: type) -> Any:
     return value
 
 
-VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, pause, resume)
+VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, cancel, pause, resume)

@@ -60,6 +60,7 @@ def up(
             concurrency=concurrency,
             log_level=log_level,
             serve=serve,
+            prefix=context.effective_settings.prefix,
         ),
         os.environ,
     ).run()

@@ -48,7 +48,7 @@ def run_rows(run: Run, now: datetime) -> Iterator[Sequence[str]]:
             state,
             stamp(attempt.started_at),
             duration(lasted),
-            (why(run) if last and ended else attempt.reason) or "",
+            (why(run) if last else attempt.reason) or "",
         )
 
 
@@ -57,6 +57,8 @@ def why(run: Run) -> str:
     parts = [run.reason or ""]
     if run.blocked_by and not run.attempts:
         parts.append(f"blocked by {run.blocked_by}")
+    if run.overlapped_with:
+        parts.append(f"overlapped with {run.overlapped_with}")
     if run.due_at and run.state.is_open:
         parts.append(f"due {stamp(run.due_at)}")
     return ", ".join(part for part in parts if part)

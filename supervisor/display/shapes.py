@@ -47,6 +47,7 @@ def run_shape(run: Run) -> dict[str, Any]:
         "state": run.state.value,
         "reason": run.reason,
         "blocked_by": run.blocked_by,
+        "overlapped_with": run.overlapped_with,
         "nominal_at": instant(run.nominal_at),
         "queued_at": instant(run.queued_at),
         "started_at": instant(run.started_at),

@@ -1,15 +1,17 @@
 -- A tick, or a run triggered by hand, gets its place: queued, waiting, due later, or skipped.
 --
 -- KEYS  the leading beat's lock
--- ARGV  run id, job, nominal time in ms, rules (JSON of JobSpec.rules), args and kwargs (JSON, or
---       '' for the job's own), kind ('tick' or 'manual'), token of the leading beat (or '')
--- gives {verdict, reason, blocking run}; verdict: start wait requeue skip, or
+-- ARGV  run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
+--       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), token of the leading
+--       beat (or ''), ms from now in which the run is not to start (or 0)
+-- gives {verdict, reason, blocking run}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
 --       excluded    the job is paused; the tick is passed over
 
-local id, job, nominal, rules, args, kwargs, kind, leader = unpack(ARGV)
-nominal = tonumber(nominal)
+local id, job, nominal, rules, args, kwargs, options, kind, leader, delay = unpack(ARGV)
+delay = tonumber(delay)
+nominal = tonumber(nominal) or now + delay
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return { 'not_leader', '', '' } end
 if redis.call('EXISTS', K.run(id)) == 1 then
@@ -34,9 +36,21 @@ else
 end
 
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules, 'kind', kind)
-if args ~= '' then redis.call('HSET', K.run(id), 'args', args) end
-if kwargs ~= '' then redis.call('HSET', K.run(id), 'kwargs', kwargs) end
-local run = { id = id, job = job, rules = cjson.decode(rules), requeues = 0, token = '', attempt = 0 }
-local decision, reason, blocker = place(run, now)
+for field, value in pairs({ args = args, kwargs = kwargs, options = options }) do
+  if value ~= '' then redis.call('HSET', K.run(id), field, value) end
+end
+rules = cjson.decode(rules)
+local wait_until
+if rules.max_wait >= 0 then
+  wait_until = now + delay + rules.max_wait
+  redis.call('HSET', K.run(id), 'wait_until', digits(wait_until))
+end
+redis.call('SADD', K.open(job), id)
 remember(job, id)
-return { decision, reason, blocker }
+
+if delay > 0 then
+  redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay)
+  redis.call('ZADD', K.delayed(), now + delay, id)
+  return { 'delay', '', '' }
+end
+return { place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until }, now) }

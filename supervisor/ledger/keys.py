@@ -10,26 +10,33 @@ from __future__ import annotations
 
 TEMPLATES = {
     # STRING  owner token of the run that holds the lock; always with a time to live:
-    #         start_deadline while the run is queued, lease_ttl while it runs
+    #         start_deadline while the run is queued, lease_ttl while it runs.
+    #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...
     "lock": "lock:{%s}",
-    # HASH    holder (run id), fence (last fencing token); expires as the job's hash does
+    # HASH    holder:<slot> (run id), fence (last fencing token); expires HISTORY_TTL after use
     "lock_state": "lock:{%s}:state",
-    # ZSET    run id -> order of arrival; runs that wait for the lock; goes when empty
+    # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
+    #         for the lock; goes when empty
     "waiting": "lock:{%s}:waiting",
-    # ZSET    "<run id>|<start ms>" -> fencing token, the last 100 grants; overlaps are found in it
+    # ZSET    "<run id>|<start ms>|<end ms>" -> fencing token, the last GRANTS_KEPT attempts under
+    #         the lock, the end empty while at work; overlaps are found in it; expires likewise
     "grants": "lock:{%s}:grants",
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
     "run": "run:%s",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
     #         paused; expires HISTORY_TTL after the job is removed
     "job": "job:%s",
+    # SET     ids of the job's runs that have not ended
+    "open": "job:%s:open",
     # ZSET    run id -> time of admission in ms; the last HISTORY_LENGTH runs of a job
     "history": "job:%s:history",
     # HASH    job name -> JobSpec as JSON; the jobs that are loaded
     "jobs": "jobs",
+    # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
+    "guarded": "guarded",
     # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent
     "outbox": "index:outbox",
-    # ZSET    run id -> ms at which its lock runs out; queued and running runs
+    # ZSET    run id -> ms at which its lock, or its patience to wait for one, runs out
     "leases": "index:leases",
     # ZSET    run id -> ms at which a re-queue or a retry is due
     "delayed": "index:delayed",
@@ -37,6 +44,8 @@ TEMPLATES = {
     "sent": "index:sent",
     # SET     locks with a waiting list; rescue looks whether anybody holds them
     "contended": "index:contended",
+    # HASH    run_id of the server process that answers, and since when in ms it does
+    "server": "server",
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded jobs)
     "beat": "beat",
@@ -58,6 +67,9 @@ class Keys:
     def lock(self, lock: str) -> str:
         return self._build("lock", lock)
 
+    def slot(self, lock: str, number: int) -> str:
+        return self.lock(lock) + ("" if number == 1 else f":{number}")
+
     def lock_state(self, lock: str) -> str:
         return self._build("lock_state", lock)
 
@@ -66,6 +78,9 @@ class Keys:
 
     def waiting(self, lock: str) -> str:
         return self._build("waiting", lock)
+
+    def open(self, name: str) -> str:
+        return self._build("open", name)
 
     def run(self, run_id: str) -> str:
         return self._build("run", run_id)

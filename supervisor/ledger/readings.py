@@ -12,7 +12,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import BeatRecord, JobRecord, job_from, run_from
 from supervisor.ledger.replies import to_instant
 from supervisor.run import Run
-from supervisor.spec import JobSpec
+from supervisor.spec import GuardedTaskSpec, JobSpec
 
 T = TypeVar("T")
 
@@ -27,27 +27,43 @@ class Readings:
         self.client = client
         self.keys = keys
 
-    def specs(self) -> dict[str, JobSpec]:
-        """The loaded jobs by name, sorted."""
+    def scheduled(self) -> dict[str, JobSpec]:
+        """The jobs that schedule files name, by name, sorted."""
         loaded = self.client.hgetall(self.keys.jobs)
         return {name: JobSpec.model_validate_json(loaded[name]) for name in sorted(loaded)}
 
+    def specs(self) -> dict[str, JobSpec]:
+        """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
+        guarded = self.client.hgetall(self.keys.guarded)
+        specs = {n: GuardedTaskSpec.model_validate_json(text) for n, text in guarded.items()}
+        return dict(sorted({**specs, **self.scheduled()}.items()))
+
     def spec(self, name: str) -> JobSpec:
         """Raises UnknownJob."""
-        loaded = self.client.hget(self.keys.jobs, name)
-        if loaded is None:
-            raise UnknownJob(name, self.client.hkeys(self.keys.jobs))
-        return JobSpec.model_validate_json(loaded)
+        found = self.some_specs([name])
+        if not found:
+            raise UnknownJob(name, self.job_names())
+        return found[name]
+
+    def job_names(self) -> list[str]:
+        return [*self.client.hkeys(self.keys.jobs), *self.client.hkeys(self.keys.guarded)]
 
     def some_specs(self, names: Collection[str]) -> dict[str, JobSpec]:
-        """The specs of those of the named jobs that are loaded."""
+        """The specs of those of the named jobs that are known."""
         wanted = sorted(names)
-        texts = self.client.hmget(self.keys.jobs, wanted) if wanted else []
-        return {
-            name: JobSpec.model_validate_json(spec)
-            for name, spec in zip(wanted, texts, strict=True)
-            if spec is not None
-        }
+        if not wanted:
+            return {}
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hmget(self.keys.jobs, wanted)
+            pipe.hmget(self.keys.guarded, wanted)
+            scheduled, guarded = pipe.execute()
+        found: dict[str, JobSpec] = {}
+        for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
+            if text is not None:
+                found[name] = JobSpec.model_validate_json(text)
+            elif guard is not None:
+                found[name] = GuardedTaskSpec.model_validate_json(guard)
+        return found
 
     def jobs(self) -> list[JobRecord]:
         return self._records(list(self.specs().values()))
@@ -82,7 +98,7 @@ class Readings:
 
     def recent(self, limit: int = 50) -> list[Run]:
         """The runs of all jobs, newest first."""
-        names = self.client.hkeys(self.keys.jobs)
+        names = self.job_names()
         entries: list[tuple[str, float]] = []
         for chunk in chunks(names):
             with self.client.pipeline(transaction=False) as pipe:
@@ -109,24 +125,24 @@ class Readings:
             with self.client.pipeline(transaction=False) as pipe:
                 for spec in chunk:
                     pipe.hgetall(self.keys.job(spec.name))
-                    pipe.hget(self.keys.lock_state(spec.lock), "holder")
-                    pipe.zcard(self.keys.waiting(spec.lock))
+                    pipe.smembers(self.keys.open(spec.name))
                 replies = pipe.execute()
-            rows = list(zip(chunk, replies[::3], replies[1::3], replies[2::3], strict=True))
-            states = self._states([holder for _, _, holder, _ in rows])
+            states = self._states([run_id for run_ids in replies[1::2] for run_id in run_ids])
             records += [
-                job_from(spec, fields, states.get(holder), waiting)
-                for spec, fields, holder, waiting in rows
+                job_from(spec, fields, [states[run_id] for run_id in run_ids if run_id in states])
+                for spec, fields, run_ids in zip(chunk, replies[::2], replies[1::2], strict=True)
             ]
         return records
 
-    def _states(self, run_ids: list[str | None]) -> dict[str | None, str]:
-        known = [run_id for run_id in run_ids if run_id]
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id in known:
-                pipe.hget(self.keys.run(run_id), "state")
-            states = pipe.execute() if known else []
-        return {run_id: state for run_id, state in zip(known, states, strict=True) if state}
+    def _states(self, run_ids: Sequence[str]) -> dict[str, str]:
+        states: dict[str, str] = {}
+        for chunk in chunks(run_ids):
+            with self.client.pipeline(transaction=False) as pipe:
+                for run_id in chunk:
+                    pipe.hget(self.keys.run(run_id), "state")
+                found = zip(chunk, pipe.execute(), strict=True)
+            states |= {run_id: state for run_id, state in found if state}
+        return states
 
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:

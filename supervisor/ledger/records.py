@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -83,6 +83,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         fencing_token=int(fields["fence"]) if "fence" in fields else None,
         reason=fields.get("reason") or None,
         blocked_by=fields.get("blocked_by") or None,
+        overlapped_with=fields.get("overlapped_with") or None,
         due_at=to_instant(fields.get("due")),
         worker=fields.get("worker") or None,
         ticks=int(fields.get("ticks", 1)),
@@ -90,6 +91,8 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         attempts=tuple(attempts),
         args=json.loads(fields["args"]) if "args" in fields else None,
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
+        options=json.loads(fields.get("options", "{}")),
+        rules=json.loads(fields["rules"]),
     )
 
 
@@ -104,9 +107,12 @@ def attempt_from(line: Mapping[str, Any]) -> Attempt:
     )
 
 
-def job_from(
-    spec: JobSpec, fields: Mapping[str, str], holder: str | None, waiting: int
-) -> JobRecord:
+#: A job is in the state of the first of these that one of its runs is in.
+MOST_TELLING = (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING)
+
+
+def job_from(spec: JobSpec, fields: Mapping[str, str], open_states: Sequence[str]) -> JobRecord:
+    """`open_states`: of the job's runs that have not ended."""
     paused = fields.get("paused") == "1"
     idle = "paused" if paused else "idle"
     return JobRecord(
@@ -115,8 +121,8 @@ def job_from(
         counters={key[2:]: int(value) for key, value in fields.items() if key.startswith("n:")},
         durations=histogram_from(fields, "duration"),
         start_delays=histogram_from(fields, "start_delay"),
-        running=int(holder == RunState.RUNNING),
-        waiting=waiting,
+        running=open_states.count(RunState.RUNNING),
+        waiting=open_states.count(RunState.WAITING),
         consecutive_skips=int(fields.get("consecutive_skips", 0)),
         last_start_at=to_instant(fields.get("last_start")),
         last_success_at=to_instant(fields.get("last_success")),
@@ -124,7 +130,7 @@ def job_from(
         next_run_at=to_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
-        state=holder or ("waiting" if waiting else idle),
+        state=next((state.value for state in MOST_TELLING if state in open_states), idle),
     )
 
 

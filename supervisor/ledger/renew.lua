@@ -1,46 +1,50 @@
 -- The heartbeat of one running run.
 --
--- ARGV  run id, token
--- gives 'renewed'; 'reasserted' (the lease had run out, or the run was to be run again, and nobody
---       else had begun); 'not_begun' (the worker has the message, the run has not begun);
---       'ended' (the attempt is over); 'lost' (the lease is another's: the work should stop)
+-- ARGV  run id, token, '1' when an earlier renewal said that this attempt had begun (or '0')
+-- gives {verdict, detail}; verdict:
+--       renewed
+--       reasserted  the lease had run out, or the run was to be run again, or the server had lost
+--                   the begin; and nobody else had begun
+--       stop        renewed, and the run is to be ended; detail: cancelled or replaced
+--       not_begun   the worker has the message, the run has not begun
+--       ended       the attempt is over
+--       lost        the lease is another's: the work should stop; detail: the run at work meanwhile
+--       unknown     the ledger does not know the run
 
-local id, token = unpack(ARGV)
+local id, token, has_begun = unpack(ARGV)
 
 local run = load_run(id)
-if not run then return 'ended' end
+if not run then return { 'unknown', '' } end
 
-local function hold(reply)
-  local ttl = run.rules.lease_ttl
-  redis.call('SET', K.lock(run.rules.lock), token, 'PX', ttl)
-  redis.call('HSET', K.lock_state(run.rules.lock), 'holder', id)
-  if run.rules.serial ~= '' then
-    local owner = redis.call('GET', K.lock(run.rules.serial))
-    if not owner or owner == token then redis.call('SET', K.lock(run.rules.serial), token, 'PX', ttl) end
-  end
-  redis.call('ZADD', K.leases(), now + ttl, id)
-  return reply
+if run.state == 'running' and run.token == token and not is_contested(run, token) then
+  local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
+  keep(run, token)
+  if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
+  return { verdict, '' }
 end
 
-if run.state == 'running' and run.token == token then
-  local owner = redis.call('GET', K.lock(run.rules.lock))
-  if owner == token then return hold('renewed') end
-  if not owner then return hold('reasserted') end
-end
-
+local is_own = owner_of(run) == run.token
 if hget(K.run(id), 'lost:' .. token) then
-  local is_next = run.last_token == token and run.state == 'queued'
-  if is_next and redis.call('GET', K.lock(run.rules.lock)) == run.token then
+  if run.last_token == token and run.state == 'queued' and is_own then
     -- Given up for dead, to be run again, not begun: the living worker keeps it.
-    local attempts = string.gsub(hget(K.run(id), 'attempts'), '[^\n]*\n$', '')
-    forget_indexes(id)
-    redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'attempts', attempts, 'reason', '')
-    redis.call('HINCRBY', K.run(id), 'crashes', -1)
-    redis.call('HDEL', K.run(id), 'lost:' .. token, 'last_token')
-    return hold('reasserted')
+    take_back_attempt(run, token)
+    write_interval(run)
+  else
+    return { 'lost', measure_overlap(run, token) or '' }
   end
-  measure_overlap(run, token)
-  return 'lost'
+elseif run.state == 'queued' and run.last_token ~= token then
+  if has_begun == '0' or not is_own then return { 'not_begun', '' } end
+  -- A replica was promoted that had not heard of the begin.
+  run.fence = math.max(tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) + 1, now_us)
+  run.started, run.attempt = now, run.attempt + 1
+  redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(run.fence))
+  redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
+  if run.attempt == 1 then count(run.job, 'started') end
+  write_interval(run)
+else
+  return { 'ended', '' }
 end
-if run.state == 'queued' and run.last_token ~= token then return 'not_begun' end
-return 'ended'
+forget_indexes(id)
+redis.call('HSET', K.run(id), 'state', 'running', 'token', token)
+keep(run, token)
+return { 'reasserted', '' }

@@ -8,12 +8,14 @@ from enum import StrEnum
 
 
 class Placement(StrEnum):
-    """What became of a tick or a trigger at admission."""
+    """What became of a tick, a trigger or a call at admission."""
 
     START = "start"
     WAIT = "wait"
     REQUEUE = "requeue"
+    REPLACE = "replace"
     SKIP = "skip"
+    DELAY = "delay"
     EXCLUDED = "excluded"
     DUPLICATE = "duplicate"
     NOT_LEADER = "not_leader"
@@ -22,6 +24,7 @@ class Placement(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Admission:
     run_id: str
+    job: str
     placement: Placement
     reason: str | None = None
     blocked_by: str | None = None
@@ -46,6 +49,7 @@ class Refusal(StrEnum):
     DUPLICATE = "duplicate"
     PARKED = "parked"
     EXPIRED = "expired"
+    GRACE = "grace"
     UNKNOWN = "unknown"
     UNAVAILABLE = "unavailable"
 
@@ -57,12 +61,24 @@ class Refused:
     detail: str | None = None
 
 
-class Renewal(StrEnum):
+class LeaseState(StrEnum):
+    """What a renewal found; see ledger/renew.lua."""
+
     RENEWED = "renewed"
     REASSERTED = "reasserted"
+    STOP = "stop"
     NOT_BEGUN = "not_begun"
     ENDED = "ended"
     LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """`detail`: what a run is to be stopped for, or who was at work while its lease was lost."""
+
+    state: LeaseState
+    detail: str | None = None
 
 
 class Ending(StrEnum):
@@ -77,18 +93,32 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`next_up`: runs that may be published now; who finished does so at once."""
+    """`next_up`: runs that may be published now; who finished does so at once.
+
+    overlapped_with: of a stale ending, the run that was at work at the same time.
+    """
 
     ending: Ending
     next_up: tuple[str, ...] = ()
+    overlapped_with: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """`kind`: expired, rescued, lost, reasserted, due, requeued, skipped or promoted."""
+    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped or
+    promoted."""
 
     kind: str
     run_id: str
+    job: str
+
+
+class Cancellation(StrEnum):
+    """`stopping`: the run is at work and has been asked to end."""
+
+    CANCELLED = "cancelled"
+    STOPPING = "stopping"
+    NOT_OPEN = "not_open"
 
 
 def to_instant(ms: str | int | float | None) -> datetime | None:

@@ -3,8 +3,8 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
--- gives {kind, run id, kind, run id, ...}; kind: expired rescued lost reasserted due requeued
---       skipped promoted; nothing when this beat does not lead
+-- gives {kind, run id, job, kind, run id, job, ...}; kind: expired rescued lost reasserted cancelled
+--       replaced due requeued skipped promoted; nothing when this beat does not lead
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local events = {}
@@ -12,10 +12,12 @@ local function event(kind, id)
   if id then
     events[#events + 1] = kind
     events[#events + 1] = id
+    events[#events + 1] = hget(K.run(id), 'job') or ''
   end
 end
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
+server_since()  -- a change is noticed within one tick of beat
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.leases(), '-inf', now, 'LIMIT', 0, limit)) do
   local kind, next_up = settle_silent(id, now)
@@ -28,10 +30,10 @@ end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.delayed(), '-inf', now, 'LIMIT', 0, limit)) do
   local run = load_run(id)
   redis.call('ZREM', K.delayed(), id)
-  if run and run.state == 'retrying' then
+  if run and run.state == 'retrying' and owner_of(run) == run.token then
     queue(run, now)
     event('due', id)
-  elseif run and run.state == 'waiting' then
+  elseif run and (run.state == 'waiting' or run.state == 'retrying') then
     local decision = place(run, now)
     event(({ start = 'due', requeue = 'requeued', skip = 'skipped' })[decision], id)
   end
@@ -40,8 +42,8 @@ end
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))
-  elseif not holder_of(lock) then
-    event('promoted', promote(lock, now))
+  else
+    for _, id in ipairs(promote(lock, now)) do event('promoted', id) end
   end
 end
 return events

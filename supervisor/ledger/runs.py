@@ -7,7 +7,7 @@ a reply that was lost and asked for again - changes nothing but a counter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -17,9 +17,11 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import (
     Admission,
+    Cancellation,
     Ending,
     Finished,
     Grant,
+    LeaseState,
     Placement,
     Refusal,
     Refused,
@@ -28,11 +30,14 @@ from supervisor.ledger.replies import (
     instant,
     ms_of,
 )
+from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
 from supervisor.spec import JobSpec
+
+ANY_RUN = RunRequest()
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
@@ -52,25 +57,26 @@ class Ledger(Readings):
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order, all in one round trip."""
         ticks = list(ticks)
-        calls = [
-            admit_call(tick.spec, tick.run_id, tick.nominal_at, "tick", leadership=leadership)
-            for tick in ticks
-        ]
-        replies = self._scripts.many("admit", calls)
-        return [admission(t.run_id, reply) for t, reply in zip(ticks, replies, strict=True)]
+        replies = self._scripts.many("admit", [call_for(tick, leadership) for tick in ticks])
+        return [admission(t.run_id, t.spec, r) for t, r in zip(ticks, replies, strict=True)]
 
-    def trigger(
-        self,
-        spec: JobSpec,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Run:
-        """Admits a run by hand, paused or not, under the job's policy; beat publishes it."""
-        run_id = manual_id(spec.name)
-        call = admit_call(spec, run_id, self.now(), "manual", text(args), text(kwargs))
-        self._scripts("admit", *call.args)
-        return self.run(run_id)
+    def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
+        """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
+        return self.run(self.admit_request(spec, request).run_id)
+
+    def admit_request(self, spec: JobSpec, request: RunRequest) -> Admission:
+        """Gives a run that code or a person asks for its place. Raises InvalidKey.
+
+        An id that the ledger knows already is a `duplicate`, and nothing is changed.
+        """
+        run_id = request.run_id or manual_id(spec.name)
+        reply = self._scripts(
+            "admit",
+            *(run_id, spec.name, "", json.dumps(request.rules_for(spec))),
+            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
+            *("manual", "", to_ms(request.delay)),
+        )
+        return admission(run_id, spec, reply)
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
@@ -105,10 +111,20 @@ class Ledger(Readings):
             lease_ttl=timedelta(milliseconds=int(ttl)),
         )
 
-    def renew(self, leases: Sequence[tuple[str, str]]) -> list[Renewal]:
-        """Renews the leases (run id, token) of one worker in one round trip."""
-        replies = self._scripts.many("renew", [Call(lease) for lease in leases])
-        return [Renewal(reply) for reply in replies]
+    def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, known to have begun) of a worker in one round trip."""
+        calls = [Call((run_id, token, int(has_begun))) for run_id, token, has_begun in leases]
+        return [renewal(reply) for reply in self._scripts.many("renew", calls)]
+
+    def restore(self, work: Work, token: str) -> Renewal:
+        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        return renewal(
+            self._scripts(
+                "restore",
+                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
+                *(json.dumps(dict(work.rules)), work.worker),
+            )
+        )
 
     def finish(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> Finished:
         """Ends an attempt; `outcome` lost lets the job's `on_crash` decide."""
@@ -129,13 +145,13 @@ class Ledger(Readings):
         """
         return self._finish(run_id, token, "retry", reason, delay, args, kwargs)
 
-    def mark(self, run_id: str, token: str, outcome: RunState) -> bool:
+    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Says beforehand what a running attempt is about to be ended for."""
-        return bool(self._scripts("mark", run_id, token, outcome.value))
+        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
 
-    def cancel(self, run_id: str, reason: str) -> bool:
-        """Ends a run that is not at work; False when it is, or has ended."""
-        return bool(self._scripts("cancel", run_id, reason)[0] == "cancelled")
+    def cancel(self, run_id: str, reason: str) -> Cancellation:
+        """Ends a run that is not at work; asks one that is to end within its `stop_grace`."""
+        return Cancellation(self._scripts("cancel", run_id, reason[:REASON_LENGTH])[0])
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> list[Rescue]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
@@ -145,7 +161,7 @@ class Ledger(Readings):
             leadership.token if leadership else "",
             keys=(leadership.key,) if leadership else (),
         )
-        return [Rescue(kind, run_id) for kind, run_id in zip(flat[::2], flat[1::2], strict=True)]
+        return [Rescue(*facts) for facts in zip(flat[::3], flat[1::3], flat[2::3], strict=True)]
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""
@@ -159,6 +175,11 @@ class Ledger(Readings):
 
     def set_paused(self, job: str, paused: bool) -> None:
         self.client.hset(self.keys.job(job), "paused", int(paused))
+
+    def acknowledge_server(self) -> None:
+        """Says that no lease lives that the server may have forgotten: nothing waits for one."""
+        run_id = self.client.info("server")["run_id"]
+        self.client.hset(self.keys.server, mapping={"run_id": run_id, "since": 0})
 
     def now(self) -> datetime:
         """The server's clock: the one that all instants of the ledger are read from."""
@@ -185,22 +206,24 @@ class Ledger(Readings):
             text(args),
             text(kwargs),
         )
+        if ending == Ending.STALE:
+            return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
         return Finished(Ending(ending), tuple(next_up))
 
 
-def admit_call(
-    spec: JobSpec,
-    run_id: str,
-    nominal_at: datetime,
-    kind: str,
-    args: str = "",
-    kwargs: str = "",
-    leadership: Leadership | None = None,
-) -> Call:
-    rules = json.dumps(spec.rules())
+def call_for(tick: Tick, leadership: Leadership | None) -> Call:
+    rules = json.dumps(tick.spec.rules())
     token = leadership.token if leadership else ""
     return Call(
-        (run_id, spec.name, ms_of(nominal_at), rules, args, kwargs, kind, token),
+        (
+            *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), rules),
+            "",
+            "",
+            "",
+            "tick",
+            token,
+            0,
+        ),
         (leadership.key,) if leadership else (),
     )
 
@@ -210,6 +233,11 @@ def text(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
-def admission(run_id: str, reply: Sequence[str]) -> Admission:
+def admission(run_id: str, spec: JobSpec, reply: Sequence[str]) -> Admission:
     placement, reason, blocked_by = reply
-    return Admission(run_id, Placement(placement), reason or None, blocked_by or None)
+    return Admission(run_id, spec.name, Placement(placement), reason or None, blocked_by or None)
+
+
+def renewal(reply: Sequence[str]) -> Renewal:
+    state, detail = reply
+    return Renewal(LeaseState(state), detail or None)

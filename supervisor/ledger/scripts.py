@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.spec import SERIAL_LOCK
+from supervisor.lock_keys import SERIAL_LOCK
 
 #: How long an ended run stays readable, and how many runs of a job at most.
 HISTORY_TTL = timedelta(days=7)
@@ -29,7 +29,13 @@ HANDOVER_GRACE = timedelta(seconds=2)
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
-NAMES = ("admit", "pass", "begin", "renew", "finish", "mark", "cancel", "rescue", "sent")
+#: What the scripts share, in the order in which one part builds on another.
+PARTS = ("base", "slots", "attempts", "placing", "holding")
+
+NAMES = (
+    *("admit", "pass", "begin", "renew", "restore", "finish"),
+    *("mark", "cancel", "rescue", "sent"),
+)
 
 
 @cache
@@ -58,7 +64,7 @@ class Scripts:
     """The scripts of one ledger: one round trip for a call, and one for any number of calls."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
-        shared = keys.as_lua() + constants() + source("common")
+        shared = keys.as_lua() + constants() + "".join(map(source, PARTS))
         self._client = client
         self._scripts: dict[str, Script] = {
             name: client.register_script(shared + source(name)) for name in NAMES

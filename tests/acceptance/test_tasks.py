@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from celery import Celery
 
 from supervisor.embedded import EmbeddedServer
 from supervisor.run import Run, RunState
 from tests.acceptance.project import Project
+from tests.conftest import emptied
 from tests.waiting import wait_until
 
 JOBS = """
@@ -37,7 +37,7 @@ jobs:
 @pytest.fixture(scope="module")
 def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/15")
-    redis.Redis.from_url(project.url).flushdb()
+    emptied(project.url)
     project.schedule(JOBS)
     try:
         project.beat()

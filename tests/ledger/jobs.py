@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from supervisor.ledger.replies import Grant
+from supervisor.ledger.replies import Grant, LeaseState
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
 from supervisor.spec import JobSpec
@@ -34,6 +34,12 @@ def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
     return grant
 
 
+def renew(ledger: Ledger, run: str, token: str = "token", *, has_begun: bool = True) -> LeaseState:
+    """The heartbeat of one lease."""
+    [renewal] = ledger.renew([(run, token, has_begun)])
+    return renewal.state
+
+
 def states(ledger: Ledger, spec: JobSpec) -> list[str]:
     """The states of the job's runs, oldest first."""
     return [run.state.value for run in reversed(ledger.history(spec.name))]
@@ -45,5 +51,6 @@ def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:
 
 def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
     """What the server does when nobody renews for the lease's time, without the waiting."""
-    ledger.client.delete(ledger.keys.lock(spec.lock))
+    slot = int(ledger.client.hget(ledger.keys.run(run), "slot"))
+    ledger.client.delete(ledger.keys.slot(spec.lock, slot))
     ledger.client.zadd(ledger.keys.leases, {run: 1})

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Placement
+from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver
-from supervisor.overlap import Decision, OverlapPolicy, Situation, decide
+from supervisor.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, run_id, states, ticks
 from tests.waiting import wait_until
@@ -95,7 +96,7 @@ def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
 def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.set_paused(spec.name, True)
-    run = ledger.trigger(spec, kwargs={"day": "2026-03-01"})
+    run = ledger.trigger(spec, RunRequest(kwargs={"day": "2026-03-01"}))
     assert run.state is RunState.QUEUED
     assert run.kwargs == {"day": "2026-03-01"}
     assert ledger.job(spec.name).counters == {"triggered": 1}
@@ -138,28 +139,53 @@ DECISIONS = {
     Placement.START: Decision.START,
     Placement.WAIT: Decision.WAIT,
     Placement.REQUEUE: Decision.REQUEUE,
+    Placement.REPLACE: Decision.REPLACE,
     Placement.SKIP: Decision.SKIP,
 }
 
 
 @pytest.mark.parametrize("policy", OverlapPolicy)
 @settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     earlier=strategies.integers(0, 4),
+    max_running=strategies.none() | strategies.integers(1, 3),
     max_waiting=strategies.integers(1, 3),
     max_requeues=strategies.integers(0, 2),
+    max_skips=strategies.none() | strategies.integers(1, 2),
+    then=strategies.sampled_from(OnMaxSkips),
 )
 def test_the_script_decides_as_the_pure_policy_does(
-    ledger: Ledger, policy: OverlapPolicy, earlier: int, max_waiting: int, max_requeues: int
+    ledger: Ledger,
+    policy: OverlapPolicy,
+    earlier: int,
+    max_running: int | None,
+    max_waiting: int,
+    max_requeues: int,
+    max_skips: int | None,
+    then: OnMaxSkips,
 ) -> None:
     ledger.client.flushdb()
     bounds = {"max_waiting": max_waiting, "max_requeues": max_requeues}
-    spec = job(ledger, overlap=policy.value, **bounds)
-    ledger.admit(ticks(spec, *range(earlier)))
-    waiting = ledger.client.zcard(ledger.keys.waiting(spec.lock))
-    expected = decide(policy, Situation(held=earlier > 0, waiting=waiting, **bounds))
+    limit = {"max_consecutive_skips": max_skips, "then": then} if max_skips else {}
+    spec = job(ledger, overlap=policy.value, max_running=max_running, **bounds, **limit)
+    for tick in ticks(spec, *range(earlier)):
+        # One that is at work is not ended at once by one that replaces it.
+        if ledger.admit([tick])[0].placement is Placement.START:
+            ledger.acknowledge_server()
+            begin(ledger, tick.run_id, tick.run_id)
+    record = ledger.job(spec.name)
+    situation = Situation(
+        running=record.running,
+        max_running=spec.most_running,
+        waiting=ledger.client.zcard(ledger.keys.waiting(spec.lock)),
+        skips=record.consecutive_skips,
+        max_skips=max_skips,
+        on_max_skips=then if max_skips else OnMaxSkips.ALERT,
+        **bounds,
+    )
+    expected = decide(policy, situation)
     [admission] = ledger.admit(ticks(spec, earlier))
     assert DECISIONS[admission.placement] is expected.decision
     assert admission.reason == expected.reason

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from supervisor.ledger.replies import Ending, Refusal, Refused, Renewal
+from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
-from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, run_id, states, ticks
+from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
 from tests.waiting import wait_until
 
 
@@ -83,16 +83,17 @@ def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledg
     spec = job(ledger, lease_ttl="30s")
     ledger.admit(ticks(spec, 0))
     lease = (run_id(spec, 0), "token")
-    assert ledger.renew([lease]) == [Renewal.NOT_BEGUN]
+    assert renew(ledger, *lease, has_begun=False) is LeaseState.NOT_BEGUN
     begin(ledger, run_id(spec, 0))
     ledger.client.pexpire(ledger.keys.lock(spec.lock), 100)
-    assert ledger.renew([lease, ("unknown", "token")]) == [Renewal.RENEWED, Renewal.ENDED]
+    assert renew(ledger, *lease) is LeaseState.RENEWED
+    assert renew(ledger, "unknown") is LeaseState.UNKNOWN
     assert ledger.client.pttl(ledger.keys.lock(spec.lock)) > 29_000
     ledger.client.delete(ledger.keys.lock(spec.lock))
-    assert ledger.renew([lease]) == [Renewal.REASSERTED]
+    assert renew(ledger, *lease) is LeaseState.REASSERTED
     assert not lock_is_free(ledger, spec)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert ledger.renew([lease]) == [Renewal.ENDED]
+    assert renew(ledger, *lease) is LeaseState.ENDED
 
 
 def test_a_run_that_was_queued_too_long_expires_and_frees_the_lock(ledger: Ledger) -> None:
@@ -129,15 +130,39 @@ def test_a_serial_queue_runs_one_of_its_jobs_at_a_time(ledger: Ledger) -> None:
     begin(ledger, run_id(second, 0), "other")
 
 
-def test_a_waiting_run_can_be_cancelled_and_a_running_one_cannot(ledger: Ledger) -> None:
+def test_a_waiting_run_is_cancelled_at_once_and_one_at_work_is_asked_to_end(
+    ledger: Ledger,
+) -> None:
     spec = job(ledger, overlap="queue_one")
     ledger.admit(ticks(spec, 0, 1))
     begin(ledger, run_id(spec, 0))
-    assert ledger.cancel(run_id(spec, 1), "not needed")
-    assert not ledger.cancel(run_id(spec, 0), "not needed")
+    assert ledger.cancel(run_id(spec, 1), "not needed") is Cancellation.CANCELLED
+    assert ledger.cancel(run_id(spec, 1), "not needed") is Cancellation.NOT_OPEN
+    assert ledger.cancel(run_id(spec, 0), "not needed") is Cancellation.STOPPING
     assert states(ledger, spec) == ["running", "cancelled"]
     assert not lock_is_free(ledger, spec)
-    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == ()
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.STOP
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "cleaned up badly")
+    assert states(ledger, spec) == ["cancelled", "cancelled"]
+    assert ledger.run(run_id(spec, 0)).reason == "not needed"
+    assert lock_is_free(ledger, spec)
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "retry", "lost"])
+def test_a_run_that_is_to_end_may_still_succeed_but_never_comes_again(
+    ledger: Ledger, outcome: str
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.cancel(run_id(spec, 0), "not needed")
+    if outcome == "retry":
+        ledger.retry(run_id(spec, 0), "token", timedelta(seconds=1))
+    else:
+        ledger.finish(run_id(spec, 0), "token", RunState(outcome))
+    assert states(ledger, spec) == ["succeeded" if outcome == "succeeded" else "cancelled"]
+    assert ledger.outbox() == []
+    assert lock_is_free(ledger, spec)
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:
@@ -163,7 +188,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
 
     for step, scripts in (
         (lambda: begin(ledger, run_id(spec, 0)), 1),
-        (lambda: ledger.renew([(run_id(spec, 0), "token")] * 3), 3),
+        (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 3), 3),
         (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
     ):
         step()  # the first call may have to bring the script to the server
@@ -180,5 +205,5 @@ def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
     ledger.client.script_flush()
     begin(ledger, run_id(spec, 0))
     ledger.client.script_flush()
-    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.RENEWED]
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     assert states(ledger, spec) == ["running", "waiting", "waiting"]

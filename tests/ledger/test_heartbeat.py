@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.heartbeat import Heartbeat, HeldLease
+from supervisor.heartbeat import Heartbeat
+from supervisor.leases import HeldLease
+from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.spec import JobSpec
@@ -44,7 +46,9 @@ def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
 
 
 def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> HeldLease:
-    return HeldLease(run_id(spec, second), "token", pid, spec.lease_ttl, lambda: active)
+    [tick] = ticks(spec, second)
+    work = Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
+    return HeldLease(work, "token", pid, lambda: active)
 
 
 def test_a_lease_lives_as_long_as_it_is_renewed(

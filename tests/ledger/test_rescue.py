@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.ledger.replies import Ending, Refused, Renewal, Rescue
+from supervisor.ledger.replies import Ending, LeaseState, Refused, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
-from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, run_id, states, ticks
+from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
 
 
 def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
@@ -21,7 +21,7 @@ def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
 
 def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) -> None:
     spec = lost(ledger)
-    assert ledger.rescue() == [Rescue("rescued", run_id(spec, 0))]
+    assert ledger.rescue() == [Rescue("rescued", run_id(spec, 0), spec.name)]
     assert ledger.outbox() == [run_id(spec, 0)]
     assert begin(ledger, run_id(spec, 0), "second").attempt == 2
     run = ledger.run(run_id(spec, 0))
@@ -35,7 +35,10 @@ def test_on_crash_fail_loses_the_run_and_promotes_the_next(ledger: Ledger) -> No
     begin(ledger, run_id(spec, 0))
     lease_runs_out(ledger, spec, run_id(spec, 0))
     events = ledger.rescue()
-    assert events == [Rescue("lost", run_id(spec, 0)), Rescue("promoted", run_id(spec, 1))]
+    assert events == [
+        Rescue("lost", run_id(spec, 0), spec.name),
+        Rescue("promoted", run_id(spec, 1), spec.name),
+    ]
     assert states(ledger, spec) == ["lost", "queued"]
     assert ledger.job(spec.name).counters["finished:lost"] == 1
 
@@ -60,7 +63,7 @@ def test_nobody_takes_the_lock_of_a_silent_run_before_it_is_settled(ledger: Ledg
 def test_a_worker_that_wakes_before_the_rerun_began_keeps_its_run(ledger: Ledger) -> None:
     spec = lost(ledger)
     ledger.rescue()
-    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.REASSERTED]
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
     run = ledger.run(run_id(spec, 0))
     assert (run.state, run.crashes, run.attempt) == (RunState.RUNNING, 0, 1)
     assert ledger.outbox() == []
@@ -73,7 +76,7 @@ def test_a_run_that_its_own_worker_gave_up_is_not_taken_back(ledger: Ledger) -> 
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.LOST, "told to stop")
     # The heartbeat of the same worker comes before the child is gone.
-    assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.ENDED]
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.ENDED
     again = ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
     assert again.ending is Ending.ALREADY
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
@@ -96,7 +99,7 @@ def test_two_runs_at_work_at_once_are_one_overlap_with_its_length(ledger: Ledger
     begin(ledger, run_id(spec, 1), "successor")
     holder = ledger.client.get(ledger.keys.lock(spec.lock))
     for _ in range(3):
-        assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.LOST]
+        assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
     assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending is Ending.STALE
     assert ledger.client.get(ledger.keys.lock(spec.lock)) == holder
     assert ledger.run(run_id(spec, 0)).state is RunState.LOST
@@ -110,9 +113,9 @@ def test_a_run_at_work_twice_is_an_overlap_with_itself(ledger: Ledger) -> None:
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "elsewhere")
     for _ in range(2):
-        assert ledger.renew([(run_id(spec, 0), "token")]) == [Renewal.LOST]
+        assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
-    assert ledger.renew([(run_id(spec, 0), "elsewhere")]) == [Renewal.RENEWED]
+    assert renew(ledger, run_id(spec, 0), "elsewhere") is LeaseState.RENEWED
 
 
 def test_a_lost_run_that_never_reports_again_is_no_overlap(ledger: Ledger) -> None:
@@ -159,5 +162,5 @@ def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger:
     ledger.client.delete(
         ledger.keys.lock(serial), ledger.keys.lock(first.lock), ledger.keys.run(run_id(first, 0))
     )
-    assert Rescue("promoted", run_id(second, 0)) in ledger.rescue()
+    assert Rescue("promoted", run_id(second, 0), second.name) in ledger.rescue()
     assert ledger.outbox() == [run_id(second, 0)]

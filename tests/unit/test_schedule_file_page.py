@@ -22,7 +22,8 @@ ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.f
 
 def job_with(key: str, value: Any) -> JobSpec:
     times = {} if key in ("cron", "every") else {"every": 60}
-    return JobSpec.model_validate({"name": "job", "task": "task", **times, key: value})
+    needed = {"max_consecutive_skips": 3} if key == "then" else {}
+    return JobSpec.model_validate({"name": "job", "task": "task", **times, **needed, key: value})
 
 
 def test_every_key_is_described_once() -> None:

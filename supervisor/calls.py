@@ -1,0 +1,128 @@
+"""A guarded task that code calls: its run is admitted first, its message sent when it may begin.
+
+1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
+   guard; the keys are those of a schedule file's job, without the schedule.
+2. ``task.apply_async(args, headers={"guard": {...}})`` says for one call: ``key`` (the lock's key
+   itself), ``overlap``, ``max_wait``. The header alone guards a call of any supervised task. The
+   task's own arguments stay what they are.
+3. The ledger gives the run its place. One that waits is no message yet: it occupies no worker, and
+   is published by the worker that gives the lock back, or by beat. So is one with a `countdown`.
+4. What comes back is Celery's AsyncResult, with the `admission` on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+from celery import Celery, Task
+from celery.result import AsyncResult
+
+from supervisor.delivery import GUARD, HEADER
+from supervisor.guarded import GuardedCall, guarded_task_spec
+from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.requests import RunRequest
+from supervisor.lock_keys import lock_key
+from supervisor.publisher import Publisher, publisher_of
+from supervisor.spec import GuardedTaskSpec
+
+
+class GuardedResult(AsyncResult):  # type: ignore[type-arg]
+    """Celery's result of a call, and the place that the guard gave its run."""
+
+    def __init__(self, admission: Admission, task: Task[Any, Any]) -> None:
+        super().__init__(admission.run_id, app=task.app, backend=task.backend)
+        self.admission = admission
+
+    @property
+    def was_skipped(self) -> bool:
+        return self.admission.placement is Placement.SKIP
+
+
+def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:
+    headers = options.get("headers") or {}
+    if HEADER in headers or task.app.conf.task_always_eager:
+        return False
+    return bool(task.guard) or GUARD in headers
+
+
+def call_guarded(
+    task: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    task_id: str | None,
+    options: dict[str, Any],
+) -> GuardedResult:
+    """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
+    raises when the ledger is away: then nothing has been recorded."""
+    if task.typing and hasattr(task, "__header__"):
+        task.__header__(*args, **kwargs)
+    publisher = publisher_of(task.app)
+    spec = spec_of(task)
+    register(publisher, task)
+    headers = dict(options.pop("headers", None) or {})
+    said = GuardedCall.of(headers.pop(GUARD, None), task.name)
+    request = RunRequest(
+        run_id=task_id,
+        args=args,
+        kwargs=kwargs,
+        key=said.key or key_of(task, spec, args, kwargs),
+        overlap=said.overlap,
+        max_wait=said.max_wait,
+        start_deadline=until(options.pop("expires", None)),
+        delay=until(options.pop("eta", None) or options.pop("countdown", None)) or timedelta(),
+        options={**sendable(options), **({"headers": headers} if headers else {})},
+    )
+    admission = publisher.ledger.admit_request(spec, request)
+    if admission.placement is Placement.START:
+        publisher.publish([admission.run_id])
+    if admission.placement is Placement.SKIP:
+        task.backend.mark_as_revoked(admission.run_id, f"skipped: {admission.reason}")
+    return GuardedResult(admission, task)
+
+
+@cache
+def spec_of(task: Any) -> GuardedTaskSpec:
+    return guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
+
+
+@cache
+def register(publisher: Publisher, task: Any) -> None:
+    """The ledger knows the task from then on, as a job without a schedule."""
+    spec, ledger = spec_of(task), publisher.ledger
+    ledger.client.hset(ledger.keys.guarded, spec.name, spec.model_dump_json(exclude_defaults=True))
+
+
+def register_all(app: Celery) -> None:
+    """Makes the guarded tasks known before anybody calls them: their metrics start at 0."""
+    for task in app.tasks.values():
+        if getattr(task, "guard", None):
+            register(publisher_of(app), task)
+
+
+def key_of(
+    task: Any, spec: GuardedTaskSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """The spec's template, filled with the arguments under the names the task has for them."""
+    if spec.key is None:
+        return None
+    bound = inspect.signature(task.run).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return lock_key(spec.key, job=spec.name, task=spec.task, kwargs=bound.arguments)
+
+
+def until(moment: Any) -> timedelta | None:
+    """How long from now until an instant, or in so many seconds."""
+    if moment is None:
+        return None
+    if isinstance(moment, datetime):
+        return max(timedelta(), moment - datetime.now(moment.tzinfo or UTC))
+    return timedelta(seconds=float(moment))
+
+
+def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a message sent by another process can have, too."""
+    return {key: value for key, value in options.items() if key not in ("producer", "connection")}

@@ -1,0 +1,84 @@
+"""A lease as the worker's main process sees it, while a child works under it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from supervisor.ledger.requests import Work
+from supervisor.policies import OnLeaseLost
+
+#: The part of its life for which a lease is trusted after a renewal was sent; the rest is time to
+#: end the work before another may begin.
+TRUSTED = 2 / 3
+
+#: A delivery that is refused is over sooner than this.
+SURELY_BEGUN_SECONDS = 2.0
+
+
+def clock() -> float:
+    """Seconds that go on while the machine sleeps, where there is such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease that a child of this worker asks for.
+
+    pid: the child's. is_active: whether the worker still waits for this delivery's task.
+    has_begun: an earlier renewal said so. was_told: the child was sent a signal, and is killed at
+    `kill_at` if it is still at work.
+    """
+
+    work: Work
+    token: str
+    pid: int
+    is_active: Callable[[], bool]
+    taken_at: float = field(default_factory=clock)
+    trusted_until: float = 0.0
+    has_begun: bool = False
+    is_lost: bool = False
+    has_overlapped: bool = False
+    was_told: bool = False
+    kill_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.trust_from(self.taken_at)
+
+    @property
+    def run_id(self) -> str:
+        return self.work.run_id
+
+    @property
+    def ttl(self) -> timedelta:
+        return timedelta(milliseconds=self.work.rules["lease_ttl"])
+
+    @property
+    def stop_grace(self) -> timedelta:
+        return timedelta(milliseconds=self.work.rules["stop_grace"])
+
+    @property
+    def abort_grace(self) -> timedelta:
+        """The time to end in after trust has ended and before the lease does."""
+        return min(self.stop_grace, self.ttl * (1 - TRUSTED))
+
+    @property
+    def aborts_when_lost(self) -> bool:
+        return bool(self.work.rules["on_lease_lost"] == OnLeaseLost.ABORT)
+
+    @property
+    def has_surely_begun(self) -> bool:
+        return self.has_begun or (
+            self.is_active() and clock() - self.taken_at > SURELY_BEGUN_SECONDS
+        )
+
+    @property
+    def deadline(self) -> float:
+        """When something is to be done about it, should no renewal succeed."""
+        return self.trusted_until if self.kill_at is None else self.kill_at
+
+    def trust_from(self, sent_at: float) -> None:
+        """A renewal that was sent then has succeeded."""
+        self.trusted_until = sent_at + self.ttl.total_seconds() * TRUSTED

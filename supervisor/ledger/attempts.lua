@@ -1,0 +1,152 @@
+-- How attempts end: reported, crashed, or silent until the lease ran out. And what two runs at work
+-- at once are worth.
+
+-- The interval in which an attempt was at work, among those of its lock; open while `finished` is nil.
+local function write_interval(run, finished)
+  local grants = K.grants(run.rules.lock)
+  redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
+  redis.call('ZADD', grants, digits(run.fence),
+    run.id .. '|' .. digits(run.started) .. '|' .. (finished and digits(finished) or ''))
+  redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
+  redis.call('PEXPIRE', grants, HISTORY_TTL)
+end
+
+-- Writes the attempt that ends now into the run's list, one JSON object a line.
+local function end_attempt(run, outcome, reason, token)
+  local line = cjson.encode({
+    number = run.attempt, started = run.started, finished = now, outcome = outcome,
+    worker = run.worker, reason = reason or '',
+  })
+  redis.call('HSET', K.run(run.id), 'attempts', (hget(K.run(run.id), 'attempts') or '') .. line .. '\n',
+    'last_token', token)
+  redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
+  write_interval(run, now)
+  if outcome ~= 'lost' then observe(run.job, 'duration', now - run.started) end
+end
+
+-- The attempt that was given up is at work after all: its entry in the run's list goes.
+local function take_back_attempt(run, token)
+  local attempts = string.gsub(hget(K.run(run.id), 'attempts'), '[^\n]*\n$', '')
+  redis.call('HSET', K.run(run.id), 'attempts', attempts, 'reason', '')
+  redis.call('HINCRBY', K.run(run.id), 'crashes', -1)
+  redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
+end
+
+local function finish(run, outcome, reason, publish_at)
+  local job = K.job(run.job)
+  count(run.job, 'finished:' .. outcome)
+  redis.call('HSET', job, 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id)
+  if outcome == 'succeeded' then redis.call('HSET', job, 'last_success', now) end
+  close(run.id, run.job, outcome, reason)
+  return release(run, publish_at)
+end
+
+-- The worker of a running run is gone: run again, or the run is lost. Returns what became of the run
+-- (rescued, lost, or what it was being ended for) and the ids of runs to publish.
+local function crash(run, reason, publish_at)
+  if run.ending ~= '' then
+    end_attempt(run, run.ending, reason, run.token)
+    return run.ending, finish(run, run.ending, run.why_ending, publish_at)
+  end
+  end_attempt(run, 'lost', reason, run.token)
+  local crashes = redis.call('HINCRBY', K.run(run.id), 'crashes', 1)
+  if run.rules.on_crash ~= 'rerun' or crashes >= run.rules.max_crashes then
+    return 'lost', finish(run, 'lost', reason, publish_at)
+  end
+  count(run.job, 'rescued')
+  if run.rules.serial ~= '' then give_back(run.rules.serial, 1, run.id, run.token) end
+  queue(run, publish_at)
+  redis.call('HSET', K.run(run.id), 'reason', reason)
+  return 'rescued', { promote_parked(run.rules.serial, publish_at) }
+end
+
+-- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
+-- run (reasserted, expired, rescued, lost, cancelled, replaced, skipped) and the ids of runs to
+-- publish; nil when there was nothing to settle.
+function settle_silent(id, publish_at)
+  local run = load_run(id)
+  if not run then
+    redis.call('ZREM', K.leases(), id)
+    return nil
+  end
+  local lock, ends_at = run.rules.lock, tonumber(redis.call('ZSCORE', K.leases(), id) or 0)
+  if run.state == 'waiting' then
+    redis.call('ZREM', K.leases(), id)
+    if not run.wait_until or run.wait_until > now then return nil end
+    leave_waiting(lock, id)
+    skip(run, 'wait_expired')
+    return 'skipped', {}
+  end
+  local owner = owner_of(run)
+  if owner == run.token then return nil end
+  if not owner and run.state == 'running' then
+    -- Its holder has a lease's time to come back to a server that has changed.
+    ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl)
+  end
+  if not owner and ends_at > now then
+    hold(lock, run.slot, id, run.token, ends_at - now)
+    redis.call('ZADD', K.leases(), ends_at, id)
+    return 'reasserted', {}
+  end
+  if run.state == 'running' then
+    -- Given up for dead, not known to be: its worker may still report.
+    redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
+    return crash(run, 'lease expired', publish_at)
+  end
+  if run.state == 'queued' or run.state == 'retrying' then
+    return 'expired', finish(run, 'expired', 'start deadline passed', publish_at)
+  end
+  redis.call('ZREM', K.leases(), id)
+  return nil
+end
+
+-- How long since `from` others of the lock were at work in such number that the attempt with this
+-- fencing token was one too many. Returns ms (nil when never) and the first of the later ones.
+local function time_beside_others(run, fence, from)
+  local edges, other, most = {}, nil, run.rules.max_running
+  local grants = redis.call('ZRANGE', K.grants(run.rules.lock), 0, -1, 'WITHSCORES')
+  for i = 1, #grants, 2 do
+    local id, started, finished = string.match(grants[i], '^(.*)|(%d+)|(%d*)$')
+    local begins, ends = math.max(tonumber(started), from), math.min(tonumber(finished) or now, now)
+    if tonumber(grants[i + 1]) ~= fence and begins <= ends then
+      edges[#edges + 1] = { begins, 1 }
+      edges[#edges + 1] = { ends, -1 }
+      if tonumber(grants[i + 1]) > fence then other = other or id end
+    end
+  end
+  table.sort(edges, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] > b[2]) end)
+  local beside, since, total = 0, nil, nil
+  for _, edge in ipairs(edges) do
+    beside = beside + edge[2]
+    if beside >= most and not since then since = edge[1] end
+    if beside < most and since then
+      total = (total or 0) + edge[1] - since
+      since = nil
+    end
+  end
+  return total, other
+end
+
+local function note_overlap(id, other)
+  if redis.call('EXISTS', K.run(id)) == 1 then redis.call('HSET', K.run(id), 'overlapped_with', other) end
+end
+
+-- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
+-- of the same lock meanwhile, one too many was at work. Counted once an attempt, its length as it
+-- grows. Returns the other run.
+local function measure_overlap(run, token)
+  local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
+  if not fence or run.rules.max_running == 0 then return nil end
+  local seen = hget(K.run(run.id), 'seen:' .. token)
+  -- A fencing token is the time of its grant, in microseconds.
+  local beside, other = time_beside_others(run, fence, tonumber(seen) or math.floor(fence / 1000))
+  if not beside or not other then return nil end
+  if not seen then
+    count(run.job, 'overlaps')
+    note_overlap(run.id, other)
+    note_overlap(other, run.id)
+  end
+  count(run.job, 'overlap_ms', beside)
+  redis.call('HSET', K.run(run.id), 'seen:' .. token, now)
+  return other
+end

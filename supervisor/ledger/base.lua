@@ -1,0 +1,96 @@
+-- What every transition needs. Before this text come K (the keys of keys.py as functions) and the
+-- constants of scripts.py. All instants are the server's, in ms; fencing tokens are in microseconds.
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now_us = time[1] * 1000000 + time[2]
+
+local function hget(key, field)
+  return redis.call('HGET', key, field) or nil
+end
+
+-- A number as text, without the exponent that Lua would give a long one.
+local function digits(number)
+  return string.format('%.0f', number)
+end
+
+-- A run as a table of the fields that decisions need; nil when the ledger does not know it.
+local function load_run(id)
+  local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
+    'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
+    'slot', 'wait_until')
+  if not v[1] then return nil end
+  return {
+    id = id, job = v[1], state = v[2], rules = cjson.decode(v[3]), token = v[4] or '',
+    last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
+    requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now),
+    fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
+    ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
+    wait_until = tonumber(v[17]),
+  }
+end
+
+local function count(job, what, by)
+  redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
+end
+
+-- One observation of a histogram: a counter for each bucket and the sum in ms.
+local function observe(job, name, ms)
+  local bucket = #BOUNDS + 1
+  for i = 1, #BOUNDS do
+    if ms <= BOUNDS[i] * 1000 then bucket = i break end
+  end
+  redis.call('HINCRBY', K.job(job), 'h:' .. name .. ':' .. bucket, 1)
+  redis.call('HINCRBY', K.job(job), 'h:' .. name .. ':sum', math.max(0, math.floor(ms)))
+end
+
+-- Enters a run into its job's history; the oldest ended runs make room.
+local function remember(job, id)
+  redis.call('ZADD', K.history(job), 'NX', now, id)
+  local excess = redis.call('ZCARD', K.history(job)) - HISTORY_LENGTH
+  if excess <= 0 then return end
+  for _, old in ipairs(redis.call('ZRANGE', K.history(job), 0, excess - 1)) do
+    if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
+      redis.call('ZREM', K.history(job), old)
+      redis.call('UNLINK', K.run(old))
+    end
+  end
+end
+
+local function forget_indexes(id)
+  redis.call('ZREM', K.outbox(), id)
+  redis.call('ZREM', K.leases(), id)
+  redis.call('ZREM', K.delayed(), id)
+  redis.call('ZREM', K.sent(), id)
+end
+
+-- The end state of a run. It stays readable for HISTORY_TTL.
+local function close(id, job, state, reason)
+  redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '')
+  redis.call('PEXPIRE', K.run(id), HISTORY_TTL)
+  redis.call('SREM', K.open(job), id)
+  forget_indexes(id)
+end
+
+-- The end of a run that never began because of others.
+local function skip(run, reason)
+  close(run.id, run.job, 'skipped', reason)
+  count(run.job, 'skipped:' .. reason)
+  redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
+end
+
+-- Since when this very server process answers for the ledger. A server that was restarted, or a
+-- replica that was promoted, may have forgotten leases that are alive; `begin` and settle_silent()
+-- grant nothing for a lease's time after a change, so that their holders can come back first.
+local function server_since()
+  local info = redis.call('INFO', 'server')
+  local run_id = string.match(info, 'run_id:(%w+)')
+  local known = redis.call('HMGET', K.server(), 'run_id', 'since')
+  if known[1] == run_id then return tonumber(known[2]) end
+  local since = now
+  if not known[1] then  -- a new ledger, or one that forgot everything: the server's start decides
+    since = now - 1000 * tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  end
+  redis.call('HSET', K.server(), 'run_id', run_id, 'since', digits(since))
+  return since
+end

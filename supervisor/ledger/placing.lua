@@ -1,0 +1,119 @@
+-- Where a run goes: overlap.decide(), taken atomically with what follows from it.
+
+local function by_policy(policy, rules, waiting, requeues)
+  if policy == 'queue_one' then
+    if waiting > 0 then return 'skip', 'overlap' end
+    return 'wait', ''
+  elseif policy == 'queue_all' then
+    if waiting >= rules.max_waiting then return 'skip', 'buffer_full' end
+    return 'wait', ''
+  elseif policy == 'requeue' then
+    if requeues >= rules.max_requeues then return 'skip', 'requeues_exhausted' end
+    return 'requeue', ''
+  elseif policy == 'replace' then
+    return 'replace', ''
+  end
+  return 'skip', 'overlap'
+end
+
+local function decide(rules, running, waiting, requeues, skips)
+  if rules.max_running == 0 or (running < rules.max_running and waiting == 0) then return 'start', '' end
+  local decision, reason = by_policy(rules.overlap, rules, waiting, requeues)
+  if decision == 'skip' and rules.max_skips > 0 and skips >= rules.max_skips and rules.on_max_skips ~= 'alert' then
+    return by_policy(rules.on_max_skips, rules, waiting, requeues)
+  end
+  return decision, reason
+end
+
+-- Of the runs that hold the lock, the one that has held it longest.
+local function oldest(found)
+  local first, since
+  for _, id in pairs(found) do
+    local queued = tonumber(hget(K.run(id), 'queued')) or 0
+    if not since or queued < since then first, since = id, queued end
+  end
+  return first
+end
+
+-- Asks the holder to end: a run at work is told by its worker's heartbeat, another ends here and now.
+-- Returns the ids of the runs that may now be published.
+local function end_early(run, outcome, why, publish_at)
+  if run.state ~= 'running' then return finish(run, outcome, why, publish_at) end
+  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+  return {}
+end
+
+-- The run is next, ahead of all that wait; one that was to replace the holder before gives way.
+local function replace(run, holder, publish_at)
+  local lock = run.rules.lock
+  local first = redis.call('ZRANGE', K.waiting(lock), 0, 0, 'WITHSCORES')
+  if first[1] and tonumber(first[2]) < 0 then
+    leave_waiting(lock, first[1])
+    local superseded = load_run(first[1])
+    if superseded then skip(superseded, 'replaced') end
+  end
+  join_waiting(lock, run.id, -now_us)
+  if holder then end_early(holder, 'replaced', 'replaced by ' .. run.id, publish_at) end
+  return hget(K.run(run.id), 'state') == 'queued'
+end
+
+-- Gives a run its place: queued with a slot, waiting, due later, or skipped.
+-- Returns decision, reason, id of the blocking run.
+local function place(run, publish_at)
+  local lock, rules = run.rules.lock, run.rules
+  local found, running = living_holders(lock)
+  local waiting = redis.call('ZCARD', K.waiting(lock))
+  if waiting > 0 and has_room(rules, running) then
+    promote(lock, publish_at)
+    found, running = living_holders(lock)
+    waiting = redis.call('ZCARD', K.waiting(lock))
+  end
+  local skips = tonumber(hget(K.job(run.job), 'consecutive_skips')) or 0
+  local decision, reason = decide(rules, running, waiting, run.requeues, skips)
+  if decision == 'start' then
+    queue(run, publish_at)
+    return decision, reason, ''
+  end
+  if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
+    decision, reason = 'skip', 'wait_expired'
+  end
+  local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  redis.call('HSET', K.run(run.id), 'blocked_by', blocker)
+  if decision == 'skip' then
+    skip(run, reason)
+    return decision, reason, blocker
+  end
+  redis.call('HSET', K.run(run.id), 'state', 'waiting')
+  if run.wait_until then redis.call('ZADD', K.leases(), run.wait_until, run.id) end
+  if decision == 'wait' then
+    join_waiting(lock, run.id, now_us)
+  elseif decision == 'replace' then
+    if replace(run, load_run(blocker), publish_at) then decision = 'start' end
+  else
+    local due = now + rules.requeue_delay
+    redis.call('HSET', K.run(run.id), 'due', due)
+    redis.call('HINCRBY', K.run(run.id), 'requeues', 1)
+    redis.call('ZADD', K.delayed(), due, run.id)
+    count(run.job, 'requeued')
+  end
+  return decision, reason, blocker
+end
+
+-- One history row for a range of ticks that never become runs; it grows while the reason stays.
+local function pass_over(job, state, reason, id, first, last, ticks)
+  count(job, state .. ':' .. reason, ticks)
+  local newest = redis.call('ZREVRANGE', K.history(job), 0, 0)[1]
+  if newest then
+    local v = redis.call('HMGET', K.run(newest), 'state', 'reason')
+    if v[1] == state and v[2] == reason then
+      redis.call('HSET', K.run(newest), 'nominal', last, 'finished', now)
+      redis.call('HINCRBY', K.run(newest), 'ticks', ticks)
+      redis.call('PEXPIRE', K.run(newest), HISTORY_TTL)
+      return
+    end
+  end
+  redis.call('HSET', K.run(id), 'job', job, 'nominal', last, 'first_nominal', first, 'queued', now,
+    'ticks', ticks, 'rules', '{}')
+  close(id, job, state, reason)
+  remember(job, id)
+end

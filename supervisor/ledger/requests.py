@@ -1,0 +1,57 @@
+"""What people, code and workers ask of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from supervisor.lock_keys import checked_key
+from supervisor.overlap import OverlapPolicy
+from supervisor.spec import JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """A run that is asked for by hand or by code; None means "as the job has it".
+
+    key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock.
+    delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
+    """
+
+    run_id: str | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    key: str | None = None
+    overlap: OverlapPolicy | None = None
+    max_wait: timedelta | None = None
+    start_deadline: timedelta | None = None
+    delay: timedelta = timedelta()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def rules_for(self, spec: JobSpec) -> dict[str, Any]:
+        """The job's rules with what this request says otherwise. Raises InvalidKey."""
+        said = {
+            "overlap": self.overlap,
+            "max_wait": self.max_wait,
+            "start_deadline": self.start_deadline,
+        }
+        changes = {key: value for key, value in said.items() if value is not None}
+        own = spec.model_copy(update=changes)
+        if self.key is not None:
+            return own.rules(checked_key(self.key))
+        args = spec.args if self.args is None else self.args
+        kwargs = spec.kwargs if self.kwargs is None else self.kwargs
+        return own.rules(spec.lock_for(args, kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run at work as its worker knows it: enough to write it anew."""
+
+    run_id: str
+    job: str
+    nominal_at: datetime
+    rules: Mapping[str, Any]
+    worker: str

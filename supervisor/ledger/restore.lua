@@ -1,0 +1,30 @@
+-- A running run that the ledger has forgotten, data and all: its living worker writes it anew.
+--
+-- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker
+-- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
+
+local id, token, job, nominal, rules, worker = unpack(ARGV)
+
+if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
+local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now }
+local lock = run.rules.lock
+local taken = holders(lock)
+while taken[run.slot] and is_contested(run, token) do run.slot = run.slot + 1 end
+if run.rules.max_running > 0 and run.slot > run.rules.max_running then return { 'lost', '' } end
+
+run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_us)
+redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
+  'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
+  'worker', worker, 'slot', run.slot)
+keep(run, token)
+redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
+write_interval(run)
+redis.call('SADD', K.open(job), id)
+remember(job, id)
+-- Its tick counts here, where it ends, and is not emitted again.
+count(job, 'ticks')
+count(job, 'started')
+if tonumber(nominal) > tonumber(hget(K.job(job), 'watermark') or 0) then
+  redis.call('HSET', K.job(job), 'watermark', nominal)
+end
+return { 'reasserted', '' }

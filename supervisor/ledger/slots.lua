@@ -1,0 +1,138 @@
+-- The slots of a lock: up to `max_running` runs hold one each. A slot's key has the owner's token
+-- and always a time to live; the lock's state names the run behind it. Slots are numbered from 1.
+
+local settle_silent  -- in attempts.lua
+
+local function slot_key(lock, slot)
+  return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
+end
+
+local function owner_of(run)
+  return redis.call('GET', slot_key(run.rules.lock, run.slot)) or nil
+end
+
+local function hold(lock, slot, id, token, ms)
+  redis.call('SET', slot_key(lock, slot), token, 'PX', digits(ms))
+  redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
+  redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
+end
+
+-- Compare and delete: nobody gives back a stranger's slot.
+local function give_back(lock, slot, id, token)
+  if redis.call('GET', slot_key(lock, slot)) == token then redis.call('DEL', slot_key(lock, slot)) end
+  if hget(K.lock_state(lock), 'holder:' .. slot) == id then
+    redis.call('HDEL', K.lock_state(lock), 'holder:' .. slot)
+  end
+end
+
+-- {slot = run id} as the lock's state has it.
+local function holders(lock)
+  local found, state = {}, redis.call('HGETALL', K.lock_state(lock))
+  for i = 1, #state, 2 do
+    local slot = tonumber(string.match(state[i], '^holder:(%d+)$'))
+    if slot then found[slot] = state[i + 1] end
+  end
+  return found
+end
+
+-- The same after holders that went silent have been settled, and their number.
+local function living_holders(lock)
+  for slot, id in pairs(holders(lock)) do
+    if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
+      settle_silent(id, now)
+      if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
+    end
+  end
+  local found, number = holders(lock), 0
+  -- A lock that somebody else set is respected like our own.
+  if not found[1] and redis.call('EXISTS', K.lock(lock)) == 1 then found[1] = redis.call('GET', K.lock(lock)) end
+  for _ in pairs(found) do number = number + 1 end
+  return found, number
+end
+
+-- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on.
+local function queue(run, publish_at)
+  local token, deadline, lock = 'queued:' .. run.id, run.rules.start_deadline, run.rules.lock
+  local taken = holders(lock)
+  if taken[run.slot] ~= run.id then
+    run.slot = 1
+    while taken[run.slot] do run.slot = run.slot + 1 end
+  end
+  hold(lock, run.slot, run.id, token, deadline)
+  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now, 'slot', run.slot)
+  redis.call('HDEL', K.run(run.id), 'parked', 'due')
+  redis.call('ZREM', K.delayed(), run.id)
+  redis.call('ZADD', K.leases(), now + deadline, run.id)
+  redis.call('ZADD', K.outbox(), publish_at, run.id)
+end
+
+local function leave_waiting(lock, id)
+  redis.call('ZREM', K.waiting(lock), id)
+  if redis.call('EXISTS', K.waiting(lock)) == 0 then redis.call('SREM', K.contended(), lock) end
+end
+
+local function join_waiting(lock, id, order)
+  redis.call('ZADD', K.waiting(lock), digits(order), id)
+  redis.call('SADD', K.contended(), lock)
+end
+
+local function has_room(rules, running)
+  return rules.max_running == 0 or running < rules.max_running
+end
+
+-- Free slots go to the runs that wait longest. Returns their ids.
+local function promote(lock, publish_at)
+  local promoted = {}
+  while true do
+    local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
+    if not id then return promoted end
+    local run = load_run(id)
+    if not run or run.state ~= 'waiting' then
+      leave_waiting(lock, id)
+    elseif run.wait_until and run.wait_until <= now then
+      leave_waiting(lock, id)
+      skip(run, 'wait_expired')
+    else
+      local _, running = living_holders(lock)
+      if not has_room(run.rules, running) then return promoted end
+      leave_waiting(lock, id)
+      queue(run, publish_at)
+      promoted[#promoted + 1] = id
+    end
+  end
+end
+
+-- The serial queue's own lock is free: the run that was sent away first is published again.
+local function promote_parked(serial, publish_at)
+  if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return nil end
+  while true do
+    local id = redis.call('ZRANGE', K.waiting(serial), 0, 0)[1]
+    if not id then return nil end
+    leave_waiting(serial, id)
+    if hget(K.run(id), 'state') == 'queued' then
+      redis.call('HDEL', K.run(id), 'parked')
+      redis.call('ZADD', K.outbox(), publish_at, id)
+      return id
+    end
+  end
+end
+
+-- The run at work on a serial queue, if it is another than the owner of `token`.
+local function holder_of_serial(serial, token)
+  local owner = redis.call('GET', K.lock(serial))
+  if not owner or owner == token then return nil end
+  return hget(K.lock_state(serial), 'holder:1') or owner
+end
+
+-- Gives back what an ended run held. Returns the ids of the runs that may now be published.
+local function release(run, publish_at)
+  local lock, serial = run.rules.lock, run.rules.serial
+  give_back(lock, run.slot, run.id, run.token)
+  if serial ~= '' then
+    give_back(serial, 1, run.id, run.token)
+    leave_waiting(serial, run.id)
+  end
+  local next_up = promote(lock, publish_at)
+  next_up[#next_up + 1] = promote_parked(serial, publish_at)
+  return next_up
+end
