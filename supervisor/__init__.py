@@ -18,5 +18,6 @@ if _INTRUDERS:
     )
 
 from supervisor.context import CurrentRun, current_run  # noqa: E402  (after the check above)
+from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
 
-__all__ = ["CurrentRun", "current_run"]
+__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run"]

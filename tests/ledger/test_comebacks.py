@@ -1,0 +1,113 @@
+"""A server that was restarted or a replica that was promoted: living runs come back first."""
+
+from __future__ import annotations
+
+from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
+from supervisor.ledger.requests import Work
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run, RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
+
+
+def work(spec: JobSpec, second: int = 0) -> Work:
+    [tick] = ticks(spec, second)
+    return Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
+
+
+def another_server(ledger: Ledger) -> None:
+    """What a restart or a failover looks like from inside of the scripts."""
+    ledger.client.hset(ledger.keys.server, "run_id", "before")
+
+
+def grace_is_over(ledger: Ledger) -> None:
+    ledger.client.hset(ledger.keys.server, "since", ms_of(ledger.now()) - 3_600_000)
+
+
+def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="30s")
+    ledger.admit(ticks(spec, 0))
+    another_server(ledger)
+    answer = ledger.begin(run_id(spec, 0), "token", "worker")
+    assert answer == Refused(run_id(spec, 0), Refusal.GRACE)
+    assert states(ledger, spec) == ["queued"]
+    assert ledger.outbox() == []
+    until = ledger.client.zscore(ledger.keys.outbox, run_id(spec, 0))
+    assert 29_000 < until - ms_of(ledger.now()) <= 30_000
+    grace_is_over(ledger)
+    begin(ledger, run_id(spec, 0))
+
+
+def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="1s")
+    ledger.client.delete(ledger.keys.server)
+    ledger.admit(ticks(spec, 0))
+    uptime = ledger.client.info("server")["uptime_in_seconds"]
+    answer = ledger.begin(run_id(spec, 0), "token", "worker")
+    assert isinstance(answer, Refused) is (uptime < 1)
+
+
+def test_a_silent_run_is_not_given_up_before_its_holder_could_come_back(ledger: Ledger) -> None:
+    spec = job(ledger, on_crash="fail")
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    # The server was away for longer than the lease's life.
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})
+    another_server(ledger)
+    ledger.rescue()
+    assert states(ledger, spec) == ["running"]
+    assert not lock_is_free(ledger, spec)
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
+
+
+def test_a_living_run_that_the_server_forgot_is_written_anew(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    first = begin(ledger, run_id(spec, 0))
+    ledger.client.flushdb()
+    spec = job(ledger)
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.UNKNOWN
+    for _ in range(2):
+        assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
+    assert states(ledger, spec) == ["running"]
+    again = ledger.run(run_id(spec, 0)).fencing_token
+    assert again is not None
+    assert again > first.fencing_token
+    [admission] = ledger.admit(ticks(spec, 1))
+    assert admission.blocked_by == run_id(spec, 0)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    counters = ledger.job(spec.name).counters
+    assert counters["ticks"] == counters["finished:succeeded"] + counters["skipped:overlap"] == 2
+
+
+def test_a_run_that_was_admitted_in_its_place_waits_for_the_living_one(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 1))
+    assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
+    assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
+    assert ledger.run(run_id(spec, 1)).state is RunState.WAITING
+    assert ledger.outbox() == []
+    assert isinstance(ledger.begin(run_id(spec, 1), "other", "worker"), Refused)
+    ended = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert ended.next_up == (run_id(spec, 1),)
+
+
+def test_a_forgotten_run_is_not_restored_beside_one_that_has_begun(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    assert ledger.restore(work(spec), "token").state is LeaseState.LOST
+    assert states(ledger, spec) == ["running"]
+
+
+def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    # The worker knows that it began; the ledger does not.
+    assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
+    assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.REASSERTED
+    run: Run = ledger.run(run_id(spec, 0))
+    assert (run.state, run.attempt) == (RunState.RUNNING, 1)
+    assert ledger.outbox() == []
+    assert isinstance(ledger.begin(run_id(spec, 0), "second copy", "worker"), Refused)
