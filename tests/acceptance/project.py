@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run
@@ -73,6 +74,19 @@ class Project:
         wait_until(lambda: f"{name}@" in self.log(name) and "ready." in self.log(name), 30)
         return started
 
+    def code(self, text: str) -> Any:
+        """What the team's own code, which has imported the app, prints as JSON."""
+        done = subprocess.run(
+            [sys.executable, "-c", "import json, team\n" + text],
+            cwd=self.directory,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
     def log(self, name: str) -> str:
         path = self.directory / f"{name}.log"
         return path.read_text() if path.exists() else ""
@@ -108,22 +122,24 @@ class Project:
             process.wait()
 
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            "TEAM_BROKER": self.url,
-            "PYTHONPATH": str(self.directory),
-            "SUPERVISOR_LOG_FORMAT": "json",
-        }
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "team", *arguments],
                 cwd=self.directory,
-                env=environment,
+                env=self._environment(),
                 stdout=log,
                 stderr=log,
             )
         self.processes.append(process)
         return process
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "TEAM_BROKER": self.url,
+            "PYTHONPATH": str(self.directory),
+            "SUPERVISOR_LOG_FORMAT": "json",
+        }
 
 
 def overlapping(signs: list[Sign]) -> list[tuple[str, str]]:

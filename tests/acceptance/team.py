@@ -1,5 +1,6 @@
 """The app that the acceptance tests deploy: ordinary Celery tasks, and one line to supervise it."""
 
+import contextlib
 import json
 import os
 import sys
@@ -37,6 +38,26 @@ def sign(event, task):
 
 @app.task(bind=True)
 def work(self, seconds=0.0):
+    sign("start", self)
+    try:
+        time.sleep(seconds)
+    finally:
+        sign("end", self)
+
+
+@app.task(bind=True)
+def stubborn(self, seconds):
+    """Goes on whatever is raised in it."""
+    sign("start", self)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.1)
+    sign("end", self)
+
+
+@app.task(bind=True, guard={"overlap": "queue_one", "key": "import:{feed}", "lease_ttl": "4s"})
+def import_feed(self, feed, seconds=0.0):
     sign("start", self)
     time.sleep(seconds)
     sign("end", self)

@@ -1,0 +1,161 @@
+"""A run at work is ended from outside: cancelled, replaced, or because its lease is another's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.embedded import EmbeddedServer
+from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.ticks import Tick
+from supervisor.run import Run, RunState
+from tests.acceptance.project import Project, Sign, overlapping
+from tests.conftest import emptied
+from tests.processes import family_of, freeze, is_alive, parent_of, thaw
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 2s, stop_grace: 2s}
+jobs:
+  work: {task: team.work, every: 24h, args: [30]}
+  stubborn: {task: team.stubborn, every: 24h, args: [30]}
+  replaced: {task: team.work, every: 24h, args: [30], overlap: replace}
+  aborts: {task: team.work, every: 24h, args: [30], on_crash: fail}
+  continues: {task: team.work, every: 24h, args: [8], on_crash: fail, on_lease_lost: continue}
+"""
+
+
+@pytest.fixture(scope="module")
+def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/14")
+    emptied(project.url)
+    project.schedule(JOBS)
+    try:
+        project.beat()
+        project.worker(processes=6)
+        wait_until(lambda: len(project.ledger.scheduled()) == 5, 20)
+        yield project
+    finally:
+        project.stop()
+
+
+def at_work(team: Project, job: str) -> Run:
+    """A new run of the job, once its code runs."""
+    ledger = team.ledger
+    run = ledger.trigger(ledger.spec(job))
+    wait_until(lambda: signs(team, run.id, "start"), 20)
+    return run
+
+
+def signs(team: Project, run_id: str, event: str) -> list[Sign]:
+    return [sign for sign in team.witness() if (sign.run, sign.event) == (run_id, event)]
+
+
+def test_a_cancelled_run_cleans_up_and_ends(team: Project) -> None:
+    run = at_work(team, "work")
+    assert team.ledger.cancel(run.id, "not needed") is Cancellation.STOPPING
+    done = team.run_when(run.id, "cancelled", 5)
+    assert done.reason == "not needed"
+    assert signs(team, run.id, "end")  # written by its `finally`
+    assert [attempt.outcome for attempt in done.attempts] == ["cancelled"]
+
+
+def test_a_run_that_does_not_end_is_killed_after_its_grace(team: Project) -> None:
+    run = at_work(team, "stubborn")
+    [sign] = signs(team, run.id, "start")
+    team.ledger.cancel(run.id, "not needed")
+    team.run_when(run.id, "cancelled", 10)
+    assert not is_alive(sign.pid)
+    assert not signs(team, run.id, "end")
+
+
+def test_a_replaced_run_ends_before_the_new_one_starts(team: Project) -> None:
+    run = at_work(team, "replaced")
+    newer = at_work(team, "replaced")
+    assert team.ledger.run(run.id).state is RunState.REPLACED
+    [ended], [started] = signs(team, run.id, "end"), signs(team, newer.id, "start")
+    assert ended.at < started.at
+    team.ledger.cancel(newer.id, "done with it")
+    team.run_when(newer.id, "cancelled", 5)
+
+
+@pytest.mark.parametrize("job", ["aborts", "continues"])
+def test_an_overlap_made_on_purpose_is_counted_told_and_named(team: Project, job: str) -> None:
+    """A worker is stopped past its lease, another run starts, the worker goes on."""
+    ledger = team.ledger
+    run = at_work(team, job)
+    team.worker(processes=1)
+    frozen = family_of(parent_of(signs(team, run.id, "start")[0].pid))
+    freeze(frozen)
+    wait_until(lambda: ledger.run(run.id).state is RunState.LOST, 15)
+    successor = Tick(ledger.spec(job), ledger.now())
+    ledger.set_paused(job, False)
+    ledger.admit([successor])
+    ledger.set_paused(job, True)
+    wait_until(lambda: signs(team, successor.run_id, "start"), 15)
+    thaw(frozen)
+    wait_until(lambda: signs(team, run.id, "end"), 20)
+
+    assert (run.id, successor.run_id) in overlapping(team.witness(job))
+    counters = wait_until(lambda: counted(team, job), 10)
+    assert counters["overlaps"] == 1
+    assert ledger.run(run.id).overlapped_with == successor.run_id
+    assert ledger.run(successor.run_id).overlapped_with == run.id
+    listed = CliRunner().invoke(main, ["--redis-url", team.url, "runs", job])
+    assert f"overlapped with {successor.run_id}" in listed.output
+    assert f"overlapped with {run.id}" in listed.output
+    told = [line for line in team.logs().splitlines() if '"runs overlapped"' in line]
+    assert any(run.id in line and successor.run_id in line for line in told)
+    [started], [ended] = signs(team, run.id, "start"), signs(team, run.id, "end")
+    if job == "aborts":
+        assert ended.at - started.at < 29  # LeaseLost was raised in it
+    team.ledger.cancel(successor.run_id, "done with it")
+    wait_until(lambda: not ledger.run(successor.run_id).state.is_open, 15)
+
+
+def counted(team: Project, job: str) -> dict[str, int] | None:
+    """The counters, once the late end was reported."""
+    counters = team.ledger.job(job).counters
+    return dict(counters) if counters.get("overlap_ms", 0) > 0 else None
+
+
+def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        project = Project(tmp_path / "team", server.url)
+        project.ledger.acknowledge_server()
+        project.schedule("jobs: {long: {task: team.work, every: 1s, args: [12], lease_ttl: 3s}}")
+        try:
+            project.beat()
+            project.worker()
+            ledger = project.ledger
+            first = wait_until(lambda: project.starts("long"), 20)[0]
+            wait_until(lambda: ledger.client.pttl(ledger.keys.lock("long")) > 2_800, 5)
+            server.stop()
+            for path in (tmp_path / "valkey").rglob("*"):
+                if path.is_file() and ("aof" in path.name or path.suffix == ".rdb"):
+                    path.unlink()
+            server.start()
+            wait_until(lambda: len(project.starts("long")) > 1, 40)
+        finally:
+            project.stop()
+        assert overlapping(project.witness("long")) == []
+        assert [s.event for s in project.witness("long") if s.run == first.run] == ["start", "end"]
+        assert ledger.run(first.run).state is RunState.SUCCEEDED
+        assert "overlaps" not in ledger.job("long").counters
+
+
+def test_the_handlers_leave_code_alone_that_is_no_run(team: Project) -> None:
+    """A signal that comes too late finds no run at work in its child."""
+    run = at_work(team, "work")
+    [sign] = signs(team, run.id, "start")
+    team.ledger.cancel(run.id, "not needed")
+    team.run_when(run.id, "cancelled", 5)
+    for number in (signal.SIGURG, signal.SIGUSR2):
+        os.kill(sign.pid, number)
+    assert is_alive(sign.pid)

@@ -1,0 +1,39 @@
+"""Processes of other programs, as /proc shows them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def parent_of(pid: int) -> int:
+    # The second field, the program's name, may hold blanks and brackets.
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def family_of(pid: int) -> list[int]:
+    """The process and its children, itself first."""
+    return [pid, *children_of(pid)]
+
+
+def freeze(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
