@@ -1,0 +1,137 @@
+"""Tasks that no schedule names, called by code: the same guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from tests.acceptance.project import Project, overlapping
+from tests.conftest import emptied
+from tests.waiting import wait_until
+
+#: A caller's program: calls, and prints what the guard decided on each.
+CALL = """
+def told(result):
+    return [result.id, result.admission.placement.value, result.admission.blocked_by]
+"""
+
+
+@pytest.fixture(scope="module")
+def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/13")
+    emptied(project.url)
+    project.schedule("jobs: {}")
+    try:
+        project.beat()
+        project.worker(processes=4)
+        wait_until(lambda: "team.import_feed" in project.ledger.specs(), 20)
+        yield project
+    finally:
+        project.stop()
+
+
+def test_calls_with_the_same_key_wait_or_are_skipped_without_a_worker(team: Project) -> None:
+    first, second, third, other = team.code(
+        CALL
+        + """
+print(json.dumps([told(call) for call in (
+    team.import_feed.delay("a", 2),
+    team.import_feed.delay(feed="a"),
+    team.import_feed.delay("a"),
+    team.import_feed.delay("b"),
+)]))"""
+    )
+    assert [call[1] for call in (first, second, third, other)] == ["start", "wait", "skip", "start"]
+    assert third[2] == first[0]
+    team.run_when(other[0], "succeeded")
+    assert team.ledger.run(second[0]).state == "waiting"  # while workers are idle
+    team.run_when(second[0], "succeeded")
+    assert team.ledger.run(first[0]).state == "succeeded"
+    signs = {sign.event + sign.run: sign.at for sign in team.witness("team.import_feed")}
+    assert signs["start" + second[0]] - signs["end" + first[0]] < 0.5
+    assert (first[0], second[0]) not in overlapping(team.witness("team.import_feed"))
+
+
+def test_a_call_says_key_policy_and_patience_in_a_header(team: Project) -> None:
+    first, second, third = team.code(
+        CALL
+        + """
+def call(seconds, **guard):
+    return told(team.work.apply_async((seconds,), headers={"guard": guard, "trace": "x"}))
+print(json.dumps([
+    call(3, key="k"), call(0, key="k", overlap="queue_all", max_wait="1s"), call(0, key="other"),
+]))"""
+    )
+    assert [call[1] for call in (first, second, third)] == ["start", "wait", "start"]
+    gone = team.run_when(second[0], "skipped")
+    assert gone.reason == "wait_expired"
+    assert gone.options == {"headers": {"trace": "x"}}
+    team.run_when(first[0], "succeeded")
+    team.run_when(third[0], "succeeded")
+
+
+def test_a_skipped_call_is_revoked_in_the_result_backend(team: Project) -> None:
+    states = team.code(
+        """
+team.app.conf.result_backend = team.app.conf.broker_url
+calls = [team.import_feed.apply_async(("r", 1), headers={"guard": {"overlap": "skip"}}) for _ in "ab"]
+print(json.dumps([[call.was_skipped, call.state] for call in calls]))"""
+    )
+    assert states == [[False, "PENDING"], [True, "REVOKED"]]
+
+
+def test_a_call_for_later_is_no_message_before(team: Project) -> None:
+    [delayed] = team.code(
+        CALL + 'print(json.dumps([told(team.import_feed.apply_async(("c",), countdown=2))]))'
+    )
+    assert delayed[1] == "delay"
+    ledger = team.ledger
+    assert ledger.run(delayed[0]).state == "waiting"
+    assert not ledger.client.hlen("unacked")
+    run = team.run_when(delayed[0], "succeeded")
+    assert run.started_at is not None
+    assert (run.started_at - run.queued_at).total_seconds() < 1.5  # queued when its time had come
+
+
+def test_an_id_that_the_caller_gives_is_the_runs_and_counts_once(team: Project) -> None:
+    calls = team.code(
+        CALL
+        + """
+print(json.dumps([told(team.import_feed.apply_async(("d",), task_id="mine")) for _ in range(2)]))"""
+    )
+    assert [call[:2] for call in calls] == [["mine", "start"], ["mine", "duplicate"]]
+    team.run_when("mine", "succeeded")
+
+
+def test_a_guarded_task_is_a_job_of_the_ledger_from_the_workers_start(team: Project) -> None:
+    record = team.ledger.job("team.import_feed")
+    assert record.spec.schedule == "when called"
+    assert record.next_run_at is None
+
+
+def test_a_chain_of_guarded_tasks_goes_on_by_its_own_ids(team: Project) -> None:
+    last = team.code(
+        """
+from celery import chain
+print(json.dumps(chain(team.import_feed.si("e"), team.import_feed.si("f")).apply_async().id))"""
+    )
+    wait_until(lambda: [s for s in team.witness() if (s.run, s.event) == (last, "end")], 15)
+    assert team.ledger.run(last).job == "team.import_feed"
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ('team.import_feed.apply_async(("a",), headers={"guard": {"overlp": 1}})', "InvalidGuard"),
+        ("team.import_feed.delay()", "TypeError"),
+    ],
+)
+def test_a_wrong_call_is_refused_and_leaves_nothing(team: Project, call: str, error: str) -> None:
+    before = team.ledger.job("team.import_feed").counters.get("triggered")
+    raised = team.code(
+        f"try:\n    {call}\nexcept Exception as error:\n    print(json.dumps(type(error).__name__))"
+    )
+    assert raised == error
+    assert team.ledger.job("team.import_feed").counters.get("triggered") == before

@@ -1,0 +1,62 @@
+"""What a task and a call say of their guard."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.errors import InvalidGuard
+from supervisor.guarded import GuardedCall, guarded_task_spec
+from supervisor.overlap import OverlapPolicy
+
+
+def test_a_guard_takes_the_keys_of_a_job() -> None:
+    guard = {"overlap": "queue_one", "key": "import:{feed}", "lease_ttl": "1m"}
+    spec = guarded_task_spec("proj.import_feed", guard)
+    assert (spec.name, spec.task, spec.schedule) == (*["proj.import_feed"] * 2, "when called")
+    assert (spec.overlap, spec.key) == (OverlapPolicy.QUEUE_ONE, "import:{feed}")
+    assert spec.lease_ttl == timedelta(minutes=1)
+
+
+def test_all_that_is_wrong_with_a_guard_is_told_at_once() -> None:
+    guard = {"overlap": "queue", "lease": "1m", "every": "5m", "max_running": 0}
+    with pytest.raises(InvalidGuard) as caught:
+        guarded_task_spec("proj.import_feed", guard)
+    for words in (
+        *("'every' is not for a guarded task", "'overlap': 'queue' is not one of"),
+        *("unknown key 'lease'", "'max_running'"),
+    ):
+        assert any(words in problem for problem in caught.value.problems), words
+
+
+@pytest.mark.parametrize(
+    ("guard", "what"),
+    [("skip", "neither True nor a mapping"), ({"key": "{a.b}"}, "neither a name nor a position")],
+)
+def test_a_guard_that_is_no_guard_is_refused(guard: Any, what: str) -> None:
+    with pytest.raises(InvalidGuard, match=what):
+        guarded_task_spec("proj.import_feed", guard)
+
+
+def test_a_call_says_key_policy_and_patience() -> None:
+    said = GuardedCall.of({"key": "a", "overlap": "queue_all", "max_wait": "90s"}, "proj.t")
+    assert said.key == "a"
+    assert said.overlap is OverlapPolicy.QUEUE_ALL
+    assert said.max_wait == timedelta(seconds=90)
+    assert GuardedCall.of(None, "proj.t") == GuardedCall.of(True, "proj.t") == GuardedCall()
+
+
+@pytest.mark.parametrize(
+    ("header", "what"),
+    [
+        ({"overlp": "skip"}, "did you mean 'overlap'"),
+        ({"overlap": "sometimes"}, "'overlap'"),
+        ({"max_wait": "soon"}, "'max_wait'"),
+        ("skip", "neither True nor a mapping"),
+    ],
+)
+def test_a_call_that_says_nonsense_is_refused(header: Any, what: str) -> None:
+    with pytest.raises(InvalidGuard, match=what):
+        GuardedCall.of(header, "proj.t")
