@@ -76,7 +76,8 @@ def test_a_skipped_call_is_revoked_in_the_result_backend(team: Project) -> None:
     states = team.code(
         """
 team.app.conf.result_backend = team.app.conf.broker_url
-calls = [team.import_feed.apply_async(("r", 1), headers={"guard": {"overlap": "skip"}}) for _ in "ab"]
+skip = {"guard": {"overlap": "skip"}}
+calls = [team.import_feed.apply_async(("r", 1), headers=skip) for _ in "ab"]
 print(json.dumps([[call.was_skipped, call.state] for call in calls]))"""
     )
     assert states == [[False, "PENDING"], [True, "REVOKED"]]
