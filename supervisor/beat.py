@@ -55,6 +55,7 @@ RESCUES = {
     "lost": "run lost",
     "cancelled": "run ended",
     "replaced": "run ended",
+    "failed": "run cannot be rescued",
     "reasserted": "lease reasserted",
 }
 

@@ -145,6 +145,8 @@ class Heartbeat(threading.Thread):
                 self._lose(lease, renewal.detail)
             case LeaseState.ENDED:
                 self._forget(lease)
+            case LeaseState.FAILED:
+                log.error("lease not renewed", run=lease.run_id, error=renewal.detail)
             case LeaseState.NOT_BEGUN | LeaseState.UNKNOWN:
                 lease.trust_from(sent_at)
                 # The delivery was dropped: its child never begins the run.

@@ -1,7 +1,7 @@
--- The heartbeat of one running run.
+-- The heartbeat of a worker: the leases of all its running runs, in one call.
 --
--- ARGV  run id, token, '1' when an earlier renewal said that this attempt had begun (or '0')
--- gives {verdict, detail}; verdict:
+-- ARGV  for each: run id, token, '1' when an earlier renewal said that it had begun (or '0')
+-- gives for each {verdict, detail}; verdict:
 --       renewed
 --       reasserted  the lease had run out, or the run was to be run again, or the server had lost
 --                   the begin; and nobody else had begun
@@ -10,41 +10,49 @@
 --       ended       the attempt is over
 --       lost        the lease is another's: the work should stop; detail: the run at work meanwhile
 --       unknown     the ledger does not know the run
+--       failed      the record of the run is broken; detail: how. The others are renewed all the same
 
-local id, token, has_begun = unpack(ARGV)
+local function renew(id, token, has_begun)
+  local run = load_run(id)
+  if not run then return { 'unknown', '' } end
 
-local run = load_run(id)
-if not run then return { 'unknown', '' } end
+  if run.state == 'running' and run.token == token and not is_contested(run, token) then
+    local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
+    keep(run, token)
+    if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
+    return { verdict, '' }
+  end
 
-if run.state == 'running' and run.token == token and not is_contested(run, token) then
-  local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
-  keep(run, token)
-  if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
-  return { verdict, '' }
-end
-
-local is_own = owner_of(run) == run.token
-if hget(K.run(id), 'lost:' .. token) then
-  if run.last_token == token and run.state == 'queued' and is_own then
-    -- Given up for dead, to be run again, not begun: the living worker keeps it.
-    take_back_attempt(run, token)
+  local is_own = owner_of(run) == run.token
+  if hget(K.run(id), 'lost:' .. token) then
+    if run.last_token == token and run.state == 'queued' and is_own then
+      -- Given up for dead, to be run again, not begun: the living worker keeps it.
+      take_back_attempt(run, token)
+      write_interval(run)
+    else
+      return { 'lost', measure_overlap(run, token) or '' }
+    end
+  elseif run.state == 'queued' and run.last_token ~= token then
+    if has_begun == '0' or not is_own then return { 'not_begun', '' } end
+    -- A replica was promoted that had not heard of the begin.
+    run.fence = math.max(tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) + 1, now_us)
+    run.started, run.attempt = now, run.attempt + 1
+    redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(run.fence))
+    redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
+    if run.attempt == 1 then count(run.job, 'started') end
     write_interval(run)
   else
-    return { 'lost', measure_overlap(run, token) or '' }
+    return { 'ended', '' }
   end
-elseif run.state == 'queued' and run.last_token ~= token then
-  if has_begun == '0' or not is_own then return { 'not_begun', '' } end
-  -- A replica was promoted that had not heard of the begin.
-  run.fence = math.max(tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) + 1, now_us)
-  run.started, run.attempt = now, run.attempt + 1
-  redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(run.fence))
-  redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
-  if run.attempt == 1 then count(run.job, 'started') end
-  write_interval(run)
-else
-  return { 'ended', '' }
+  forget_indexes(id)
+  redis.call('HSET', K.run(id), 'state', 'running', 'token', token)
+  keep(run, token)
+  return { 'reasserted', '' }
 end
-forget_indexes(id)
-redis.call('HSET', K.run(id), 'state', 'running', 'token', token)
-keep(run, token)
-return { 'reasserted', '' }
+
+local replies = {}
+for i = 1, #ARGV, 3 do
+  local ok, reply = pcall(renew, ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  replies[#replies + 1] = ok and reply or { 'failed', tostring(reply.err or reply) }
+end
+return replies

@@ -71,6 +71,7 @@ class LeaseState(StrEnum):
     ENDED = "ended"
     LOST = "lost"
     UNKNOWN = "unknown"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped or
-    promoted."""
+    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped,
+    promoted or failed."""
 
     kind: str
     run_id: str

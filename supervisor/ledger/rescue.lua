@@ -4,7 +4,8 @@
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
 -- gives {kind, run id, job, kind, run id, job, ...}; kind: expired rescued lost reasserted cancelled
---       replaced due requeued skipped promoted; nothing when this beat does not lead
+--       replaced due requeued skipped promoted, or failed: the run's record is broken, and is looked
+--       at again a minute later; nothing when this beat does not lead
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local events = {}
@@ -19,15 +20,25 @@ end
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
 server_since()  -- a change is noticed within one tick of beat
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.leases(), '-inf', now, 'LIMIT', 0, limit)) do
+-- One broken record does not keep the others from being rescued.
+local function for_each_due(index, bring_forward)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, limit)) do
+    if not pcall(bring_forward, id) then
+      redis.call('ZADD', index, now + 60000, id)
+      event('failed', id)
+    end
+  end
+end
+
+for_each_due(K.leases(), function(id)
   local kind, next_up = settle_silent(id, now)
   if kind then
     event(kind, id)
     for _, promoted in ipairs(next_up) do event('promoted', promoted) end
   end
-end
+end)
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.delayed(), '-inf', now, 'LIMIT', 0, limit)) do
+for_each_due(K.delayed(), function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed(), id)
   if run and run.state == 'retrying' and owner_of(run) == run.token then
@@ -37,7 +48,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.delayed(), '-inf', now, 'LIMIT
     local decision = place(run, now)
     event(({ start = 'due', requeue = 'requeued', skip = 'skipped' })[decision], id)
   end
-end
+end)
 
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then

@@ -112,9 +112,11 @@ class Ledger(Readings):
         )
 
     def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
-        """Renews the leases (run id, token, known to have begun) of a worker in one round trip."""
-        calls = [Call((run_id, token, int(has_begun))) for run_id, token, has_begun in leases]
-        return [renewal(reply) for reply in self._scripts.many("renew", calls)]
+        """Renews the leases (run id, token, known to have begun) of a worker in one call."""
+        facts: list[str | int] = []
+        for run_id, token, has_begun in leases:
+            facts += (run_id, token, int(has_begun))
+        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
 
     def restore(self, work: Work, token: str) -> Renewal:
         """Writes a running run anew that the server has forgotten, where nobody else has begun."""

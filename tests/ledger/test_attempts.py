@@ -188,7 +188,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
 
     for step, scripts in (
         (lambda: begin(ledger, run_id(spec, 0)), 1),
-        (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 3), 3),
+        (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 50), 1),
         (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
     ):
         step()  # the first call may have to bring the script to the server
@@ -207,3 +207,14 @@ def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
     ledger.client.script_flush()
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     assert states(ledger, spec) == ["running", "waiting", "waiting"]
+
+
+def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledger) -> None:
+    spec = job(ledger, max_running=2)
+    ledger.admit(ticks(spec, 0, 1))
+    for second in (0, 1):
+        begin(ledger, run_id(spec, second), f"token-{second}")
+    ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "rules", "{")
+    broken, whole = ledger.renew([(run_id(spec, n), f"token-{n}", True) for n in (0, 1)])
+    assert broken.state is LeaseState.FAILED
+    assert whole.state is LeaseState.RENEWED

@@ -164,3 +164,15 @@ def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger:
     )
     assert Rescue("promoted", run_id(second, 0), second.name) in ledger.rescue()
     assert ledger.outbox() == [run_id(second, 0)]
+
+
+def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
+    broken, whole = (job(ledger, name) for name in ("broken", "whole"))
+    for spec in (broken, whole):
+        ledger.admit(ticks(spec, 0))
+        begin(ledger, run_id(spec, 0))
+        lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
+    kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
+    assert kinds == {"broken": "failed", "whole": "rescued"}
+    assert ledger.rescue() == []
