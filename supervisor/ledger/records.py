@@ -28,7 +28,7 @@ class JobRecord:
     """A loaded job and what has become of its ticks so far.
 
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
-    triggered, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates
+    triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates
     and ticks; an absent one is 0.
     """
 

@@ -16,16 +16,19 @@ from supervisor.spec import JobSpec
 class RunRequest:
     """A run that is asked for by hand or by code; None means "as the job has it".
 
+    nominal_at: the time that the run is for; now without it.
     key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
     """
 
     run_id: str | None = None
+    nominal_at: datetime | None = None
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     key: str | None = None
     overlap: OverlapPolicy | None = None
     max_wait: timedelta | None = None
+    max_waiting: int | None = None
     start_deadline: timedelta | None = None
     delay: timedelta = timedelta()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -35,6 +38,7 @@ class RunRequest:
         said = {
             "overlap": self.overlap,
             "max_wait": self.max_wait,
+            "max_waiting": self.max_waiting,
             "start_deadline": self.start_deadline,
         }
         changes = {key: value for key, value in said.items() if value is not None}

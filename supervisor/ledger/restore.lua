@@ -21,9 +21,9 @@ redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)
 redis.call('SADD', K.open(job), id)
 remember(job, id)
--- Its tick counts here, where it ends, and is not emitted again.
-count(job, 'ticks')
+count(job, 'restored')
 count(job, 'started')
+-- Its tick is not emitted again.
 if tonumber(nominal) > tonumber(hget(K.job(job), 'watermark') or 0) then
   redis.call('HSET', K.job(job), 'watermark', nominal)
 end

@@ -69,14 +69,14 @@ class Ledger(Readings):
 
         An id that the ledger knows already is a `duplicate`, and nothing is changed.
         """
-        run_id = request.run_id or manual_id(spec.name)
-        reply = self._scripts(
-            "admit",
-            *(run_id, spec.name, "", json.dumps(request.rules_for(spec))),
-            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-            *("manual", "", to_ms(request.delay)),
-        )
-        return admission(run_id, spec, reply)
+        return self.admit_requests(spec, [request])[0]
+
+    def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
+        """Several of them, in order, all in one round trip."""
+        run_ids = [request.run_id or manual_id(spec.name) for request in requests]
+        calls = [call_of(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+        replies = self._scripts.many("admit", calls)
+        return [admission(i, spec, reply) for i, reply in zip(run_ids, replies, strict=True)]
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
@@ -211,6 +211,17 @@ class Ledger(Readings):
         if ending == Ending.STALE:
             return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
         return Finished(Ending(ending), tuple(next_up))
+
+
+def call_of(spec: JobSpec, run_id: str, request: RunRequest) -> Call:
+    nominal = ms_of(request.nominal_at) if request.nominal_at else ""
+    return Call(
+        (
+            *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
+            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
+            *("manual", "", to_ms(request.delay)),
+        )
+    )
 
 
 def call_for(tick: Tick, leadership: Leadership | None) -> Call:

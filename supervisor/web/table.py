@@ -74,6 +74,9 @@ COUNTERS = (
     JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
     JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
     JobCounter("runs_triggered", "Runs asked for by hand.", "triggered"),
+    JobCounter(
+        "runs_restored", "Runs at work that a server without its data was told of anew.", "restored"
+    ),
     JobCounter("ticks", "Nominal times that were dealt with.", "ticks"),
     JobCounter(
         "ticks_missed",

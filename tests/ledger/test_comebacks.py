@@ -78,7 +78,8 @@ def test_a_living_run_that_the_server_forgot_is_written_anew(ledger: Ledger) -> 
     assert admission.blocked_by == run_id(spec, 0)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     counters = ledger.job(spec.name).counters
-    assert counters["ticks"] == counters["finished:succeeded"] + counters["skipped:overlap"] == 2
+    assert (counters["ticks"], counters["restored"]) == (1, 1)
+    assert counters["finished:succeeded"] + counters["skipped:overlap"] == 2
 
 
 def test_a_run_that_was_admitted_in_its_place_waits_for_the_living_one(ledger: Ledger) -> None:
