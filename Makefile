@@ -2,9 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MINUTES ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test check lock clean
+.PHONY: help setup up test chaos check lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -22,6 +23,10 @@ up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest
+
+chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff format --check .

@@ -1,0 +1,58 @@
+"""The app under fire: ordinary tasks that tell a witness, outside the product, what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+from celery import Celery
+
+from supervisor import current_run
+from supervisor.app import supervise
+
+app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])
+supervise(app, schedules="schedules")
+
+WITNESS = Path("witness.jsonl")
+
+
+@app.task
+def work(shortest: float, longest: float) -> None:
+    sign("start")
+    time.sleep(random.uniform(shortest, longest))
+    sign("end")
+
+
+@app.task
+def stumble(shortest: float, longest: float) -> None:
+    """Fails now and then, so that attempts are repeated while workers die."""
+    sign("start")
+    time.sleep(random.uniform(shortest, longest))
+    if random.random() < 0.3:
+        sign("fail")
+        raise RuntimeError("stumbled")
+    sign("end")
+
+
+def sign(event: str) -> None:
+    """One line in one write: appended whole, or, when a kill comes first, not at all."""
+    run = current_run()
+    assert run is not None, "only supervised runs are witnessed"
+    line = {
+        "event": event,
+        "job": run.job,
+        "run": run.run_id,
+        "attempt": run.attempt,
+        "pid": os.getpid(),
+        "group": os.getpgrp(),
+        # One clock for all processes, which no adjustment of the time of day moves.
+        "at": time.clock_gettime(time.CLOCK_MONOTONIC),
+    }
+    descriptor = os.open(WITNESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(descriptor)

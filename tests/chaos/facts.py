@@ -1,0 +1,41 @@
+"""All that is known of one job after the chaos, from the witness, the ledger and the chronicle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.books import Row
+from tests.chaos.chronicle import Window
+from tests.chaos.intervals import Interval
+from tests.chaos.jobs import ChaosJob
+from tests.chaos.witness import Execution
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """rows: from the books; counters: the ledger's. windows: of all faults.
+
+    chaos: from when all were ready until the jobs were paused. until: the last look.
+    """
+
+    job: ChaosJob
+    rows: Sequence[Row]
+    counters: Mapping[str, int]
+    executions: Sequence[Execution]
+    windows: Sequence[Window]
+    chaos: Interval
+    until: float
+
+    def counted(self, *kinds: str) -> int:
+        """``counted("finished")`` adds up all its outcomes."""
+        return sum(n for what, n in self.counters.items() if what.partition(":")[0] in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A promise that was not kept."""
+
+    kind: str
+    job: str
+    detail: str

@@ -1,0 +1,42 @@
+"""Which beat leads, by the ledger's word, and from when on one does again after a fault."""
+
+from __future__ import annotations
+
+import time
+
+from supervisor.ledger.leader import LEADER_TTL
+from supervisor.ledger.runs import Ledger
+from tests.chaos.chronicle import Chronicle, Kind
+from tests.chaos.member import Member
+
+#: A leader's lock runs out, a standby looks each second, its first tick takes a moment. What takes
+#: longer is no excuse any more.
+LONGEST_WITHOUT_LEADER = LEADER_TTL.total_seconds() + 3.0
+
+#: A tick that was under way when its beat was struck.
+LAST_BREATH_SECONDS = 0.2
+
+
+class Leadership:
+    """`epoch`: when the monotonic clock was 0, in seconds since 1970."""
+
+    def __init__(
+        self, ledger: Ledger, beats: list[Member], chronicle: Chronicle, epoch: float
+    ) -> None:
+        self._ledger = ledger
+        self._beats = beats
+        self._chronicle = chronicle
+        self._epoch = epoch
+        self.leader: Member | None = None
+
+    def look(self) -> None:
+        """Closes the windows of those faults of beats after which a beat has led again."""
+        beat = self._ledger.beat()
+        pid = (beat.leader or "").rpartition(":")[2]
+        self.leader = next((member for member in self._beats if str(member.pid) == pid), None)
+        signed = beat.last_tick_at.timestamp() - self._epoch if beat.last_tick_at else 0.0
+        for window in list(self._chronicle.open_windows):
+            led_again = signed > window.start + LAST_BREATH_SECONDS
+            too_long = time.monotonic() > window.start + LONGEST_WITHOUT_LEADER
+            if window.kind is Kind.NO_LEADER and (led_again or too_long):
+                self._chronicle.closed(window)

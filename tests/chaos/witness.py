@@ -1,0 +1,85 @@
+"""What the witness file says: who worked for what, from when to when."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.chronicle import Kind, Window
+from tests.chaos.intervals import Interval, without
+
+#: When a process that lived at a moment ended, if it did.
+Death = Callable[[int, float], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """One start of a task's body.
+
+    end: how it ended: end, fail, died, or open when it had not. at_work: its time from start to
+    end without the stretches in which its process was frozen.
+    """
+
+    job: str
+    run: str
+    attempt: int
+    pid: int
+    group: int
+    whole: Interval
+    end: str
+    at_work: tuple[Interval, ...]
+
+
+def executions(
+    path: Path, death: Death, windows: Sequence[Window], until: float
+) -> list[Execution]:
+    """All that the witness saw, by their start."""
+    by_pid: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in lines_of(path):
+        by_pid[line["pid"]].append(line)
+    found = [e for signs in by_pid.values() for e in of_one_process(signs, death, windows, until)]
+    return sorted(found, key=lambda execution: execution.whole)
+
+
+def of_one_process(
+    signs: Sequence[Mapping[str, Any]], death: Death, windows: Sequence[Window], until: float
+) -> Iterable[Execution]:
+    """A pool's process works for one run at a time: a start goes with the sign that follows."""
+    for start, following in zip(signs, [*signs[1:], None], strict=True):
+        if start["event"] != "start":
+            continue
+        if following and following["event"] != "start" and following["run"] == start["run"]:
+            end, ended_at = following["event"], following["at"]
+        else:
+            died_at = death(start["pid"], start["at"])
+            end, ended_at = ("open", until) if died_at is None else ("died", died_at)
+        whole = Interval(start["at"], ended_at)
+        frozen = [w.interval for w in windows if frozen_by(w, start["group"])]
+        yield Execution(
+            job=start["job"],
+            run=start["run"],
+            attempt=start["attempt"],
+            pid=start["pid"],
+            group=start["group"],
+            whole=whole,
+            end=end,
+            at_work=tuple(without(whole, frozen)),
+        )
+
+
+def at_work(path: Path) -> set[int]:
+    """The processes whose last word is a start."""
+    last = {line["pid"]: line["event"] for line in lines_of(path)}
+    return {pid for pid, event in last.items() if event == "start"}
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def frozen_by(window: Window, group: int) -> bool:
+    return window.kind is Kind.FROZEN and window.group == group

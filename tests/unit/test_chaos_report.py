@@ -1,0 +1,203 @@
+"""The judge of `make chaos` finds what it is there to find, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.run import RunState
+from supervisor.schedule_files import load
+from tests.chaos.books import Row
+from tests.chaos.chronicle import Chronicle, Kind, Window
+from tests.chaos.facts import Facts
+from tests.chaos.intervals import Interval, covered, without
+from tests.chaos.jobs import JOBS, ChaosJob, schedule_file
+from tests.chaos.judgement import judge
+from tests.chaos.overlaps import overlaps
+from tests.chaos.report import as_text, report
+from tests.chaos.witness import Execution, at_work, executions
+
+JOB = ChaosJob("job", "queue_one")
+
+FROZEN = Window(Kind.FROZEN, Interval(2.5, 9.0), group=1)
+AWAY = Window(Kind.REDIS, Interval(1.0, 1.5))
+
+
+def run(second: int) -> str:
+    return f"job@{second}"
+
+
+def row(second: int, state: RunState = RunState.SUCCEEDED, **more: Any) -> Row:
+    return Row(run(second), state, **{"first": second, "nominal": second, "due_at": second, **more})
+
+
+def execution(second: int, start: float, end: float, attempt: int = 1, **more: Any) -> Execution:
+    whole = Interval(start, end)
+    given = Execution("job", run(second), attempt, 1, attempt, whole, "end", (whole,))
+    return replace(given, **more)
+
+
+def work(*spans: tuple[float, float]) -> list[Execution]:
+    """One run after the other, each the first attempt of a tick of its own."""
+    return [execution(1 + n, start, end) for n, (start, end) in enumerate(spans)]
+
+
+#: Three ticks, three runs, no fault: nothing to find.
+QUIET = Facts(
+    job=JOB,
+    rows=[row(1, ended_at=2.0), row(2, ended_at=3.0), row(3, ended_at=4.0)],
+    counters={"ticks": 3, "finished:succeeded": 3},
+    executions=work((1.1, 1.9), (2.1, 2.9), (3.1, 3.9)),
+    windows=[],
+    chaos=Interval(0.0, 10.0),
+    until=10.0,
+)
+
+GAP_IN_BOOKS = [row(1, ended_at=2.0), row(3, ended_at=4.0)]
+TWO_FOR_ONE_SECOND = [*QUIET.rows, row(2, RunState.MISSED)]
+STARTED_AGAIN = [*QUIET.executions, execution(3, 4.5, 5.0, attempt=2)]
+SUCCEEDED_TWICE = [*QUIET.rows[:2], row(3, ended_at=4.0, outcomes=("succeeded", "succeeded"))]
+AT_ONCE = work((1.1, 2.5), (2.1, 2.9), (3.1, 3.9))
+LATE_LAST = work((1.1, 1.9), (2.1, 2.9), (9.1, 9.9))
+LATE_ROWS = [*QUIET.rows[:2], row(3, ended_at=10.0)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, []),
+        ({"rows": []}, ["tick unaccounted for"]),
+        ({"rows": GAP_IN_BOOKS}, ["tick unaccounted for"]),
+        ({"rows": TWO_FOR_ONE_SECOND}, ["tick unaccounted for"]),
+        ({"counters": {"ticks": 2, "finished:succeeded": 2}}, ["tick unaccounted for"]),
+        ({"counters": {"ticks": 3, "finished:succeeded": 2}}, ["tick unaccounted for"]),
+        ({"counters": {**QUIET.counters, "triggered": 1}}, ["tick unaccounted for"]),
+        ({"executions": QUIET.executions[:2]}, ["run lost"]),
+        ({"executions": STARTED_AGAIN}, ["run doubled"]),
+        ({"rows": SUCCEEDED_TWICE}, ["run doubled"]),
+        ({"executions": AT_ONCE}, ["overlap not counted", "overlap without"]),
+        (
+            {"executions": AT_ONCE, "counters": {**QUIET.counters, "overlaps": 1}},
+            ["overlap without"],
+        ),
+        ({"executions": AT_ONCE, "job": replace(JOB, at_once=2)}, []),
+        ({"executions": AT_ONCE, "windows": [AWAY]}, ["overlap not counted"]),
+        ({"executions": LATE_LAST, "rows": LATE_ROWS}, ["job stuck"]),
+        ({"executions": LATE_LAST, "rows": LATE_ROWS, "windows": [FROZEN]}, []),
+        ({"executions": LATE_LAST, "rows": LATE_ROWS, "windows": [AWAY]}, ["job stuck"]),
+        ({"executions": LATE_LAST, "rows": LATE_ROWS, "job": replace(JOB, overlap="skip")}, []),
+        ({"executions": LATE_LAST, "rows": LATE_ROWS, "chaos": Interval(0.0, 2.5)}, []),
+    ],
+)
+def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str]) -> None:
+    found = [finding.kind for finding in judge(replace(QUIET, **changes))]
+    assert len(found) == len(kinds)
+    assert all(kind.startswith(start) for kind, start in zip(found, kinds, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("state", "until", "job", "is_lost"),
+    [
+        (RunState.WAITING, 9.0, JOB, True),
+        (RunState.QUEUED, 9.0, JOB, True),
+        (RunState.WAITING, 4.0, JOB, False),
+        (RunState.EXPIRED, 4.0, JOB, True),
+        (RunState.LOST, 4.0, JOB, True),
+        (RunState.LOST, 4.0, replace(JOB, more={"on_crash": "fail"}), False),
+    ],
+)
+def test_a_run_that_nobody_brings_forward_is_lost(
+    state: RunState, until: float, job: ChaosJob, is_lost: bool
+) -> None:
+    last = row(3, state)
+    counters = {"ticks": 3, "finished:succeeded": 2, "skipped:overlap": int(not state.is_open)}
+    facts = replace(QUIET, rows=[*QUIET.rows[:2], last], counters=counters, until=until, job=job)
+    facts = replace(facts, executions=QUIET.executions[:2])
+    assert [finding.kind for finding in judge(facts)] == ["run lost"] * is_lost
+
+
+@pytest.mark.parametrize(
+    ("at_work_spans", "at_once", "seconds"),
+    [
+        ([[(1, 3)], [(2, 4)]], 1, {(0, 1): 1}),
+        ([[(1, 3)], [(3, 4)]], 1, {}),
+        ([[(1, 2), (5, 6)], [(3, 4)]], 1, {}),
+        ([[(1, 2), (5, 6)], [(3, 5.5)]], 1, {(0, 1): 0.5}),
+        ([[(1, 4)], [(2, 4)], [(3, 4)]], 1, {(0, 1): 1, (0, 2): 1, (1, 2): 1}),
+        ([[(1, 4)], [(2, 4)], [(3, 4)]], 2, {(0, 2): 1}),
+    ],
+)
+def test_overlaps_are_those_beyond_what_is_allowed(
+    at_work_spans: Sequence[Sequence[tuple[float, float]]],
+    at_once: int,
+    seconds: dict[tuple[int, int], float],
+) -> None:
+    seen = [
+        execution(n, spans[0][0], spans[-1][1], at_work=tuple(Interval(*span) for span in spans))
+        for n, spans in enumerate(at_work_spans)
+    ]
+    found = {
+        (seen.index(overlap.older), seen.index(overlap.newer)): overlap.seconds
+        for overlap in overlaps(seen, at_once, [])
+    }
+    assert found == seconds
+
+
+def test_a_freeze_excuses_only_those_who_were_frozen() -> None:
+    [frozen] = overlaps(work((1.1, 3.5), (3.0, 3.9)), 1, [FROZEN])
+    assert frozen.excuse == FROZEN
+    [stranger] = overlaps(work((1.1, 3.5), (3.0, 3.9)), 1, [replace(FROZEN, group=7)])
+    assert stranger.excuse is None
+
+
+def test_the_witness_knows_who_worked_until_when(tmp_path: Path) -> None:
+    def sign(event: str, second: int, pid: int, at: float) -> str:
+        fields = {"event": event, "job": "job", "run": run(second), "attempt": 1}
+        return json.dumps({**fields, "pid": pid, "group": 1, "at": at})
+
+    path = tmp_path / "witness.jsonl"
+    signs = [
+        sign("start", 1, pid=10, at=1.0),
+        sign("start", 2, pid=11, at=2.0),
+        sign("end", 2, pid=11, at=9.5),
+        sign("start", 3, pid=11, at=9.6),
+        sign("fail", 3, pid=11, at=9.8),
+        sign("start", 4, pid=12, at=9.9),
+    ]
+    path.write_text("\n".join(signs) + "\n")
+    seen = executions(path, lambda pid, _: 1.5 if pid == 10 else None, [FROZEN], until=10.0)
+    assert [(e.run, e.end, e.whole.end) for e in seen] == [
+        (run(1), "died", 1.5),
+        (run(2), "end", 9.5),
+        (run(3), "fail", 9.8),
+        (run(4), "open", 10.0),
+    ]
+    assert seen[1].at_work == (Interval(2.0, 2.5), Interval(9.0, 9.5))
+    assert at_work(path) == {10, 12}
+
+
+def test_intervals_are_cut_and_added_up() -> None:
+    holes = [Interval(0, 2), Interval(3, 4), Interval(9, 20)]
+    assert without(Interval(1, 10), holes) == [Interval(2, 3), Interval(4, 9)]
+    assert covered([Interval(1, 3), Interval(2, 4), Interval(6, 7)]) == 4
+
+
+def test_the_report_says_what_was_found() -> None:
+    chronicle = Chronicle()
+    chronicle.kills["kill -9 worker"] = 2
+    assert as_text(report(1, 3, [QUIET], chronicle)).endswith("every promise was kept")
+    made = report(1, 3, [replace(QUIET, rows=GAP_IN_BOOKS)], chronicle)
+    assert json.loads(json.dumps(made))["jobs"]["job"]["ticks"] == 3
+    text = as_text(made)
+    assert text.startswith("seed 1, 3 minutes, 2 kills\n")
+    assert "tick unaccounted for: job: no row for the seconds [2], 1 in all" in text
+
+
+def test_the_jobs_under_fire_are_valid(tmp_path: Path) -> None:
+    (tmp_path / "jobs.yaml").write_text(schedule_file())
+    assert set(load(tmp_path / "jobs.yaml").specs) == {job.name for job in JOBS}
