@@ -30,7 +30,7 @@ from supervisor.emission import emission
 from supervisor.entries import DueEntry, Entries
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.replies import Admission, Placement, ms_of
+from supervisor.ledger.replies import Admission, Placement, Rescue, ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
@@ -130,7 +130,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _rescue(self) -> None:
         for rescue in self._ledger.rescue(leadership=self._leader.leadership):
-            log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+            note_rescue(rescue)
 
     def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
         """Admits the ticks of the due jobs; gives when each of them is due next."""
@@ -174,7 +174,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         )
 
 
+def note_rescue(rescue: Rescue) -> None:
+    log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+
+
 def note(admission: Admission) -> None:
+    for rescue in admission.settled:
+        note_rescue(rescue)
     facts = {"job": admission.job, "run": admission.run_id}
     match admission.placement:
         case Placement.START:

@@ -191,7 +191,7 @@ class Heartbeat(threading.Thread):
             return
         reason = f"worker process {pid} died"
         try:
-            finished = self._ledger.finish(lease.run_id, lease.token, RunState.LOST, reason)
+            finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
         except Unavailable as error:
             # The lease stays here: asked again at the next beat.
             log.warning("dead child not reported", run=lease.run_id, error=str(error))

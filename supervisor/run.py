@@ -78,6 +78,7 @@ class Attempt:
 class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
+    `sends`: how often a message was sent for the attempt that has not begun, last at `sent_at`.
     `args` and `kwargs` are None where they are the job's own, `rules` the job's at admission, and
     `options` what a caller gave `apply_async` for the message.
 
@@ -101,6 +102,8 @@ class Run:
     overlapped_with: str | None = None
     due_at: datetime | None = None
     worker: str | None = None
+    sent_at: datetime | None = None
+    sends: int = 0
     ticks: int = 1
     first_nominal_at: datetime | None = None
     attempts: Sequence[Attempt] = ()

@@ -1,7 +1,10 @@
 """Runs whose message vanished between broker and worker: sent, not begun, not in their queue.
 
-A worker that was killed between taking a message and beginning its run leaves no other trace. A
-message published again in error is dropped as a duplicate.
+A worker that is killed between taking a message and beginning its run leaves no other trace. A
+queue that holds fewer messages than were sent for runs that have not begun has lost some, and those
+sent first are the likeliest. They are published again; a message that was there all the same is
+dropped as a duplicate. A run that is sent again and again waits longer each time: its worker may
+take more than one message at a time and keep them to itself.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ from datetime import datetime, timedelta
 
 from celery import Celery
 
-from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.run import Run
 from supervisor.spec import JobSpec
 
 #: A worker that is there begins a run sooner than this after it took the message.
-PATIENCE = timedelta(seconds=15)
-CHECK_INTERVAL = timedelta(seconds=5)
-RUNS_PER_CHECK = 200
+PATIENCE = timedelta(seconds=2)
+LONGEST_PATIENCE = timedelta(minutes=2)
+
+CHECK_INTERVAL = timedelta(seconds=1)
+RUNS_PER_CHECK = 1_000
 
 
 class Unbegun:
@@ -28,35 +33,36 @@ class Unbegun:
         self._next_check: datetime | None = None
 
     def vanished(self, now: datetime) -> list[str]:
-        """Ids of the runs to be published again; asks the broker at most every 5 seconds."""
+        """Ids of the runs to be published again; asks the broker at most once a second."""
         if self._next_check and now < self._next_check:
             return []
         self._next_check = now + CHECK_INTERVAL
-        run_ids = self._ledger.client.zrangebyscore(
-            self._ledger.keys.sent, "-inf", ms_of(now - PATIENCE), 0, RUNS_PER_CHECK
-        )
-        runs = self._ledger.runs(run_ids)
-        specs = self._ledger.some_specs({run.job for run in runs})
-        by_queue = defaultdict(list)
-        for run in runs:
-            if run.job in specs:
-                by_queue[self._queue_of(specs[run.job])].append(run.id)
-        if not by_queue:
+        sent = self._ledger.sent_unbegun(RUNS_PER_CHECK)
+        if not any(is_overdue(run, now) for run in sent):
             return []
+        specs = self._ledger.some_specs({run.job for run in sent})
+        by_queue: dict[str, list[Run]] = defaultdict(list)
+        for run in sent:
+            if run.job in specs:
+                by_queue[self._queue_of(run, specs[run.job])].append(run)
         with self._app.connection_for_write() as connection:
             channel = connection.default_channel
             return [
-                run_id
-                for queue, waiting in by_queue.items()
-                if not message_count(channel, queue)
-                for run_id in waiting
+                run.id
+                for queue, runs in by_queue.items()
+                for run in runs[: max(0, len(runs) - message_count(channel, queue))]
+                if is_overdue(run, now)
             ]
 
-    def _queue_of(self, spec: JobSpec) -> str:
+    def _queue_of(self, run: Run, spec: JobSpec) -> str:
         own = getattr(self._app.tasks.get(spec.task), "queue", None)
-        if spec.routed_queue or own:
-            return str(spec.routed_queue or own)
-        return str(self._app.amqp.router.route({}, spec.task)["queue"].name)
+        named = run.options.get("queue") or spec.routed_queue or own
+        return str(named or self._app.amqp.router.route({}, spec.task)["queue"].name)
+
+
+def is_overdue(run: Run, now: datetime) -> bool:
+    patience = min(PATIENCE * 2 ** min(run.sends - 1, 10), LONGEST_PATIENCE)
+    return run.sent_at is not None and now - run.sent_at > patience
 
 
 def message_count(channel, queue: str) -> int:  # type: ignore[no-untyped-def]

@@ -4,7 +4,8 @@
 -- ARGV  run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
 --       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), token of the leading
 --       beat (or ''), ms from now in which the run is not to start (or 0)
--- gives {verdict, reason, blocking run}; verdict: start wait requeue replace skip delay, or
+-- gives {verdict, reason, blocking run, and for each silent run that stood in the way what became of
+--       it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
 --       excluded    the job is paused; the tick is passed over
@@ -53,4 +54,6 @@ if delay > 0 then
   redis.call('ZADD', K.delayed(), now + delay, id)
   return { 'delay', '', '' }
 end
-return { place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until }, now) }
+local run = { id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until }
+local decision, reason, blocker = place(run, now)
+return { decision, reason, blocker, unpack(settled) }

@@ -52,7 +52,7 @@ write_interval(run)
 
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
   'attempt', run.attempt, 'worker', worker, 'reason', '')
-redis.call('HDEL', K.run(id), 'parked')
+redis.call('HDEL', K.run(id), 'parked', 'sends')
 redis.call('ZREM', K.outbox(), id)
 redis.call('ZREM', K.sent(), id)
 redis.call('ZADD', K.leases(), now + ttl, id)

@@ -1,6 +1,7 @@
 -- The end of an attempt: the lock is given back and the next waiting run promoted.
 --
--- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry), reason,
+-- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
+--       told by another than the attempt itself, who cannot say since when), reason,
 --       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or '')
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost and queued again): followed by the runs to publish
@@ -14,12 +15,15 @@ local run = load_run(id)
 if not run then return { 'stale' } end
 
 local was_lost = hget(K.run(id), 'lost:' .. token)
+local tells_of_itself = outcome ~= 'dead'
+if outcome == 'dead' then outcome = 'lost' end
 if run.state ~= 'running' or run.token ~= token then
   if not was_lost then return { run.last_token == token and 'already' or 'stale' } end
-  if outcome == 'lost' then return { 'stale' } end
-  if run.state ~= 'queued' or run.last_token ~= token then
+  if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
-    return { 'stale', measure_overlap(run, token) }
+    local other = tells_of_itself and measure_overlap(run, token) or nil
+    redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is at work any more
+    return { 'stale', other }
   end
   -- Given up for dead while it could not report, to be run again, not begun: its own word counts.
   take_back_attempt(run, token)

@@ -92,6 +92,10 @@ class Readings:
             ]
         return found
 
+    def sent_unbegun(self, limit: int) -> list[Run]:
+        """Runs that were published and have not begun, those sent first first."""
+        return self.runs(self.client.zrange(self.keys.sent, 0, limit - 1))
+
     def history(self, job: str, limit: int = 50) -> list[Run]:
         """The job's runs, newest first."""
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))

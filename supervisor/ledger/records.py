@@ -28,8 +28,8 @@ class JobRecord:
     """A loaded job and what has become of its ticks so far.
 
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
-    triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost, duplicates
-    and ticks; an absent one is 0.
+    triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
+    duplicates and ticks; an absent one is 0.
     """
 
     spec: JobSpec
@@ -86,6 +86,8 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         overlapped_with=fields.get("overlapped_with") or None,
         due_at=to_instant(fields.get("due")),
         worker=fields.get("worker") or None,
+        sent_at=to_instant(fields.get("sent")),
+        sends=int(fields.get("sends", 0)),
         ticks=int(fields.get("ticks", 1)),
         first_nominal_at=to_instant(fields.get("first_nominal")),
         attempts=tuple(attempts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -22,12 +23,25 @@ class Placement(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Rescue:
+    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped,
+    promoted or failed."""
+
+    kind: str
+    run_id: str
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
+    """`settled`: silent runs that stood in the way, and what became of them."""
+
     run_id: str
     job: str
     placement: Placement
     reason: str | None = None
     blocked_by: str | None = None
+    settled: tuple[Rescue, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +118,6 @@ class Finished:
     overlapped_with: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rescue:
-    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped,
-    promoted or failed."""
-
-    kind: str
-    run_id: str
-    job: str
-
-
 class Cancellation(StrEnum):
     """`stopping`: the run is at work and has been asked to end."""
 
@@ -132,3 +136,20 @@ def instant(ms: str | int | float) -> datetime:
 
 def ms_of(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
+
+
+def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
+    placement, reason, blocked_by, *settled = reply
+    return Admission(
+        *(run_id, job, Placement(placement), reason or None, blocked_by or None),
+        settled=rescues(settled),
+    )
+
+
+def rescues(flat: Sequence[str]) -> tuple[Rescue, ...]:
+    return tuple(Rescue(*facts) for facts in zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+
+
+def renewal(reply: Sequence[str]) -> Renewal:
+    state, detail = reply
+    return Renewal(LeaseState(state), detail or None)

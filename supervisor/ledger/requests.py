@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.durations import to_ms
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.scripts import Call
 from supervisor.lock_keys import checked_key
 from supervisor.overlap import OverlapPolicy
 from supervisor.spec import JobSpec
@@ -59,3 +63,19 @@ class Work:
     nominal_at: datetime
     rules: Mapping[str, Any]
     worker: str
+
+
+def request_call(spec: JobSpec, run_id: str, request: RunRequest) -> Call:
+    nominal = ms_of(request.nominal_at) if request.nominal_at else ""
+    return Call(
+        (
+            *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
+            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
+            *("manual", "", to_ms(request.delay)),
+        )
+    )
+
+
+def text(value: Any) -> str:
+    """JSON for the scripts; '' stands for "as the job has it"."""
+    return "" if value is None else json.dumps(value)

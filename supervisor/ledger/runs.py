@@ -21,18 +21,19 @@ from supervisor.ledger.replies import (
     Ending,
     Finished,
     Grant,
-    LeaseState,
-    Placement,
     Refusal,
     Refused,
     Renewal,
     Rescue,
+    admission,
     instant,
     ms_of,
+    renewal,
+    rescues,
 )
-from supervisor.ledger.requests import RunRequest, Work
+from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
-from supervisor.ledger.ticks import Leadership, PassedOver, Tick
+from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
 from supervisor.spec import JobSpec
@@ -57,8 +58,8 @@ class Ledger(Readings):
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order, all in one round trip."""
         ticks = list(ticks)
-        replies = self._scripts.many("admit", [call_for(tick, leadership) for tick in ticks])
-        return [admission(t.run_id, t.spec, r) for t, r in zip(ticks, replies, strict=True)]
+        replies = self._scripts.many("admit", [tick_call(tick, leadership) for tick in ticks])
+        return [admission(t.run_id, t.spec.name, r) for t, r in zip(ticks, replies, strict=True)]
 
     def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
         """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
@@ -74,9 +75,9 @@ class Ledger(Readings):
     def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
         """Several of them, in order, all in one round trip."""
         run_ids = [request.run_id or manual_id(spec.name) for request in requests]
-        calls = [call_of(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+        calls = [request_call(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
         replies = self._scripts.many("admit", calls)
-        return [admission(i, spec, reply) for i, reply in zip(run_ids, replies, strict=True)]
+        return [admission(i, spec.name, reply) for i, reply in zip(run_ids, replies, strict=True)]
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
@@ -129,8 +130,12 @@ class Ledger(Readings):
         )
 
     def finish(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> Finished:
-        """Ends an attempt; `outcome` lost lets the job's `on_crash` decide."""
+        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide."""
         return self._finish(run_id, token, outcome.value, reason, timedelta())
+
+    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
+        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
+        return self._finish(run_id, token, "dead", reason, timedelta())
 
     def retry(
         self,
@@ -155,7 +160,7 @@ class Ledger(Readings):
         """Ends a run that is not at work; asks one that is to end within its `stop_grace`."""
         return Cancellation(self._scripts("cancel", run_id, reason[:REASON_LENGTH])[0])
 
-    def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> list[Rescue]:
+    def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
         flat = self._scripts(
             "rescue",
@@ -163,7 +168,7 @@ class Ledger(Readings):
             leadership.token if leadership else "",
             keys=(leadership.key,) if leadership else (),
         )
-        return [Rescue(*facts) for facts in zip(flat[::3], flat[1::3], flat[2::3], strict=True)]
+        return rescues(flat)
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""
@@ -211,46 +216,3 @@ class Ledger(Readings):
         if ending == Ending.STALE:
             return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
         return Finished(Ending(ending), tuple(next_up))
-
-
-def call_of(spec: JobSpec, run_id: str, request: RunRequest) -> Call:
-    nominal = ms_of(request.nominal_at) if request.nominal_at else ""
-    return Call(
-        (
-            *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
-            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-            *("manual", "", to_ms(request.delay)),
-        )
-    )
-
-
-def call_for(tick: Tick, leadership: Leadership | None) -> Call:
-    rules = json.dumps(tick.spec.rules())
-    token = leadership.token if leadership else ""
-    return Call(
-        (
-            *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), rules),
-            "",
-            "",
-            "",
-            "tick",
-            token,
-            0,
-        ),
-        (leadership.key,) if leadership else (),
-    )
-
-
-def text(value: Any) -> str:
-    """JSON for the scripts; '' stands for "as the job has it"."""
-    return "" if value is None else json.dumps(value)
-
-
-def admission(run_id: str, spec: JobSpec, reply: Sequence[str]) -> Admission:
-    placement, reason, blocked_by = reply
-    return Admission(run_id, spec.name, Placement(placement), reason or None, blocked_by or None)
-
-
-def renewal(reply: Sequence[str]) -> Renewal:
-    state, detail = reply
-    return Renewal(LeaseState(state), detail or None)

@@ -8,6 +8,8 @@ for _, id in ipairs(ARGV) do
   redis.call('ZREM', K.outbox(), id)
   if hget(K.run(id), 'state') == 'queued' then
     redis.call('ZADD', K.sent(), now, id)
+    redis.call('HSET', K.run(id), 'sent', now)
+    redis.call('HINCRBY', K.run(id), 'sends', 1)
     queued = queued + 1
   end
 end

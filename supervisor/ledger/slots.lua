@@ -3,6 +3,9 @@
 
 local settle_silent  -- in attempts.lua
 
+-- What was settled on the way of another call: {kind, run id, job, ...}.
+local settled = {}
+
 local function slot_key(lock, slot)
   return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
 end
@@ -39,7 +42,8 @@ end
 local function living_holders(lock)
   for slot, id in pairs(holders(lock)) do
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
-      settle_silent(id, now)
+      local job, kind = hget(K.run(id), 'job') or '', settle_silent(id, now)
+      for _, fact in ipairs(kind and { kind, id, job } or {}) do settled[#settled + 1] = fact end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
     end
   end

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.scripts import Call
 from supervisor.run import RunState, tick_id
 from supervisor.spec import JobSpec
 
@@ -39,3 +42,20 @@ class Leadership:
 
     key: str
     token: str
+
+
+def tick_call(tick: Tick, leadership: Leadership | None) -> Call:
+    rules = json.dumps(tick.spec.rules())
+    token = leadership.token if leadership else ""
+    return Call(
+        (
+            *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), rules),
+            "",
+            "",
+            "",
+            "tick",
+            token,
+            0,
+        ),
+        (leadership.key,) if leadership else (),
+    )

@@ -54,6 +54,8 @@ JOBS = (
     ChaosJob("skip", "skip"),
     ChaosJob("queue_one", "queue_one"),
     ChaosJob("queue_all", "queue_all", longest=1.2),
+    ChaosJob("replace", "replace", more={"stop_grace": "1s"}),
+    ChaosJob("allow", "allow", at_once=2, more={"max_running": 2}),
     ChaosJob("requeue", "requeue", more={"requeue_delay": "1s"}),
     ChaosJob("serial", "queue_one", more={"serial": True}),
     ChaosJob("retries", "skip", task="stumble", more={"max_retries": 2, "retry_backoff": "1s"}),

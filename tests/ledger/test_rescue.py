@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from supervisor.ledger.replies import Ending, LeaseState, Refused, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
+from tests.waiting import wait_until
 
 
 def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
@@ -21,7 +24,7 @@ def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
 
 def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) -> None:
     spec = lost(ledger)
-    assert ledger.rescue() == [Rescue("rescued", run_id(spec, 0), spec.name)]
+    assert ledger.rescue() == (Rescue("rescued", run_id(spec, 0), spec.name),)
     assert ledger.outbox() == [run_id(spec, 0)]
     assert begin(ledger, run_id(spec, 0), "second").attempt == 2
     run = ledger.run(run_id(spec, 0))
@@ -35,10 +38,10 @@ def test_on_crash_fail_loses_the_run_and_promotes_the_next(ledger: Ledger) -> No
     begin(ledger, run_id(spec, 0))
     lease_runs_out(ledger, spec, run_id(spec, 0))
     events = ledger.rescue()
-    assert events == [
+    assert events == (
         Rescue("lost", run_id(spec, 0), spec.name),
         Rescue("promoted", run_id(spec, 1), spec.name),
-    ]
+    )
     assert states(ledger, spec) == ["lost", "queued"]
     assert ledger.job(spec.name).counters["finished:lost"] == 1
 
@@ -175,4 +178,40 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
     ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
     kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
     assert kinds == {"broken": "failed", "whole": "rescued"}
-    assert ledger.rescue() == []
+    assert ledger.rescue() == ()
+
+
+def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    [admission] = ledger.admit(ticks(spec, 1))
+    assert admission.settled == (Rescue("rescued", run_id(spec, 0), spec.name),)
+
+
+def test_an_overlap_is_measured_against_all_who_came_after_and_ends_with_the_late_run(
+    ledger: Ledger,
+) -> None:
+    spec = lost(ledger, on_crash="fail", overlap="queue_all")
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1, 2))
+    for second in (1, 2):
+        begin(ledger, run_id(spec, second), f"successor-{second}")
+        until = ledger.now() + timedelta(milliseconds=20)
+        wait_until(lambda until=until: ledger.now() > until)  # type: ignore[misc]
+        ledger.finish(run_id(spec, second), f"successor-{second}", RunState.SUCCEEDED)
+    late = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert late.overlapped_with == run_id(spec, 1)
+    counters = ledger.job(spec.name).counters
+    assert 40 <= counters["overlap_ms"] < 200
+    # Nothing of it is at work any more, whatever its worker's heartbeat asks for.
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.ENDED
+    assert ledger.job(spec.name).counters == counters
+
+
+def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Ledger) -> None:
+    spec = lost(ledger, on_crash="fail")
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    assert ledger.report_dead(run_id(spec, 0), "token", "died").ending is Ending.STALE
+    counters = ledger.job(spec.name).counters
+    assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
