@@ -65,14 +65,27 @@ class Project:
         self, *options: str, queues: str = "celery", processes: int = 2
     ) -> subprocess.Popen[bytes]:
         """Returns once the worker consumes its queues."""
+        started = self.hire(*options, queues=queues, processes=processes)
+        wait_until(lambda: self.is_ready(started), 30)
+        return started
+
+    def hire(
+        self, *options: str, queues: str = "celery", processes: int = 2
+    ) -> subprocess.Popen[bytes]:
+        """A worker that may still be on its way."""
         name = f"worker{len(self.processes)}"
-        started = self._start(
+        return self._start(
             name,
             *("worker", "-l", "info", "-n", f"{name}@%h", "-Q", queues, "-c", str(processes)),
             *options,
         )
-        wait_until(lambda: f"{name}@" in self.log(name) and "ready." in self.log(name), 30)
-        return started
+
+    def is_ready(self, worker: subprocess.Popen[bytes]) -> bool:
+        log = self.log_of(worker)
+        return f"worker{self.processes.index(worker)}@" in log and "ready." in log
+
+    def log_of(self, worker: subprocess.Popen[bytes]) -> str:
+        return self.log(f"worker{self.processes.index(worker)}")
 
     def code(self, text: str) -> Any:
         """What the team's own code, which has imported the app, prints as JSON."""
@@ -93,6 +106,9 @@ class Project:
 
     def logs(self) -> str:
         return "".join(path.read_text() for path in sorted(self.directory.glob("*.log")))
+
+    def events_of(self, worker: subprocess.Popen[bytes], event: str) -> list[dict[str, object]]:
+        return self.events(f"worker{self.processes.index(worker)}", event)
 
     def events(self, name: str, event: str) -> list[dict[str, object]]:
         """The log lines of one process with this event word."""

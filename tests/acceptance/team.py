@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from celery import Celery
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Reject
 
 from supervisor import current_run
 from supervisor.app import supervise
@@ -93,8 +93,30 @@ def leave(self, how):
         raise MemoryError
     if how == "ignore":
         raise Ignore
+    if how == "reject":
+        raise Reject("not mine", requeue=True)
     if how == "kill":
         os.kill(os.getpid(), 9)
+
+
+@app.task(bind=True)
+def hang(self, attempts=1):
+    """Works until it is ended, so many times."""
+    sign("start", self)
+    if current_run().attempt <= attempts:
+        time.sleep(60)
+    sign("end", self)
+
+
+@app.task(bind=True)
+def cling(self):
+    """Does not end when it is told to."""
+    sign("start", self)
+    while True:
+        try:
+            time.sleep(60)
+        except SystemExit:
+            sign("told", self)
 
 
 class Custom(app.Task.__mro__[2]):  # Celery's own Task: a base that knows nothing of the guard

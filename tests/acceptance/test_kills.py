@@ -1,0 +1,145 @@
+"""What is killed or frozen without a word: who gives the lock back, when, and what comes again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from signal import SIGCONT, SIGKILL, SIGSTOP
+
+import pytest
+from celery import Celery
+
+from supervisor.embedded import EmbeddedServer
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 1s, overlap: queue_one}
+jobs:
+  work: {task: team.work, every: 24h}
+  hang: {task: team.hang, every: 24h}
+  gives-up: {task: team.work, every: 24h, on_crash: fail}
+  kills-itself: {task: team.leave, every: 24h, args: [kill], max_crashes: 3}
+  clings: {task: team.cling, every: 24h, time_limit: 1s}
+  revoked: {task: team.cling, every: 24h}
+  freezes: {task: team.hang, every: 24h, time_limit: 3s}
+"""
+
+#: The lease of the jobs here, and the time between two ticks of beat.
+LEASE_TTL, TICK = 1.0, 1.0
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with crew_of(tmp_path_factory.mktemp("kills"), database(server.url, 13), JOBS) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def test_a_killed_child_gives_the_lock_to_the_run_that_waits_within_a_second(crew: Crew) -> None:
+    killed, waiting = crew.trigger("gives-up", 60), crew.trigger("gives-up", 0)
+    child = crew.start_of(killed).pid
+    assert crew.project.ledger.run(waiting.id).state == "waiting"
+    killed_at = time.time()
+    os.kill(child, SIGKILL)
+    # A second to give the lock back, and another to bring the next run to a child.
+    assert crew.start_of(waiting).at - killed_at < 2
+    finished_at = crew.project.run_when(killed.id, "lost").finished_at
+    assert finished_at is not None
+    assert finished_at.timestamp() - killed_at < 1
+
+
+def test_a_run_that_must_not_run_again_is_lost_at_once_and_its_lock_is_free(crew: Crew) -> None:
+    run = crew.trigger("gives-up", 60)
+    child = crew.start_of(run).pid
+    os.kill(child, SIGKILL)
+    lost = crew.project.run_when(run.id, "lost", 2)
+    assert lost.reason == f"worker process {child} died"
+    assert crew.lock_is_free("gives-up")
+    assert crew.outcomes(run) == ["lost"]
+    assert len(crew.starts(run)) == 1
+
+
+def test_a_run_that_kills_its_worker_each_time_is_given_up_after_max_crashes(crew: Crew) -> None:
+    run = crew.trigger("kills-itself")
+    crew.project.run_when(run.id, "lost")
+    assert crew.outcomes(run) == ["lost", "lost", "lost"]
+    assert [sign.attempt for sign in crew.starts(run)] == [1, 2, 3]
+    assert crew.lock_is_free("kills-itself")
+    assert crew.count("kills-itself", "rescued") == 2
+
+
+def test_a_hard_limit_kills_a_child_that_clings_and_gives_its_lock_back(crew: Crew) -> None:
+    run = crew.trigger("clings")
+    crew.project.run_when(run.id, "timed_out", 5)
+    assert crew.outcomes(run) == ["timed_out"]
+    assert crew.lock_is_free("clings")
+
+
+def test_a_revoke_that_kills_the_child_cancels_its_run_and_gives_its_lock_back(crew: Crew) -> None:
+    run = crew.trigger("revoked")
+    crew.start_of(run)
+    Celery(broker=crew.project.url).control.revoke(run.id, terminate=True, signal="SIGKILL")
+    crew.project.run_when(run.id, "cancelled", 5)
+    assert crew.outcomes(run) == ["cancelled"]
+    assert crew.lock_is_free("revoked")
+
+
+def test_a_killed_worker_gives_the_lock_back_within_its_lease_and_a_tick(crew: Crew) -> None:
+    run = crew.trigger("hang")
+    crew.start_of(run)
+    killed_at = time.time()
+    crew.worker_of(run).kill()
+    assert crew.start_of(run, 2).at - killed_at < LEASE_TTL + TICK + 1
+    crew.project.run_when(run.id, "succeeded")
+    assert crew.outcomes(run) == ["lost", "succeeded"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of the killed")
+def test_no_child_of_a_killed_worker_works_on_beside_its_successor(crew: Crew) -> None:
+    # Left alone, the first body would end before its successor does.
+    run = crew.trigger("work", 1.5)
+    orphan = crew.start_of(run).pid
+    crew.worker_of(run).kill()
+    crew.project.run_when(run.id, "succeeded")
+    assert orphan not in [sign.pid for sign in crew.ends(run)]
+    assert len(crew.ends(run)) == 1
+    assert crew.count("work", "overlaps") == 0
+
+
+def test_a_worker_that_wakes_up_too_late_is_refused_and_the_overlap_counted_once(
+    crew: Crew,
+) -> None:
+    run = crew.trigger("work", 1.5)
+    child = crew.start_of(run).pid
+    worker = crew.worker_of(run).pid
+    overlaps = crew.count("work", "overlaps")
+    for pid in (worker, child):
+        os.kill(pid, SIGSTOP)
+    again = crew.start_of(run, 2)
+    for pid in (child, worker):
+        os.kill(pid, SIGCONT)
+    wait_until(lambda: len(crew.ends(run)) == 2)
+    crew.project.run_when(run.id, "succeeded")
+    assert crew.outcomes(run) == ["lost", "succeeded"]
+    assert again.fencing_token > crew.starts(run)[0].fencing_token
+    assert crew.count("work", "overlaps") == overlaps + 1
+    assert crew.count("work", "overlap_ms") > 0
+
+
+def test_a_frozen_child_keeps_its_lock_until_its_time_limit(crew: Crew) -> None:
+    run = crew.trigger("freezes")
+    os.kill(crew.start_of(run).pid, SIGSTOP)
+    done = crew.project.run_when(run.id, "timed_out")
+    assert done.started_at is not None
+    assert done.finished_at is not None
+    assert (done.finished_at - done.started_at).total_seconds() > 2 * LEASE_TTL
+    assert crew.outcomes(run) == ["timed_out"]
+    assert len(crew.starts(run)) == 1
+    assert crew.lock_is_free("freezes")

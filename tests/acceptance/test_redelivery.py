@@ -1,0 +1,133 @@
+"""A message that the broker delivers more than once, or that is sent twice: its run works once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from signal import SIGCONT, SIGSTOP
+
+import pytest
+import redis
+
+from supervisor.embedded import EmbeddedServer
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.ticks import Tick
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 1s}
+jobs:
+  work: {task: team.work, every: 24h}
+  hang: {task: team.hang, every: 24h}
+  rejects: {task: team.leave, every: 24h, args: [reject]}
+  cut: {task: team.work, every: 24h}
+  cut-and-killed: {task: team.hang, every: 24h}
+"""
+
+#: Messages are acknowledged at the end, and come again after two seconds.
+LATE = """
+app.conf.task_acks_late = True
+app.conf.task_reject_on_worker_lost = True
+app.conf.broker_transport_options = {
+    "visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    url = database(server.url, 12)
+    with crew_of(tmp_path_factory.mktemp("late"), url, JOBS, settings=LATE, processes=4) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def cut_connections(url: str) -> None:
+    """All of them on this database: the broker's, the ledger's, beat's."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        own, number = client.client_id(), url.rpartition("/")[2]
+        for connection in client.client_list():
+            if connection["db"] == number and connection["id"] != str(own):
+                client.client_kill_filter(_id=connection["id"])
+
+
+def test_a_run_that_outlasts_the_visibility_timeout_works_once(crew: Crew) -> None:
+    run = crew.trigger("work", 4)
+    crew.project.run_when(run.id, "succeeded")
+    assert crew.count("work", "duplicates") >= 1
+    assert crew.outcomes(run) == ["succeeded"]
+    assert len(crew.starts(run)) == len(crew.ends(run)) == 1
+
+
+def test_a_run_that_rejects_its_message_ends_and_the_message_does_not_go_round(crew: Crew) -> None:
+    run = crew.project.run_when(crew.trigger("rejects").id, "succeeded")
+    assert run.reason == "rejected"
+    wait_until(lambda: crew.count("rejects", "duplicates") == 1)
+    ledger = crew.project.ledger
+    wait_until(lambda: not ledger.client.llen("celery") and not ledger.client.exists("unacked"))
+    assert len(crew.starts(run)) == 1
+
+
+def test_a_run_whose_broker_connection_is_cut_goes_on_and_its_copy_is_dropped(crew: Crew) -> None:
+    run = crew.trigger("cut", 1.5)
+    crew.start_of(run)
+    cut_connections(crew.project.url)
+    crew.project.run_when(run.id, "succeeded")
+    wait_until(lambda: crew.count("cut", "duplicates"))
+    assert crew.outcomes(run) == ["succeeded"]
+    assert len(crew.starts(run)) == len(crew.ends(run)) == 1
+
+
+def test_a_run_whose_copy_was_dropped_comes_again_when_its_child_is_killed(crew: Crew) -> None:
+    run = crew.trigger("cut-and-killed")
+    child = crew.start_of(run).pid
+    cut_connections(crew.project.url)
+    wait_until(lambda: crew.count("cut-and-killed", "duplicates"))
+    os.kill(child, 9)
+    crew.project.run_when(run.id, "succeeded", 5)
+    assert crew.outcomes(run) == ["lost", "succeeded"]
+    assert len(crew.starts(run)) == 2
+
+
+@pytest.mark.parametrize("victim", ["child", "worker"])
+def test_a_killed_process_leaves_a_message_and_one_further_attempt(crew: Crew, victim: str) -> None:
+    run = crew.trigger("hang")
+    child = crew.start_of(run).pid
+    worker = crew.worker_of(run)
+    duplicates = crew.count("hang", "duplicates")
+    os.kill(child if victim == "child" else worker.pid, 9)
+    crew.project.run_when(run.id, "succeeded")
+    # The message that was not acknowledged comes to another child, and starts nothing.
+    wait_until(lambda: crew.count("hang", "duplicates") > duplicates)
+    assert crew.outcomes(run) == ["lost", "succeeded"]
+    assert len(crew.starts(run)) == 2
+    assert len(crew.ends(run)) == 1
+
+
+def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 24h}}")
+    first = project.beat()
+    ledger = project.ledger
+    wait_until(lambda: "steady" in ledger.specs(), 20)
+    tick = Tick(ledger.spec("steady"), ledger.now())
+    ledger.admit([tick])
+    wait_until(lambda: ledger.client.zcard(ledger.keys.sent))
+    # A beat that falls asleep between sending the message and writing that down.
+    first.send_signal(SIGSTOP)
+    ledger.client.zrem(ledger.keys.sent, tick.run_id)
+    ledger.client.zadd(ledger.keys.outbox, {tick.run_id: ms_of(ledger.now())})
+    ledger.client.delete("redbeat::lock")
+    project.beat()
+    wait_until(lambda: ledger.client.llen("celery") == 2)
+    first.send_signal(SIGCONT)
+    project.worker()
+    wait_until(lambda: ledger.job("steady").counters.get("duplicates") == 1)
+    project.run_when(tick.run_id, "succeeded")
+    assert len(project.starts("steady")) == 1
+    assert ledger.job("steady").counters["ticks"] == 1

@@ -1,0 +1,104 @@
+"""A worker that is told to stop: its runs end there, or come again elsewhere, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from signal import SIGINT, SIGQUIT, SIGTERM, Signals
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 1s}
+jobs:
+  work: {task: team.work, every: 24h}
+  hang: {task: team.hang, every: 24h}
+  soft-work: {task: team.work, every: 24h, queue: soft}
+  soft-hang: {task: team.hang, every: 24h, queue: soft}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    url = database(server.url, 14)
+    settings = "app.conf.worker_soft_shutdown_timeout = float(os.environ.get('SOFT', '0'))\n"
+    with crew_of(tmp_path_factory.mktemp("stops"), url, JOBS, settings=settings) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def test_a_warm_shutdown_lets_a_run_end_however_often_it_is_asked_for(
+    crew: Crew,
+) -> None:
+    run = crew.trigger("work", 2.2)
+    crew.start_of(run)
+    crew.tell(crew.worker_of(run), SIGTERM, SIGTERM)
+    crew.project.run_when(run.id, "succeeded")
+    assert crew.outcomes(run) == ["succeeded"]
+    assert len(crew.starts(run)) == len(crew.ends(run)) == 1
+    assert crew.lock_is_free("work")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param((SIGQUIT,), id="cold"),
+        pytest.param((SIGTERM, SIGQUIT), id="cold-after-warm"),
+        pytest.param((SIGINT, SIGINT), id="ctrl-c-twice"),
+    ],
+)
+def test_a_run_that_a_cold_shutdown_ended_comes_again_once(
+    crew: Crew, numbers: tuple[Signals, ...]
+) -> None:
+    run = crew.trigger("hang")
+    crew.start_of(run)
+    crew.tell(crew.worker_of(run), *numbers)
+    lost, again = crew.project.run_when(run.id, "succeeded").attempts
+    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was told to stop")
+    assert again.outcome == "succeeded"
+    assert len(crew.starts(run)) == 2
+    assert len(crew.ends(run)) == 1
+    assert crew.lock_is_free("hang")
+
+
+def test_a_run_comes_again_once_when_every_process_of_its_worker_is_told_to_stop(
+    crew: Crew,
+) -> None:
+    """As systemd does, unless it is told otherwise."""
+    run = crew.trigger("hang")
+    child = crew.start_of(run).pid
+    crew.tell(crew.worker_of(run), SIGTERM)
+    os.kill(child, SIGTERM)
+    crew.project.run_when(run.id, "succeeded")
+    assert crew.outcomes(run) == ["lost", "succeeded"]
+    assert len(crew.starts(run)) == 2
+
+
+def test_a_soft_shutdown_lets_end_what_ends_in_time_and_the_rest_comes_again_once(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose SIGTERM is remapped to SIGQUIT."""
+    with monkeypatch.context() as patched:
+        patched.setenv("SOFT", "2")
+        patched.setenv("REMAP_SIGTERM", "SIGQUIT")
+        worker = crew.project.hire(queues="soft")
+    hangs, works = crew.trigger("soft-hang"), crew.trigger("soft-work", 1)
+    crew.start_of(hangs)
+    crew.start_of(works)
+    crew.tell(worker, SIGTERM)
+    crew.project.hire(queues="soft")
+    crew.project.run_when(works.id, "succeeded")
+    assert crew.outcomes(works) == ["succeeded"]
+    assert crew.project.ledger.run(hangs.id).state == "running"
+    crew.project.run_when(hangs.id, "succeeded")
+    assert crew.outcomes(hangs) == ["lost", "succeeded"]
+    assert len(crew.starts(hangs)) == 2
+    wait_until(lambda: worker.poll() is not None)
