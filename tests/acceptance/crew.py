@@ -29,7 +29,7 @@ class Crew:
     project: Project
     options: Sequence[str] = ()
     processes: int = 2
-    told: list[Process] = field(default_factory=list)
+    others: list[Process] = field(default_factory=list)
 
     def staff(self) -> Crew:
         """Returns when enough workers are ready; a third is on its way for the next test."""
@@ -40,9 +40,14 @@ class Crew:
 
     @property
     def workers(self) -> list[Process]:
-        """Those that live and were not told to stop."""
+        """Those for everything that live and were not told to stop."""
         hired = self.project.processes[1:]
-        return [w for w in hired if w.poll() is None and w not in self.told]
+        return [w for w in hired if w.poll() is None and w not in self.others]
+
+    def hire_for(self, queue: str) -> Process:
+        """A worker for this queue alone, which may still be on its way."""
+        self.others.append(self.project.hire(queues=queue, processes=self.processes))
+        return self.others[-1]
 
     def trigger(self, job: str, *args: Any) -> Run:
         """A run with these arguments, or the job's own; it does not wait for beat's next tick."""
@@ -85,7 +90,7 @@ class Crew:
 
     def tell(self, worker: Process, *numbers: signal.Signals) -> None:
         """Sends one signal after the other: each once the worker has said that it got the last."""
-        self.told.append(worker)
+        self.others.append(worker)
         for number in numbers[:-1]:
             said = self.shutdowns(worker)
             worker.send_signal(number)

@@ -9,8 +9,7 @@ from signal import SIGINT, SIGQUIT, SIGTERM, Signals
 import pytest
 
 from supervisor.embedded import EmbeddedServer
-from tests.acceptance.crew import Crew, crew_of, database
-from tests.waiting import wait_until
+from tests.acceptance.crew import Crew, Process, crew_of, database
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 1s}
@@ -30,14 +29,21 @@ def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
         yield crew
 
 
+@pytest.fixture(scope="module", autouse=True)
+def soft(shared: Crew) -> Process:
+    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for two seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SOFT", "2")
+        patched.setenv("REMAP_SIGTERM", "SIGQUIT")
+        return shared.hire_for("soft")
+
+
 @pytest.fixture
 def crew(shared: Crew) -> Crew:
     return shared.staff()
 
 
-def test_a_warm_shutdown_lets_a_run_end_however_often_it_is_asked_for(
-    crew: Crew,
-) -> None:
+def test_a_warm_shutdown_lets_a_run_end_however_often_it_is_asked_for(crew: Crew) -> None:
     run = crew.trigger("work", 2.2)
     crew.start_of(run)
     crew.tell(crew.worker_of(run), SIGTERM, SIGTERM)
@@ -83,22 +89,16 @@ def test_a_run_comes_again_once_when_every_process_of_its_worker_is_told_to_stop
 
 
 def test_a_soft_shutdown_lets_end_what_ends_in_time_and_the_rest_comes_again_once(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch
+    soft: Process, crew: Crew
 ) -> None:
-    """As in a container whose SIGTERM is remapped to SIGQUIT."""
-    with monkeypatch.context() as patched:
-        patched.setenv("SOFT", "2")
-        patched.setenv("REMAP_SIGTERM", "SIGQUIT")
-        worker = crew.project.hire(queues="soft")
     hangs, works = crew.trigger("soft-hang"), crew.trigger("soft-work", 1)
     crew.start_of(hangs)
     crew.start_of(works)
-    crew.tell(worker, SIGTERM)
-    crew.project.hire(queues="soft")
+    soft.send_signal(SIGTERM)
+    crew.hire_for("soft")
     crew.project.run_when(works.id, "succeeded")
     assert crew.outcomes(works) == ["succeeded"]
     assert crew.project.ledger.run(hangs.id).state == "running"
     crew.project.run_when(hangs.id, "succeeded")
     assert crew.outcomes(hangs) == ["lost", "succeeded"]
     assert len(crew.starts(hangs)) == 2
-    wait_until(lambda: worker.poll() is not None)
