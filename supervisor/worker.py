@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +29,8 @@ from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.run import RunState
 from supervisor.tasks import adopt, worker_name
+
+_starting = Lock()
 
 log = structlog.get_logger("supervisor.worker")
 
@@ -81,13 +84,18 @@ def prepare(sender: Any) -> None:
 
 @signals.worker_shutdown.connect(weak=False)
 def stop_heartbeat(sender: Any, **_: Any) -> None:
-    if heartbeat_of.cache_info().currsize:
+    if _heartbeat_of.cache_info().currsize:
         heartbeat_of(sender.app).stop()
 
 
-@cache
-def heartbeat_of(app: Celery) -> Heartbeat:
+def heartbeat_of(app: Any) -> Heartbeat:
     """Started with the first guarded task: nothing of it exists when children are forked."""
+    with _starting:  # in a pool of threads, tasks are accepted side by side
+        return _heartbeat_of(app)
+
+
+@cache
+def _heartbeat_of(app: Celery) -> Heartbeat:
     settings = required_settings(app)
     ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
     heartbeat = Heartbeat(ledger, Publisher(app, ledger).publish)

@@ -21,20 +21,27 @@ WITNESS = Path("witness.jsonl")
 
 @app.task
 def work(shortest: float, longest: float) -> None:
-    sign("start")
-    time.sleep(random.uniform(shortest, longest))
+    attempt(shortest, longest)
     sign("end")
 
 
 @app.task
 def stumble(shortest: float, longest: float) -> None:
     """Fails now and then, so that attempts are repeated while workers die."""
-    sign("start")
-    time.sleep(random.uniform(shortest, longest))
+    attempt(shortest, longest)
     if random.random() < 0.3:
         sign("fail")
         raise RuntimeError("stumbled")
     sign("end")
+
+
+def attempt(shortest: float, longest: float) -> None:
+    sign("start")
+    try:
+        time.sleep(random.uniform(shortest, longest))
+    except BaseException:  # cancelled, replaced, or its lease was lost
+        sign("interrupted")
+        raise
 
 
 def sign(event: str) -> None:
