@@ -13,6 +13,7 @@ from typing import Any
 import redis
 from celery import Celery
 
+from supervisor.ledger.requests import RunRequest
 from supervisor.publisher import Publisher
 from supervisor.run import Run
 from tests.acceptance.project import Project, Sign
@@ -52,7 +53,7 @@ class Crew:
     def trigger(self, job: str, *args: Any) -> Run:
         """A run with these arguments, or the job's own; it does not wait for beat's next tick."""
         ledger = self.project.ledger
-        run = ledger.trigger(ledger.spec(job), args=args or None)
+        run = ledger.trigger(ledger.spec(job), RunRequest(args=args or None))
         with Celery(broker=self.project.url) as app:
             Publisher(app, ledger).publish([run.id])
         return run

@@ -20,8 +20,8 @@ Death = Callable[[int, float], float | None]
 class Execution:
     """One start of a task's body.
 
-    end: how it ended: end, fail, interrupted, died, or open when it had not. at_work: its time from start to
-    end without the stretches in which its process was frozen.
+    end: how it ended: end, fail, interrupted, died, or open when it had not. at_work: its time
+    from start to end without the stretches in which its process was frozen.
     """
 
     job: str
