@@ -42,7 +42,7 @@ def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         project.beat()
         project.worker(processes=8)
-        wait_until(lambda: len(project.ledger.specs()) == 14, 20)
+        wait_until(lambda: len(project.ledger.scheduled()) == 14, 20)
         yield project
     finally:
         project.stop()

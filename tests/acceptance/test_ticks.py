@@ -67,7 +67,7 @@ def test_edits_take_effect_within_two_seconds_and_leave_other_jobs_alone(
     wait_until(lambda: project.starts("steady"), 20)
 
     project.schedule("jobs: {added: {task: team.work, every: 1s}}", "other.yaml")
-    wait_until(lambda: "added" in ledger.specs(), 2)
+    wait_until(lambda: "added" in ledger.scheduled(), 2)
     wait_until(lambda: project.starts("added"), 3)
 
     project.schedule("jobs: {added: {task: team.work, every: 1h}}", "other.yaml")
@@ -75,11 +75,11 @@ def test_edits_take_effect_within_two_seconds_and_leave_other_jobs_alone(
 
     project.schedule("jobs: {added: {tusk: team.work}}", "other.yaml")
     wait_until(lambda: ledger.beat().last_reload_successful is False, 2)
-    assert set(ledger.specs()) == {"steady", "added"}
+    assert set(ledger.scheduled()) == {"steady", "added"}
     assert any("tusk" in problem for problem in ledger.beat().problems)
 
     (project.schedules / "other.yaml").unlink()
-    wait_until(lambda: set(ledger.specs()) == {"steady"}, 2)
+    wait_until(lambda: set(ledger.scheduled()) == {"steady"}, 2)
     assert ledger.beat().last_reload_successful is True
     assert not ledger.client.exists("redbeat:added")
     assert ledger.client.ttl(ledger.keys.job("added")) > 0
@@ -103,7 +103,7 @@ def test_a_paused_job_excludes_its_ticks_and_resumes(project: Project) -> None:
     ledger = project.ledger
     wait_until(
         lambda: (
-            "steady" in ledger.specs()
+            "steady" in ledger.scheduled()
             and ledger.job("steady").counters.get("excluded:paused", 0) >= 2
         ),
         20,
@@ -139,7 +139,7 @@ def test_a_standby_takes_over_and_no_tick_is_lost_or_doubled(
 def ticks(project: Project) -> int:
     return (
         project.ledger.job("steady").counters.get("ticks", 0)
-        if "steady" in project.ledger.specs()
+        if "steady" in project.ledger.scheduled()
         else 0
     )
 
