@@ -9,6 +9,9 @@
 6. Publish the outbox: what was just admitted, what rescue brought back, what a worker that died
    could not hand over. A crash or a broker's error before this point leaves it there.
 7. Publish again what was sent, has not begun, and is no longer in its queue.
+8. Audit some of the jobs: each nominal time was counted once and has an outcome.
+
+A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
 Entries that RedBeat's own means created (`beat_schedule`, other programs) are emitted by RedBeat's
 own code, unguarded, as before.
@@ -26,6 +29,7 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.app import required_settings, schedules_of
+from supervisor.auditing import Auditor
 from supervisor.emission import emission
 from supervisor.entries import DueEntry, Entries
 from supervisor.ledger.connection import RedisError
@@ -36,9 +40,13 @@ from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
 from supervisor.timing import schedule_of
 from supervisor.unbegun import Unbegun
+from supervisor.watchdog import Watchdog
 
 #: Beat looks at the ledger at least this often, due entries or not.
 INTERVAL = timedelta(seconds=1)
+
+#: No tick takes this long, whatever hangs: each call has a time-out.
+HANGS_AFTER = timedelta(minutes=2)
 
 #: Entries dealt with in one tick; the rest are due in the next, which follows at once.
 ENTRIES_PER_TICK = 2_000
@@ -77,6 +85,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
         self._unbegun = Unbegun(app, self._ledger)
+        self._auditor = Auditor(self._ledger)
+        self._watchdog = Watchdog(HANGS_AFTER.total_seconds())
+        self._watchdog.start()
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
 
@@ -85,6 +96,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next tick. A server that is away is waited for."""
+        self._watchdog.feed()
         try:
             return self._tick()
         except (RedisError, OperationalError, OSError) as error:
@@ -92,6 +104,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
 
     def close(self) -> None:
+        self._watchdog.stop()
         if self._reloading:
             self._reloading.stop()
         try:
@@ -111,6 +124,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         next_at = self._emit(due, now)
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
+        self._auditor.audit_some(now)
         self._sign(now)
         if len(due) == ENTRIES_PER_TICK:
             return 0.0

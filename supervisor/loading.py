@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor.auditing import audit, note
 from supervisor.entries import Entries
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import ms_of
@@ -55,12 +56,16 @@ def load(
     loaded = ledger.scheduled()
     changes = difference(loaded, wanted)
     keys = ledger.keys
+    retimed = [name for name in changes.changed if loaded[name].when != wanted[name].when]
+    for finding in audit(ledger, [loaded[name] for name in (*retimed, *changes.removed)]):
+        note(finding)
     with ledger.client.pipeline(transaction=True) as pipe:
         for name in (*changes.added, *changes.changed):
             spec, before = wanted[name], loaded.get(name)
             pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
             if before is None or before.when != spec.when:
                 pipe.hset(keys.job(name), "watermark", ms_of(now))
+                pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
                 entries.write(pipe, spec, schedule_of(spec).next_after(now))
             else:
                 entries.rewrite(pipe, spec)

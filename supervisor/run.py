@@ -122,6 +122,14 @@ def tick_id(job: str, nominal_at: datetime) -> str:
 
 def manual_id(job: str) -> str:
     """Identity of a run triggered by hand: ``nightly@manual-<ulid>``, sortable by time."""
+    return f"{job}@manual-{ulid()}"
+
+
+def backfill_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a run for a time that has passed: ``nightly@2026-03-01T02:00:00Z+<ulid>``."""
+    return f"{tick_id(job, nominal_at)}+{ulid()}"
+
+
+def ulid() -> str:
     number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
-    ulid = "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))
-    return f"{job}@manual-{ulid}"
+    return "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

@@ -66,8 +66,7 @@ class JobSpec(BaseModel):
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
     key: Annotated[str, Field(min_length=1, max_length=500)] | None = None
-    """Whose runs must not overlap: a text that jobs share, or a template of the arguments such as
-    "import:{feed_url}"; without it the job's own."""
+    """Whose runs must not overlap: a text that jobs share, or a template such as "import:{url}"."""
     max_running: Annotated[Count, Field(ge=1)] | None = None
     """How many runs may be at work at once; 1, and with `overlap: allow` any number."""
     max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = None
@@ -108,6 +107,8 @@ class JobSpec(BaseModel):
     """Which ticks run after a time in which nothing could emit them."""
     catchup_window: Duration = timedelta(hours=1)
     """Ticks older than this are missed, not caught up."""
+    history: Annotated[Count, Field(ge=1, le=10_000)] = 200
+    """How many runs are kept to be looked at, for at most seven days; counters keep all."""
     paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     description: Annotated[str, Field(max_length=1000)] = ""
@@ -193,6 +194,10 @@ class JobSpec(BaseModel):
         return self.serial_queue or self.queue
 
     @property
+    def has_schedule(self) -> bool:
+        return self.cron is not None or self.every is not None
+
+    @property
     def lock(self) -> str:
         """The lock of a run with the job's own arguments. Raises InvalidKey."""
         return self.lock_for(self.args, self.kwargs)
@@ -211,10 +216,7 @@ class JobSpec(BaseModel):
         return self.max_running
 
     def rules(self, lock: str | None = None) -> dict[str, Any]:
-        """What the ledger's scripts need to know of a run; durations in milliseconds.
-
-        Without `lock` it is that of the job's own arguments.
-        """
+        """What the scripts need to know of a run, in ms; `lock` is by default the job's own."""
         return {
             "lock": self.lock if lock is None else lock,
             "serial": SERIAL_LOCK + self.serial_queue if self.serial_queue else "",
@@ -230,6 +232,7 @@ class JobSpec(BaseModel):
             "lease_ttl": to_ms(self.lease_ttl),
             "on_crash": self.on_crash.value,
             "max_crashes": self.max_crashes,
+            "history": self.history,
             "on_lease_lost": self.on_lease_lost.value,
             "stop_grace": to_ms(self.stop_grace),
         }

@@ -137,14 +137,15 @@ def ticks_between(
     schedule: Schedule, after: datetime, until: datetime, limit: int
 ) -> list[datetime]:
     """The first `limit` nominal times in (after, until]."""
-    return list(islice(takewhile(lambda tick: tick <= until, _ticks_after(schedule, after)), limit))
+    return list(islice(takewhile(lambda tick: tick <= until, ticks_after(schedule, after)), limit))
 
 
 def _ticks_within(schedule: Schedule, after: datetime, until: datetime) -> list[datetime]:
-    return list(takewhile(lambda tick: tick <= until, _ticks_after(schedule, after)))
+    return list(takewhile(lambda tick: tick <= until, ticks_after(schedule, after)))
 
 
-def _ticks_after(schedule: Schedule, at: datetime) -> Iterator[datetime]:
+def ticks_after(schedule: Schedule, at: datetime) -> Iterator[datetime]:
+    """All nominal times strictly after `at`."""
     if isinstance(schedule, Cron):
         yield from schedule.ticks_after(at)
         return
@@ -171,7 +172,7 @@ def missed_before(
         return _missed_cron(schedule, after, until, keep)
     kept: deque[datetime] = deque(maxlen=keep)
     count = 0
-    for tick in takewhile(lambda tick: tick <= until, _ticks_after(schedule, after)):
+    for tick in takewhile(lambda tick: tick <= until, ticks_after(schedule, after)):
         kept.append(tick)
         count += 1
     return count, list(kept)

@@ -17,7 +17,8 @@ LAYERS = {
     "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
     " topology logs watching guarded",
     "ledger": "ledger",
-    "execution": "guard context heartbeat leases interrupts delivery emission",
+    "execution": "guard context heartbeat leases interrupts delivery emission auditing watchdog"
+    " backfilling",
     "celery edge": "app beat calls entries loading publisher reloading tasks unbegun worker",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",

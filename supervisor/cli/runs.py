@@ -1,4 +1,4 @@
-"""Verbs about jobs and their runs: jobs, runs, show, trigger, cancel, pause, resume."""
+"""Verbs about jobs and their runs: jobs, runs, show, trigger, cancel."""
 
 from __future__ import annotations
 
@@ -123,29 +123,6 @@ def cancel(context: Context, run: str) -> None:
     click.echo(f"{run} {done.value}")
 
 
-@click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@pass_context
-def pause(context: Context, names: tuple[str, ...]) -> None:
-    """Exclude the ticks of these jobs until they are resumed."""
-    set_paused(context, names, True)
-
-
-@click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@pass_context
-def resume(context: Context, names: tuple[str, ...]) -> None:
-    """Emit the ticks of these jobs again, from now on."""
-    set_paused(context, names, False)
-
-
-def set_paused(context: Context, names: tuple[str, ...], paused: bool) -> None:
-    found = [context.ledger.spec(name).name for name in names]
-    for name in found:
-        context.ledger.set_paused(name, paused)
-        click.echo(f"{name} {'paused' if paused else 'resumed'}")
-
-
 def parsed(option: str, text: str | None, kind: type) -> Any:
     if text is None:
         return None
@@ -159,4 +136,4 @@ def parsed(option: str, text: str | None, kind: type) -> Any:
     return value
 
 
-VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, cancel, pause, resume)
+VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, cancel)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -23,3 +24,24 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             return parse(value)
         except InvalidDuration as error:
             self.fail(str(error), param, ctx)
+
+
+class InstantType(click.ParamType):  # type: ignore[type-arg]
+    """An ISO 8601 date or time, kept as text until its zone is known."""
+
+    name = "instant"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        try:
+            datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time such as 2026-03-01T02:00 or 2026-03-01", param, ctx)
+        return str(value)
+
+
+def zoned(text: str | None, zone: ZoneInfo) -> datetime | None:
+    """The instant; a time without an offset is one of the zone."""
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone)

@@ -30,8 +30,8 @@ else
   end
   redis.call('HSET', K.job(job), 'watermark', nominal)
   count(job, 'ticks')
-  if hget(K.job(job), 'paused') == '1' then
-    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1)
+  if is_paused(job, nominal) then
+    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
     return { 'excluded', 'paused', '' }
   end
 end
@@ -47,7 +47,7 @@ if rules.max_wait >= 0 then
   redis.call('HSET', K.run(id), 'wait_until', digits(wait_until))
 end
 redis.call('SADD', K.open(job), id)
-remember(job, id)
+remember(job, id, rules.history)
 
 if delay > 0 then
   redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay)

@@ -45,9 +45,9 @@ local function observe(job, name, ms)
 end
 
 -- Enters a run into its job's history; the oldest ended runs make room.
-local function remember(job, id)
+local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
-  local excess = redis.call('ZCARD', K.history(job)) - HISTORY_LENGTH
+  local excess = redis.call('ZCARD', K.history(job)) - length
   if excess <= 0 then return end
   for _, old in ipairs(redis.call('ZRANGE', K.history(job), 0, excess - 1)) do
     if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
@@ -55,6 +55,12 @@ local function remember(job, id)
       redis.call('UNLINK', K.run(old))
     end
   end
+end
+
+-- Whether ticks of that nominal time are excluded.
+local function is_paused(job, nominal)
+  local v = redis.call('HMGET', K.job(job), 'paused', 'paused_until')
+  return v[1] == '1' and (not v[2] or nominal < tonumber(v[2]))
 end
 
 local function forget_indexes(id)

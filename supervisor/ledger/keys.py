@@ -28,7 +28,7 @@ TEMPLATES = {
     "job": "job:%s",
     # SET     ids of the job's runs that have not ended
     "open": "job:%s:open",
-    # ZSET    run id -> time of admission in ms; the last HISTORY_LENGTH runs of a job
+    # ZSET    run id -> time of admission in ms; the last `history` runs of a job
     "history": "job:%s:history",
     # HASH    job name -> JobSpec as JSON; the jobs that are loaded
     "jobs": "jobs",
@@ -42,6 +42,8 @@ TEMPLATES = {
     "delayed": "index:delayed",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
+    # ZSET    job -> ms at which its pause ends by itself
+    "pauses": "index:pauses",
     # SET     locks with a waiting list; rescue looks whether anybody holds them
     "contended": "index:contended",
     # HASH    run_id of the server process that answers, and since when in ms it does

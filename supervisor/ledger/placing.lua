@@ -100,7 +100,7 @@ local function place(run, publish_at)
 end
 
 -- One history row for a range of ticks that never become runs; it grows while the reason stays.
-local function pass_over(job, state, reason, id, first, last, ticks)
+local function pass_over(job, state, reason, id, first, last, ticks, history)
   count(job, state .. ':' .. reason, ticks)
   local newest = redis.call('ZREVRANGE', K.history(job), 0, 0)[1]
   if newest then
@@ -115,5 +115,5 @@ local function pass_over(job, state, reason, id, first, last, ticks)
   redis.call('HSET', K.run(id), 'job', job, 'nominal', last, 'first_nominal', first, 'queued', now,
     'ticks', ticks, 'rules', '{}')
   close(id, job, state, reason)
-  remember(job, id)
+  remember(job, id, history)
 end

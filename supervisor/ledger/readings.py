@@ -45,6 +45,9 @@ class Readings:
             raise UnknownJob(name, self.job_names())
         return found[name]
 
+    def scheduled_names(self) -> list[str]:
+        return sorted(self.client.hkeys(self.keys.jobs))
+
     def job_names(self) -> list[str]:
         return [*self.client.hkeys(self.keys.jobs), *self.client.hkeys(self.keys.guarded)]
 

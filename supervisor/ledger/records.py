@@ -47,6 +47,9 @@ class JobRecord:
     last_outcome: str | None
     last_run: str | None
     state: str
+    unaccounted_ticks: int
+    paused_note: str | None = None
+    paused_until: datetime | None = None
 
     @property
     def skipped(self) -> int:
@@ -132,6 +135,10 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_states: Sequence[str
         next_run_at=to_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
+        unaccounted_ticks=int(fields.get("n:unaccounted", 0))
+        + abs(int(fields.get("unsettled", 0))),
+        paused_note=fields.get("paused_note"),
+        paused_until=to_instant(fields.get("paused_until")),
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),
     )
 

@@ -50,6 +50,12 @@ for_each_due(K.delayed(), function(id)
   end
 end)
 
+for_each_due(K.pauses(), function(job)
+  redis.call('ZREM', K.pauses(), job)
+  redis.call('HSET', K.job(job), 'paused', 0)
+  redis.call('HDEL', K.job(job), 'paused_at', 'paused_note', 'paused_until')
+end)
+
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))

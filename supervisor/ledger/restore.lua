@@ -20,7 +20,7 @@ keep(run, token)
 redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)
 redis.call('SADD', K.open(job), id)
-remember(job, id)
+remember(job, id, run.rules.history)
 count(job, 'restored')
 count(job, 'started')
 -- Its tick is not emitted again.

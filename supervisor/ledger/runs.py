@@ -30,9 +30,11 @@ from supervisor.ledger.replies import (
     ms_of,
     renewal,
     rescues,
+    to_instant,
 )
 from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
+from supervisor.ledger.stretches import Stretch
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
@@ -88,6 +90,7 @@ class Ledger(Readings):
                 (
                     *(tick_id(p.spec.name, p.last_at), p.spec.name, p.state.value, p.reason),
                     *(ms_of(p.first_at), ms_of(p.last_at), p.ticks),
+                    p.spec.history,
                     leadership.token if leadership else "",
                 ),
                 (leadership.key,) if leadership else (),
@@ -180,8 +183,31 @@ class Ledger(Readings):
         if run_ids:
             self._scripts("sent", *run_ids)
 
-    def set_paused(self, job: str, paused: bool) -> None:
-        self.client.hset(self.keys.job(job), "paused", int(paused))
+    def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
+        """Excludes the job's ticks, until it is resumed or until then."""
+        self._scripts("pause", job, 1, note, ms_of(until) if until else "")
+
+    def resume(self, job: str) -> datetime | None:
+        """Ends a pause; gives since when the job had been paused, None if it had not."""
+        return to_instant(self._scripts("pause", job, 0, "", ""))
+
+    def open_stretches(self, jobs: Iterable[str]) -> list[Stretch]:
+        """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
+        names = list(jobs)
+        replies = self._scripts.many("audit", [Call((name,)) for name in names])
+        return [
+            Stretch(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
+            for name, reply in zip(names, replies, strict=True)
+            if reply
+        ]
+
+    def close_stretches(self, audited: Iterable[tuple[Stretch, int]]) -> None:
+        """The next audit begins where these end; the numbers are ticks too many or too few."""
+        calls = [
+            Call((s.job, ms_of(s.first_at), ms_of(s.last_at), s.counted, wrong))
+            for s, wrong in audited
+        ]
+        self._scripts.many("audit", calls)
 
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""

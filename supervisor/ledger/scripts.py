@@ -17,10 +17,8 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.lock_keys import SERIAL_LOCK
 
-#: How long an ended run stays readable, and how many runs of a job at most.
+#: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)
-HISTORY_LENGTH = 200
-
 GRANTS_KEPT = 100
 
 #: A worker that promoted a run publishes it itself; after this, beat does.
@@ -34,7 +32,7 @@ PARTS = ("base", "slots", "attempts", "placing", "holding")
 
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
-    *("mark", "cancel", "rescue", "sent"),
+    *("mark", "cancel", "pause", "rescue", "sent", "audit"),
 )
 
 
@@ -46,7 +44,7 @@ def source(name: str) -> str:
 def constants() -> str:
     bounds = ", ".join(map(str, BOUNDS))
     return (
-        f"local HISTORY_TTL, HISTORY_LENGTH = {to_ms(HISTORY_TTL)}, {HISTORY_LENGTH}\n"
+        f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
         f"local GRANTS_KEPT, HANDOVER_GRACE = {GRANTS_KEPT}, {to_ms(HANDOVER_GRACE)}\n"
         f"local SERIAL_LOCK, BOUNDS = '{SERIAL_LOCK}', {{{bounds}}}\n"
     )

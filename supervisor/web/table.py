@@ -112,6 +112,11 @@ HISTOGRAMS = (
 GAUGES = (
     JobGauge("runs_running", "Runs at work now.", lambda job: job.running),
     JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.waiting),
+    JobGauge(
+        "unaccounted_ticks",
+        "Nominal times that were not counted once, or have no outcome; of the last audit.",
+        lambda job: job.unaccounted_ticks,
+    ),
     JobGauge("job_paused", "1 while the job is paused.", lambda job: int(job.paused)),
     JobGauge(
         "consecutive_skips",

@@ -108,7 +108,7 @@ def test_a_paused_job_excludes_its_ticks_and_resumes(project: Project) -> None:
         ),
         20,
     )
-    ledger.set_paused("steady", False)
+    ledger.resume("steady")
     wait_until(lambda: project.starts("steady"), 3)
     wait_until(lambda: accounted(ledger, "steady"))
 

@@ -48,7 +48,7 @@ class Campaign:
         self._inject(started + minutes * 60)
         self._until(lambda: self._cluster.is_whole)
         for job in JOBS:
-            self._ledger.set_paused(job.name, True)
+            self._ledger.pause(job.name)
         chaos = Interval(started, time.monotonic())
         self._until(self._is_drained)
         until = time.monotonic()

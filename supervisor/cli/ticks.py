@@ -1,0 +1,138 @@
+"""Verbs about nominal times: next, backfill, audit."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from itertools import islice
+
+import click
+
+from supervisor.auditing import Finding, audit
+from supervisor.backfilling import backfill, ticks_of
+from supervisor.cli.context import Context, pass_context
+from supervisor.cli.output import print_json, print_table
+from supervisor.cli.types import InstantType, zoned
+from supervisor.display.shapes import instant
+from supervisor.overlap import OverlapPolicy
+from supervisor.timing import schedule_of, ticks_after
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command("next")
+@click.argument("job")
+@click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@click.option("--after", type=InstantType(), help="Start from here instead of now.")
+@json_option
+@pass_context
+def next_ticks(context: Context, job: str, count: int, after: str | None, as_json: bool) -> None:
+    """List the next nominal times of a job."""
+    spec = context.ledger.spec(job)
+    if not spec.has_schedule:
+        raise click.UsageError(f"{job} has no schedule: code calls it")
+    start = zoned(after, spec.zone) or context.ledger.now()
+    ticks = list(islice(ticks_after(schedule_of(spec), start), count))
+    rows = [
+        (instant(tick) or "", tick.astimezone(spec.zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"))
+        for tick in ticks
+    ]
+    if as_json:
+        print_json([{"nominal_at": utc, "local": local} for utc, local in rows])
+        return
+    print_table(("nominal time", spec.timezone), rows)
+
+
+@click.command("backfill")
+@click.argument("job")
+@click.option("--from", "start", type=InstantType(), required=True, help="The first nominal time.")
+@click.option(
+    "--to", "end", type=InstantType(), required=True, help="The end, itself not included."
+)
+@click.option(
+    "--overlap",
+    type=click.Choice([word.value for word in OverlapPolicy]),
+    default=OverlapPolicy.QUEUE_ALL.value,
+    show_default=True,
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
+@pass_context
+def backfill_ticks(
+    context: Context, job: str, start: str, end: str, overlap: str, limit: int, dry_run: bool
+) -> None:
+    """Run a job for nominal times that have passed, one after the other, paused or not.
+
+    Times without an offset are in the job's zone. Exit 1 when there are more than --limit.
+    """
+    spec = context.ledger.spec(job)
+    if not spec.has_schedule:
+        raise click.UsageError(f"{job} has no schedule: code calls it")
+    first, last = zoned(start, spec.zone), zoned(end, spec.zone)
+    assert first is not None and last is not None, "both are required"
+    if first >= last:
+        raise click.UsageError("--from must be before --to")
+    ticks = ticks_of(spec, first, last, limit + 1)
+    if len(ticks) > limit:
+        raise click.ClickException(
+            f"more than {limit} nominal times: raise --limit, or do it in parts"
+        )
+    if dry_run:
+        for tick in ticks:
+            click.echo(instant(tick))
+        return
+    admissions = backfill(context.ledger, spec, ticks, OverlapPolicy(overlap))
+    placed = Counter(admission.placement.value for admission in admissions)
+    told = ", ".join(f"{count} {placement}" for placement, count in sorted(placed.items()))
+    click.echo(f"{len(ticks)} nominal times: {told or 'none'}")
+
+
+@click.command("audit")
+@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@json_option
+@pass_context
+def audit_ticks(context: Context, jobs: tuple[str, ...], as_json: bool) -> None:
+    """Derive the ticks anew and compare them with what was counted. Exit 1 if they differ."""
+    ledger = context.ledger
+    specs = [ledger.spec(job) for job in jobs] or list(ledger.scheduled().values())
+    findings = audit(ledger, specs)
+    known = {record.spec.name: record.unaccounted_ticks for record in ledger.jobs()}
+    earlier = {spec.name: known.get(spec.name, 0) for spec in specs}
+    if as_json:
+        print_json({"findings": [shape(f) for f in findings], "unaccounted_ticks": earlier})
+    else:
+        click.echo(f"{len(specs)} jobs audited, {len(findings)} with findings")
+        for finding in findings:
+            click.echo(told(finding))
+        for job, number in earlier.items():
+            if number and job not in {finding.job for finding in findings}:
+                click.echo(f"{job}: {number} ticks unaccounted for in earlier audits")
+    if any(earlier.values()):
+        sys.exit(1)
+
+
+def told(finding: Finding) -> str:
+    stretch = finding.stretch
+    lines = [
+        f"{finding.job}: the schedule names {finding.named} ticks from {instant(stretch.first_at)}"
+        f" to {instant(stretch.last_at)}, {stretch.counted} were counted"
+    ]
+    if finding.unsettled:
+        lines.append(f"  {finding.unsettled} ticks or runs without an outcome")
+    lines += [f"  missing: {instant(at)}" for at in finding.missing]
+    return "\n".join(lines)
+
+
+def shape(finding: Finding) -> dict[str, object]:
+    return {
+        "job": finding.job,
+        "from": instant(finding.stretch.first_at),
+        "to": instant(finding.stretch.last_at),
+        "named": finding.named,
+        "counted": finding.stretch.counted,
+        "unsettled": finding.unsettled,
+        "missing": [instant(at) for at in finding.missing],
+    }
+
+
+VERBS: tuple[click.Command, ...] = (next_ticks, backfill_ticks, audit_ticks)

@@ -1,0 +1,36 @@
+-- What was counted of a job's ticks since its last audit, and whether all of it has an outcome.
+--
+-- ARGV  job; and to close the audited stretch: its first and last instant in ms, the ticks counted in
+--       it, and how many of them are too many or too few
+-- gives {first instant, last instant, ticks counted between them, ticks and runs without an outcome}
+--       of the stretch that is open now; empty when there is none yet
+
+local job, first, last, counted, wrong = unpack(ARGV)
+local key = K.job(job)
+
+local function number(field)
+  return tonumber(hget(key, field)) or 0
+end
+
+if first and hget(key, 'audited_until') == first then
+  redis.call('HSET', key, 'audited_until', last, 'audited_ticks', number('audited_ticks') + counted)
+  if tonumber(wrong) > 0 then count(job, 'unaccounted', wrong) end
+end
+
+local watermark = hget(key, 'watermark')
+if not watermark then return {} end
+if not hget(key, 'audited_until') then
+  redis.call('HSET', key, 'audited_until', watermark, 'audited_ticks', number('n:ticks'))
+end
+
+local came, went = 0, redis.call('SCARD', K.open(job))
+local fields = redis.call('HGETALL', key)
+for i = 1, #fields, 2 do
+  local what = string.match(fields[i], '^n:(%a+)')
+  if what == 'ticks' or what == 'triggered' or what == 'restored' then came = came + fields[i + 1] end
+  if what == 'missed' or what == 'excluded' or what == 'skipped' or what == 'finished' then
+    went = went + fields[i + 1]
+  end
+end
+redis.call('HSET', key, 'unsettled', came - went)
+return { hget(key, 'audited_until'), watermark, number('n:ticks') - number('audited_ticks'), came - went }

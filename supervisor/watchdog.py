@@ -1,0 +1,47 @@
+"""Ends a process that no longer does its work, so that whatever supervises it starts it again.
+
+The seconds are counted while this process is awake: one that was frozen, or slept with its machine,
+has all of its time when it wakes up.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import structlog
+
+#: EX_SOFTWARE of sysexits.h.
+EXIT_STATUS = 70
+
+log = structlog.get_logger("supervisor.watchdog")
+
+
+class Watchdog(threading.Thread):
+    """To be fed more often than every `limit_seconds`; `bite` ends the process."""
+
+    def __init__(
+        self, limit_seconds: float, bite: Callable[[], None] = lambda: os._exit(EXIT_STATUS)
+    ) -> None:
+        super().__init__(name="supervisor-watchdog", daemon=True)
+        self._limit = limit_seconds
+        self._bite = bite
+        self._hunger = 0.0
+        self._stopped = threading.Event()
+
+    def feed(self) -> None:
+        self._hunger = 0.0
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def run(self) -> None:
+        step = min(1.0, self._limit / 10)
+        while not self._stopped.wait(step):
+            # A step that took much longer was not a time in which the process could have worked.
+            self._hunger += step
+            if self._hunger > self._limit:
+                log.critical("process hangs", seconds=self._hunger)
+                self._bite()
+                return

@@ -1,0 +1,87 @@
+"""The audit finds what the ledger lost or counted twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from supervisor.auditing import audit
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import PassedOver
+from supervisor.run import RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+
+
+@pytest.fixture
+def spec(ledger: Ledger) -> JobSpec:
+    """A job that was loaded at midnight and audited then."""
+    loaded = job(ledger, overlap="queue_all")
+    ledger.client.hset(ledger.keys.job(loaded.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    assert audit(ledger, [loaded]) == []
+    return loaded
+
+
+def test_ticks_that_were_dealt_with_are_accounted_for(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, *range(1, 8)))
+    last = MIDNIGHT + timedelta(seconds=20)
+    first = MIDNIGHT + timedelta(seconds=8)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 13)])
+    ledger.pause(spec.name)
+    ledger.admit(ticks(spec, 21))
+    begin(ledger, run_id(spec, 1))
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    assert audit(ledger, [spec]) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 0
+
+
+def test_a_tick_that_was_never_counted_is_found_and_named_once(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1, 2, 4, 5))
+    [finding] = audit(ledger, [spec])
+    assert (finding.named, finding.stretch.counted) == (5, 4)
+    assert finding.missing == (MIDNIGHT + timedelta(seconds=3),)
+    assert audit(ledger, [spec]) == []
+    ledger.admit(ticks(spec, 6))
+    assert audit(ledger, [spec]) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
+    [finding] = audit(ledger, [spec])
+    assert (finding.difference, finding.unsettled) == (1, 1)
+
+
+def test_a_run_that_vanished_without_an_outcome_is_found_as_long_as_it_is_gone(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1))
+    ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
+    for _ in range(2):
+        [finding] = audit(ledger, [spec])
+        assert (finding.difference, finding.unsettled) == (0, 1)
+    assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
+    spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
+    audit(ledger, [spec])
+    year = timedelta(days=365)
+    minutes = 365 * 24 * 60
+    passed = (MIDNIGHT + timedelta(minutes=1), MIDNIGHT + year)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", *passed, minutes - 1)])
+    [finding] = audit(ledger, [spec])
+    assert finding.difference == 1
+
+
+def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 3))
+    [stretch] = ledger.open_stretches([spec.name])
+    for _ in range(2):
+        ledger.close_stretches([(stretch, 1)])
+    assert ledger.job(spec.name).unaccounted_ticks == 1

@@ -1,0 +1,82 @@
+"""Pauses: with a note, with an end, and what becomes of their ticks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from supervisor.backfilling import backfill, missed_in_pause
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import PassedOver
+from supervisor.run import RunState
+from tests.ledger.jobs import MIDNIGHT, job, run_id, states, ticks
+from tests.waiting import wait_until
+
+
+def test_a_pause_says_why_and_until_when(ledger: Ledger) -> None:
+    spec = job(ledger)
+    until = ledger.now() + timedelta(hours=1)
+    ledger.pause(spec.name, "the mail server moves", until)
+    record = ledger.job(spec.name)
+    assert (record.paused, record.paused_note) == (True, "the mail server moves")
+    assert record.paused_until is not None
+    assert abs(record.paused_until - until) < timedelta(milliseconds=2)
+
+
+def test_a_pause_with_an_end_excludes_the_ticks_before_it_only(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.pause(spec.name, until=MIDNIGHT + timedelta(seconds=2))
+    ledger.admit(ticks(spec, 0, 1))
+    assert states(ledger, spec) == ["excluded"]
+    assert ledger.admit(ticks(spec, 2))[0].placement is Placement.START
+
+
+def test_a_pause_ends_by_itself(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.pause(spec.name, "soon over", ledger.now() + timedelta(milliseconds=20))
+    assert ledger.job(spec.name).paused
+    wait_until(lambda: ledger.rescue() == () and not ledger.job(spec.name).paused)
+    assert ledger.job(spec.name).paused_note is None
+
+
+def test_resuming_tells_since_when_and_forgets_the_note(ledger: Ledger) -> None:
+    spec = job(ledger)
+    before = ledger.now()
+    ledger.pause(spec.name, "first")
+    ledger.pause(spec.name, "second thoughts", ledger.now() + timedelta(days=1))
+    since = ledger.resume(spec.name)
+    assert since is not None
+    assert before <= since <= ledger.now()
+    assert ledger.resume(spec.name) is None
+    assert ledger.job(spec.name).paused_note is None
+    assert ledger.client.zcard(ledger.keys.pauses) == 0
+
+
+def test_ticks_missed_in_a_pause_are_excluded_not_missed(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.pause(spec.name)
+    last = MIDNIGHT + timedelta(seconds=59)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "catchup", MIDNIGHT, last, 60)])
+    assert ledger.job(spec.name).counters == {"ticks": 60, "excluded:paused": 60}
+
+
+def test_the_time_of_a_pause_runs_only_when_asked_and_as_catchup_says(ledger: Ledger) -> None:
+    spec = job(ledger, every="1h", catchup="latest", catchup_window="1d")
+    now = MIDNIGHT + timedelta(hours=5, minutes=30)
+    assert missed_in_pause(spec, MIDNIGHT, now) == [MIDNIGHT + timedelta(hours=5)]
+    every_one = job(ledger, "other", every="1h", catchup="all", catchup_window="1d")
+    assert len(missed_in_pause(every_one, MIDNIGHT, now)) == 5
+    [admission] = backfill(ledger, spec, missed_in_pause(spec, MIDNIGHT, now), overlap=None)
+    assert ledger.run(admission.run_id).nominal_at == MIDNIGHT + timedelta(hours=5)
+    assert ledger.job(spec.name).counters == {"triggered": 1}
+
+
+def test_a_backfill_runs_one_after_the_other_however_many(ledger: Ledger) -> None:
+    spec = job(ledger, max_waiting=3)
+    times = [MIDNIGHT + timedelta(hours=hour) for hour in range(200)]
+    backfill(ledger, spec, times)
+    again = backfill(ledger, spec, times[:1])
+    record = ledger.job(spec.name)
+    assert record.waiting == 200
+    assert record.counters == {"triggered": 201}
+    assert again[0].run_id.startswith(run_id(spec, 0))
