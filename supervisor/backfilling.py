@@ -60,4 +60,8 @@ def backfill(
 
 def missed_in_pause(spec: JobSpec, since: datetime, now: datetime) -> list[datetime]:
     """The ticks of a pause that the job's `catchup` would have run after an outage."""
-    return [tick.nominal_at for tick in emission(spec, schedule_of(spec), since, now).ticks]
+    found: list[datetime] = []
+    while ticks := emission(spec, schedule_of(spec), since, now).ticks:
+        found += [tick.nominal_at for tick in ticks]
+        since = found[-1]
+    return found
