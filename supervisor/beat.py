@@ -34,7 +34,7 @@ from supervisor.emission import emission
 from supervisor.entries import DueEntry, Entries
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.replies import Admission, Placement, Rescue, ms_of
+from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
@@ -125,7 +125,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
         self._auditor.audit_some(now)
-        self._sign(now)
+        self._leader.sign(self._ledger.keys.beat, now)
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
         soonest = min(at for at in (upcoming, *next_at, now + INTERVAL) if at is not None)
@@ -180,12 +180,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) == RUNS_PER_PUBLISH:
             pass
         self._publisher.publish(self._unbegun.vanished(now))
-
-    def _sign(self, now: datetime) -> None:
-        self._ledger.client.hset(
-            self._ledger.keys.beat,
-            mapping={"leader": self._leader.instance, "last_tick": ms_of(now)},
-        )
 
 
 def note_rescue(rescue: Rescue) -> None:

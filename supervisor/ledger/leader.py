@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import uuid4
 
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.scripts import source
 from supervisor.ledger.ticks import Leadership
 
@@ -31,6 +32,7 @@ class Leader:
         self.instance = f"{socket.gethostname()}:{os.getpid()}"
         self.leadership = Leadership(key, f"{self.instance}:{uuid4().hex}")
         self._script = client.register_script(source("leader"))
+        self._sign = client.register_script(source("sign"))
 
     def lead(self) -> bool:
         """Takes or extends the lock; True when this beat leads for another `LEADER_TTL`."""
@@ -38,6 +40,11 @@ class Leader:
 
     def resign(self) -> bool:
         return self._call(timedelta())
+
+    def sign(self, beat_key: str, now: datetime) -> None:
+        """Leaves a sign of life: a tick was done, while the lock was still this beat's."""
+        keys = [self.leadership.key, beat_key]
+        self._sign(keys=keys, args=[self.leadership.token, self.instance, ms_of(now)])
 
     def _call(self, ttl: timedelta) -> bool:
         return bool(

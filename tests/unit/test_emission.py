@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +104,22 @@ def test_a_backlog_is_emitted_in_batches_that_miss_nothing() -> None:
         runs += [tick.nominal_at for tick in found.ticks]
         watermark = runs[-1]
     assert runs == [NOON - timedelta(minutes=n) for n in range(349, -1, -1)]
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "time.md"
+
+
+@pytest.mark.parametrize("catchup", ["none", "latest", "all"])
+def test_ten_hours_without_beat_come_to_what_the_page_says(catchup: str) -> None:
+    at = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+    spec = JobSpec.model_validate(
+        {"name": "j", "task": "t", "every": "1h", "catchup": catchup, "catchup_window": "6h"}
+    )
+    found = emission(spec, schedule_of(spec), at - timedelta(hours=10), at)
+    [row] = re.findall(rf"^\| `{catchup}` \| (.*) \| (.*) \|$", PAGE.read_text(), re.M)
+    runs, passed = (re.findall(r"\d\d:\d\d", cell) for cell in row)
+    emitted_at = [f"{tick.nominal_at:%H:%M}" for tick in found.ticks]
+    assert runs == sorted({*emitted_at[:1], *emitted_at[-1:]})
+    assert passed == [f"{t:%H:%M}" for p in found.passed for t in (p.first_at, p.last_at)]
+    assert re.findall(r"window|catchup", row[1]) == [p.reason for p in found.passed]
+    assert len(found.ticks) + sum(p.ticks for p in found.passed) == 10

@@ -1,0 +1,91 @@
+"""Many beats, one leads: what happens when leaders die, freeze and wake up, with many jobs due."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.auditing import audit
+from tests.acceptance.project import Project
+from tests.processes import freeze, thaw
+from tests.waiting import wait_until
+
+JOBS = 200
+
+#: More of them, for a figure to quote: LEADER_KILLS=10.
+KILLS = int(os.environ.get("LEADER_KILLS", "2"))
+
+
+@pytest.fixture
+def busy(project: Project) -> Iterator[Project]:
+    """200 jobs due every second. Without a worker all but the first run of each are skipped."""
+    names = "\n".join(f"  job-{i}: {{task: team.work, every: 1s}}" for i in range(JOBS))
+    project.schedule("jobs:\n" + names)
+    yield project
+
+
+def leading_pid(project: Project) -> int | None:
+    leader = project.ledger.beat().leader
+    return int(leader.rpartition(":")[2]) if leader else None
+
+
+def ticks_lost_or_doubled(project: Project) -> dict[str, str]:
+    """Per job, what the audit finds; and counters that say a tick was admitted twice."""
+    ledger = project.ledger
+    return {finding.job: str(finding) for finding in audit(ledger, ledger.scheduled().values())}
+
+
+def ticking(project: Project) -> bool:
+    ledger = project.ledger
+    if len(ledger.scheduled()) < JOBS:
+        return False
+    counted = [ledger.job(f"job-{i}").counters.get("ticks", 0) for i in (0, JOBS - 1)]
+    return min(counted) > 2
+
+
+@pytest.mark.timeout(60 + 25 * KILLS)
+def test_no_tick_of_many_jobs_is_lost_or_doubled_when_leaders_are_killed(busy: Project) -> None:
+    random.seed(KILLS)
+    beats: list[subprocess.Popen[bytes]] = [busy.beat(), busy.beat()]
+    wait_until(lambda: ticking(busy), 30)
+    assert ticks_lost_or_doubled(busy) == {}
+    gaps = []
+    for _ in range(KILLS):
+        # At a random moment of the second in which 200 jobs are due.
+        moment = time.monotonic() + random.random()
+        wait_until(lambda moment=moment: time.monotonic() > moment)  # type: ignore[misc]
+        victim = leading_pid(busy)
+        [dead] = [beat for beat in beats if beat.pid == victim]
+        dead.kill()
+        dead.wait()
+        killed_at = time.monotonic()
+        wait_until(lambda victim=victim: leading_pid(busy) != victim, 20)  # type: ignore[misc]
+        gaps.append(time.monotonic() - killed_at)
+        beats = [beat for beat in beats if beat is not dead] + [busy.beat()]
+    seen = busy.ledger.job("job-0").counters["ticks"]
+    wait_until(lambda: busy.ledger.job("job-0").counters["ticks"] > seen + 3, 20)
+    assert ticks_lost_or_doubled(busy) == {}
+    assert max(gaps) < 15, gaps
+
+
+def test_a_leader_that_was_frozen_past_its_lock_emits_nothing_when_it_wakes(
+    busy: Project,
+) -> None:
+    beats = [busy.beat(), busy.beat()]
+    wait_until(lambda: ticking(busy), 30)
+    frozen = leading_pid(busy)
+    assert frozen is not None
+    freeze([frozen])
+    wait_until(lambda: leading_pid(busy) != frozen, 20)
+    thaw([frozen])
+    wait_until(lambda: len(busy.events("beat", "standing by")) >= 2, 10)
+    assert leading_pid(busy) != frozen
+    seen = busy.ledger.job("job-0").counters["ticks"]
+    wait_until(lambda: busy.ledger.job("job-0").counters["ticks"] > seen + 3, 20)
+    assert ticks_lost_or_doubled(busy) == {}
+    assert [beat.poll() for beat in beats] == [None, None]
