@@ -7,6 +7,7 @@ SupervisorError
 ├── UnknownJob             a job name that no loaded schedule file has
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── InvalidKey             a lock's key that cannot be made of the arguments
+├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── NotConfigured          a setting that the command needs is absent
 ├── AppNotFound            the name after -A leads to no Celery app
@@ -80,6 +81,10 @@ class UnknownRun(SupervisorError, LookupError):
 
 class InvalidKey(SupervisorError, ValueError):
     """The lock's key is no template, or names an argument that the run does not have."""
+
+
+class NotTranslatable(SupervisorError, ValueError):
+    """What is to be imported says something that no schedule file can say."""
 
 
 class InvalidGuard(SupervisorError, ValueError):

@@ -15,11 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 LAYERS = {
     "vocabulary": "errors durations spec overlap policies run lock_keys",
     "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
-    " topology logs watching guarded",
+    " topology logs watching guarded importing",
     "ledger": "ledger",
     "execution": "guard context heartbeat leases interrupts delivery emission auditing watchdog"
     " backfilling",
-    "celery edge": "app beat calls entries loading publisher reloading tasks unbegun worker",
+    "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
+    " worker",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from supervisor.cli import pausing, runs, schedules, serve, service, ticks
+from supervisor.cli import importing, pausing, runs, schedules, serve, service, ticks
 from supervisor.cli.context import Context
 from supervisor.errors import SupervisorError
 from supervisor.settings import Settings
@@ -56,6 +56,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for verb in (
     *schedules.VERBS,
+    *importing.VERBS,
     *service.VERBS,
     *serve.VERBS,
     *runs.VERBS,

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.beat import BeatLazyFunc, ScheduleEntry
+from celery.schedules import crontab, schedule, solar
+from redbeat.schedules import rrule
+
+from supervisor.celery_import.beat_schedule import read_beat_schedule
+from supervisor.celery_import.whens import when_of
+from supervisor.celery_import.zones import zone_name, zone_remark
+from supervisor.errors import NotTranslatable
+from supervisor.importing.found import Found, Item, LeftOut
+from supervisor.importing.schedule_text import fault_of, said
+from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+START = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)  # a Monday
+ON_GRID = START - (START - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(minutes=7)
+
+
+def app_with(schedules: dict[str, Any] | None = None, **conf: Any) -> Celery:
+    app = Celery("proj", broker="redis://", set_as_current=False)
+    app.conf.update(conf)
+    app.conf.beat_schedule = schedules or {}
+    return app
+
+
+def read(entry: Any, **conf: Any) -> Item:
+    (item,) = read_beat_schedule(app_with({"nightly": entry}, **conf), NOW)
+    return item
+
+
+def values(entry: Any, **conf: Any) -> dict[str, Any]:
+    item = read({"task": "t", **entry}, **conf)
+    assert isinstance(item, Found), item
+    assert fault_of("nightly", said(item.values)) is None
+    return said(item.values)
+
+
+def why(entry: Any, **conf: Any) -> str:
+    item = read(entry, **conf)
+    assert isinstance(item, LeftOut), item
+    assert item.source == "beat_schedule 'nightly'"
+    return item.why
+
+
+def solar_events() -> solar:
+    """As an app has it that has `ephem` installed, which only its times need."""
+    source = solar.__new__(solar)
+    vars(source).update(event="sunset", lat=52.5, lon=13.4, nowfun=None, _app=None)
+    return source
+
+
+def test_an_entry_becomes_a_job() -> None:
+    entry = {
+        "task": "reports.nightly",
+        "schedule": crontab(30, 2, day_of_week="mon-fri"),
+        "args": (2026, ("a", None)),
+        "kwargs": {"folder": "orders"},
+        "options": {"queue": "slow", "expires": 600, "time_limit": 90, "soft_time_limit": 60.5},
+    }
+    assert values(entry) == {
+        "task": "reports.nightly",
+        "args": [2026, ["a", None]],
+        "kwargs": {"folder": "orders"},
+        "cron": "30 2 * * 1-5",
+        "queue": "slow",
+        "start_deadline": "10m",
+        "soft_time_limit": "1m500ms",
+        "time_limit": "1m30s",
+    }
+
+
+@pytest.mark.parametrize(
+    ("conf", "zone"),
+    [
+        ({}, None),
+        ({"timezone": "Europe/Berlin"}, "Europe/Berlin"),
+        ({"timezone": "Europe/Berlin", "enable_utc": False}, "Europe/Berlin"),
+        ({"timezone": ZoneInfo("Asia/Tokyo")}, "Asia/Tokyo"),
+        ({"timezone": timezone(timedelta(hours=2))}, "Etc/GMT-2"),
+    ],
+    ids=str,
+)
+def test_a_crontab_is_read_in_the_zone_of_the_app(conf: dict[str, Any], zone: str | None) -> None:
+    assert values({"schedule": crontab(0, 4)}, **conf).get("timezone") == zone
+
+
+def test_a_zone_that_nobody_knows_stops_the_crontabs_alone() -> None:
+    assert "unknown here" in why({"task": "t", "schedule": crontab()}, timezone="Mars/Olympus")
+    assert values({"schedule": 60}, timezone="Mars/Olympus")["every"] == "1m"
+
+
+def test_the_head_of_the_file_says_when_the_zone_is_this_machines() -> None:
+    assert "this machine" in zone_remark(app_with(enable_utc=False))
+    assert "the app's zone" in zone_remark(app_with(timezone="Europe/Berlin", enable_utc=False))
+
+
+@pytest.mark.parametrize(
+    ("offset", "name"), [(0, "UTC"), (60, "Etc/GMT-1"), (-180, "Etc/GMT+3"), (330, None)]
+)
+def test_a_fixed_offset_has_a_name_if_it_is_of_whole_hours(offset: int, name: str | None) -> None:
+    zone = timezone(timedelta(minutes=offset))
+    if name is None:
+        with pytest.raises(NotTranslatable):
+            zone_name(zone)
+        return
+    assert zone_name(zone) == name
+    assert NOW.astimezone(ZoneInfo(name)).utcoffset() == zone.utcoffset(None)
+
+
+@pytest.mark.parametrize(
+    ("given", "every"),
+    [
+        (90, "1m30s"),
+        (1.5, "1s500ms"),
+        (timedelta(hours=6), "6h"),
+        (schedule(timedelta(minutes=90)), "1h30m"),
+        (schedule(30, relative=True), "30s"),
+    ],
+    ids=str,
+)
+def test_an_interval_is_every(given: Any, every: str) -> None:
+    assert values({"schedule": given})["every"] == every
+
+
+def test_a_relative_interval_is_a_time_of_the_clock_where_it_is_one() -> None:
+    entry = {"schedule": timedelta(days=1), "relative": True}
+    assert values(entry, timezone="Asia/Tokyo")["cron"] == "0 0 * * *"
+    item = read({"task": "t", "schedule": timedelta(hours=5), "relative": True})
+    assert isinstance(item, Found)
+    assert "relative" in item.lost[0]
+
+
+class Fortnightly(crontab):
+    """A schedule of a project's own."""
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"task": "t", "schedule": solar_events()}, "sun"),
+        ({"task": "t", "schedule": 0.2}, "under a second"),
+        ({"task": "t", "schedule": 1.00005}, "1.00005 seconds"),
+        ({"task": "t", "schedule": 1e300}, "no number of seconds"),
+        ({"task": "t", "schedule": Fortnightly()}, "Fortnightly"),
+        ({"task": "t", "schedule": crontab(nowfun=datetime.now)}, "clock of its own"),
+        ({"task": "t", "schedule": crontab(0, 0, 5, 13)}, "both"),
+        ({"task": "t"}, "no schedule"),
+        ({"task": "t", "schedule": 60, "argz": [1]}, "argz"),
+        ({"task": "t", "schedule": 60, "args": [datetime(2026, 1, 1)]}, "datetime"),
+        ({"task": "t", "schedule": 60, "kwargs": {"a": float("nan")}}, "kwargs"),
+        ({"task": "t", "schedule": 60, "args": [BeatLazyFunc(print)]}, "computes"),
+        (17, "no entry"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_translated_says_why(entry: Any, reason: str) -> None:
+    assert reason in why(entry)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("priority", 5), ("expires", datetime(2026, 1, 1)), ("expires", 0.5), ("headers", {"a": 1})],
+)
+def test_an_option_without_a_key_is_reported_and_the_job_stays(option: str, value: Any) -> None:
+    item = read({"task": "t", "schedule": 60, "options": {option: value}})
+    assert isinstance(item, Found)
+    (lost,) = item.lost
+    assert lost.startswith(f"option '{option}' is not translated")
+
+
+def test_an_option_that_is_none_is_none() -> None:
+    item = read({"task": "t", "schedule": 60, "options": {"expires": None}})
+    assert isinstance(item, Found) and item.lost == []
+
+
+def test_entries_may_be_objects_and_tasks_may_add_themselves() -> None:
+    app = app_with({"object": ScheduleEntry("object", "t", schedule=schedule(60))})
+
+    @app.on_after_finalize.connect
+    def add_more(sender: Celery, **_: Any) -> None:
+        sender.add_periodic_task(10, sender.signature("t", (2, 2)))
+
+    found = read_beat_schedule(app, NOW)
+    assert [(item.name, item.comments) for item in found if isinstance(item, Found)] == [
+        ("object", []),
+        ("t(2, 2)", ["beat_schedule 't(2, 2)'"]),
+    ]
+
+
+def rule(freq: str, **given: Any) -> rrule:
+    return rrule(freq, **{"dtstart": START, "app": app_with(), **given})
+
+
+def ours(keys: dict[str, Any]) -> Iterator[datetime]:
+    times = schedule_of(JobSpec(name="j", task="t", **keys))
+    following = times.next_after(NOW)
+    while following is not None:
+        yield following
+        following = times.next_after(following)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (rule("SECONDLY", interval=30), {"every": "30s"}),
+        (rule("MINUTELY"), {"cron": "* * * * *"}),
+        (rule("MINUTELY", interval=15), {"every": "15m"}),
+        (rule("MINUTELY", interval=20), {"cron": "10-50/20 * * * *"}),
+        (rule("MINUTELY", interval=7, dtstart=ON_GRID), {"every": "7m"}),
+        (rule("HOURLY", interval=6), {"cron": "30 3-21/6 * * *"}),
+        (rule("HOURLY", byhour=range(8, 19)), {"cron": "30 8-18 * * *"}),
+        (rule("DAILY"), {"cron": "30 3 * * *"}),
+        (rule("DAILY", byhour=[6, 18], byminute=0), {"cron": "0 6,18 * * *"}),
+        (rule("WEEKLY"), {"cron": "30 3 * * 1"}),
+        (rule("WEEKLY", byweekday=[5, 6]), {"cron": "30 3 * * 0,6"}),
+        (rule("MONTHLY"), {"cron": "30 3 5 * *"}),
+        (rule("MONTHLY", interval=3), {"cron": "30 3 5 */3 *"}),
+        (rule("MONTHLY", bymonthday=-1), {"cron": "30 3 L * *"}),
+        (rule("HOURLY", bymonthday=-1), {"cron": "30 * L * *"}),
+        (rule("MONTHLY", bymonthday=range(1, 8), byweekday=0), {"cron": "30 3 * * 1#1"}),
+        (rule("YEARLY"), {"cron": "30 3 5 1 *"}),
+        (rule("YEARLY", bymonth=[4, 10]), {"cron": "30 3 5 4,10 *"}),
+        (rule("YEARLY", bymonthday=15), {"cron": "30 3 15 * *"}),
+    ],
+    ids=str,
+)
+def test_a_rule_has_the_same_next_times(source: rrule, expected: dict[str, str]) -> None:
+    keys = when_of(source, app_with(), NOW).values
+    assert {key: value for key, value in keys.items() if key != "timezone"} == expected
+    theirs = islice(source.rrule.xafter(NOW), 20)
+    assert list(islice(ours(keys), 20)) == list(theirs)
+
+
+def test_a_rule_keeps_the_offset_of_its_start() -> None:
+    start = datetime(2026, 1, 5, 3, 30, tzinfo=timezone(timedelta(hours=2)))
+    source = rule("DAILY", dtstart=start)
+    keys = when_of(source, app_with(), NOW).values
+    assert keys == {"cron": "30 3 * * *", "timezone": "Etc/GMT-2"}
+    assert list(islice(ours(keys), 20)) == list(islice(source.rrule.xafter(NOW), 20))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (rule("DAILY", count=3), "count"),
+        (rule("DAILY", until=datetime(2027, 1, 1, tzinfo=UTC)), "until"),
+        (rule("MONTHLY", bysetpos=-1, byweekday=[0, 1]), "bysetpos"),
+        (rule("DAILY", dtstart=datetime(2027, 1, 1, tzinfo=UTC)), "begins"),
+        (rule("DAILY", interval=2), "interval of 2"),
+        (rule("WEEKLY", interval=2), "interval of 2"),
+        (rule("MINUTELY", interval=90), "interval of 90"),
+        (rule("DAILY", bysecond=30), "second 0"),
+        (rule("SECONDLY", byminute=5), "no seconds"),
+        (rule("MONTHLY", bymonthday=[1, -1]), "end of a month"),
+        (rule("MONTHLY", bymonthday=13, byweekday=4), "both"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_cron_cannot_say_is_refused(source: rrule, reason: str) -> None:
+    with pytest.raises(NotTranslatable, match=reason):
+        when_of(source, app_with(), NOW)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.schedules import schedule
+from click.testing import CliRunner, Result
+from redbeat.schedulers import RedBeatSchedulerEntry
+
+from supervisor.cli import main
+from supervisor.schedule_files import load
+
+APP = """\
+from celery import Celery
+from celery.schedules import crontab
+
+app = Celery("proj", broker="{url}", set_as_current=False)
+app.conf.redbeat_redis_url = "{url}"
+app.conf.beat_schedule = {{
+    "nightly": {{"task": "reports.nightly", "schedule": crontab(minute=30, hour=2)}},
+    "poll": {{"task": "mail.poll", "schedule": 90.0, "options": {{"expires": 60}}}},
+}}
+"""
+FRIDAY = """
+app.conf.beat_schedule["friday"] = {
+    "task": "t", "schedule": crontab(0, 0, day_of_month=13, day_of_week="fri")
+}
+"""
+CRONTAB = "# Makes copies.\n30 2 * * * /opt/backup\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project as the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "app_of_the_import_test", raising=False)
+    (tmp_path / "crontab").write_text(CRONTAB)
+    app_is(APP.format(url="redis://"))
+    return tmp_path
+
+
+def app_is(text: str) -> None:
+    Path("app_of_the_import_test.py").write_text(text)
+
+
+def supervisor(*words: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, words, input=stdin)
+
+
+def of_app(*words: str) -> Result:
+    return supervisor("-A", "app_of_the_import_test", "import", *words)
+
+
+def test_the_beat_schedule_is_written_to_standard_output(here: Path) -> None:
+    result = of_app("beat-schedule")
+    assert (result.exit_code, result.stderr) == (0, "")
+    (here / "jobs.yaml").write_text(result.stdout)
+    specs = load(here / "jobs.yaml").specs
+    assert [(spec.name, spec.schedule) for spec in specs.values()] == [
+        ("nightly", "30 2 * * *"),
+        ("poll", "every 1m30s"),
+    ]
+
+
+def test_the_head_says_what_is_different(here: Path) -> None:
+    head, _, _ = of_app("beat-schedule").stdout.partition("jobs:")
+    assert "`every` is a grid" in head
+    assert "Times are read in UTC" in head
+    assert "or they run twice" in head
+
+
+def test_what_is_not_translated_is_on_stderr_and_in_its_place_and_exits_1() -> None:
+    app_is(APP.format(url="redis://") + FRIDAY)
+    result = of_app("beat-schedule")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("beat_schedule 'friday': not translated: a day has to match")
+    assert "  # beat_schedule 'friday': not translated:" in result.stdout
+    assert "  #   schedule: <crontab: 0 0 13 * fri (m/h/dM/MY/d)>" in result.stdout
+
+
+def test_what_was_imported_passes_the_check() -> None:
+    assert of_app("beat-schedule", "--output", "jobs.yaml").exit_code == 0
+    assert supervisor("check", "jobs.yaml").stdout == "jobs.yaml: 2 jobs in 1 file, no problems\n"
+
+
+def test_redbeats_entries_are_read_from_redis(redis_url: str) -> None:
+    app_is(APP.format(url=redis_url))
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.update(redbeat_redis_url=redis_url, redbeat_redis_options={})
+    every_minute = schedule(60, app=app)
+    RedBeatSchedulerEntry("saved", "mail.poll", every_minute, enabled=False, app=app).save()
+    result = of_app("redbeat")
+    assert result.exit_code == 0, result.output
+    assert "  saved:\n    task: mail.poll\n    every: 1m\n    paused: true\n" in result.stdout
+
+
+@pytest.mark.parametrize("source", ["beat-schedule", "redbeat"])
+def test_without_an_app_the_command_line_is_off(source: str) -> None:
+    result = supervisor("import", source)
+    assert result.exit_code == 2
+    assert "supervisor -A proj import" in result.stderr
+
+
+def test_a_crontab_is_imported_with_the_task_and_the_zone_given(here: Path) -> None:
+    words = ("import", "crontab", "crontab", "--task", "shell.run", "--timezone", "Europe/Berlin")
+    result = supervisor(*words, "-o", "jobs.yaml")
+    assert (result.exit_code, result.stdout) == (0, "jobs.yaml: 1 job\n")
+    spec = load(here / "jobs.yaml").specs["backup"]
+    assert (spec.task, spec.cron, spec.timezone) == ("shell.run", "30 2 * * *", "Europe/Berlin")
+    assert (spec.kwargs, spec.description) == ({"command": "/opt/backup"}, "Makes copies.")
+
+
+def test_a_crontab_may_come_from_standard_input() -> None:
+    result = supervisor("import", "crontab", "-", stdin="@reboot x\n")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("stdin:1: not translated: it runs when the machine starts")
+    assert "jobs: {}" in result.stdout
+
+
+def test_a_file_is_overwritten_only_by_force(here: Path) -> None:
+    (here / "jobs.yaml").write_text("mine")
+    result = supervisor("import", "crontab", "crontab", "-o", "jobs.yaml")
+    assert (result.exit_code, (here / "jobs.yaml").read_text()) == (2, "mine")
+    assert "--force" in result.stderr
+    assert supervisor("import", "crontab", "crontab", "-o", "jobs.yaml", "--force").exit_code == 0
+    assert load(here / "jobs.yaml").specs
+    assert sorted(path.name for path in here.glob("*jobs*")) == ["jobs.yaml"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("crontab", "absent"),
+        ("crontab", "crontab", "--timezone", "Europe/Berlim"),
+        ("crontab",),
+        ("anacrontab",),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_exits_2(words: tuple[str, ...]) -> None:
+    assert supervisor("import", *words).exit_code == 2
+
+
+def test_a_file_that_is_no_text_and_a_place_that_is_none_are_errors(here: Path) -> None:
+    (here / "binary").write_bytes(b"\xff\xfe0 1 * * * x")
+    result = supervisor("import", "crontab", "binary")
+    assert (result.exit_code, result.stderr) == (1, "Error: binary: is not UTF-8 text\n")
+    result = supervisor("import", "crontab", "crontab", "-o", "absent/jobs.yaml")
+    assert (result.exit_code, "cannot be written" in result.stderr) == (1, True)

@@ -1,0 +1,158 @@
+"""Sets of times as cron expressions: the same times, and short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.errors import NotTranslatable
+from supervisor.importing.cron_text import (
+    DAYS,
+    HOURS,
+    MINUTES,
+    MONTHS,
+    WEEKDAYS,
+    compact,
+    expression,
+)
+from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
+
+APP = Celery("proj", set_as_current=False)
+YEARS = timedelta(days=6 * 366)
+COUNT = 20
+
+
+def subsets(field: range) -> st.SearchStrategy[set[int]]:
+    """Any set, and the shapes that people write: ranges and steps."""
+    edge = st.integers(field[0], field[-1])
+    shape = st.builds(
+        lambda a, b, step: set(range(min(a, b), max(a, b) + 1, step)), edge, edge, st.integers(1, 9)
+    )
+    stepped = st.integers(1, len(field) - 1).map(lambda step: set(field[::step]))
+    return st.one_of(
+        st.just(set(field)), stepped, shape, st.sets(st.sampled_from(field), min_size=1)
+    )
+
+
+def weeks() -> st.SearchStrategy[set[int]]:
+    number = st.sets(st.integers(0, 4), min_size=1)
+    return number.map(lambda numbers: {day for day in DAYS if (day - 1) // 7 in numbers})
+
+
+@st.composite
+def crontabs(draw: Callable[..., set[int]]) -> crontab:
+    """Those that Celery takes: it refuses dates that are in no month."""
+    months = draw(subsets(MONTHS))
+    days = draw(st.one_of(subsets(DAYS), weeks()))
+    return crontab(
+        minute=draw(subsets(MINUTES)),
+        hour=draw(subsets(HOURS)),
+        day_of_week=draw(subsets(WEEKDAYS)),
+        day_of_month=days if min(days) <= 29 else {*days, 1},
+        month_of_year=months,
+        app=APP,
+    )
+
+
+def times_of_celery(source: crontab, at: datetime) -> Iterator[datetime]:
+    while True:
+        start, delta, _ = source.remaining_delta(at)
+        at = (start + delta).astimezone(UTC)
+        yield at
+
+
+def times_of_ours(cron: str, at: datetime) -> Iterator[datetime]:
+    schedule = schedule_of(JobSpec(name="j", task="t", cron=cron))
+    following = schedule.next_after(at)
+    while following is not None:
+        yield following
+        following = schedule.next_after(following)
+
+
+def first(times: Iterator[datetime], until: datetime) -> list[datetime]:
+    return list(islice(takewhile(lambda time: time <= until, times), COUNT))
+
+
+def cron_of(source: crontab) -> str:
+    return expression(
+        minutes=source.minute,
+        hours=source.hour,
+        days=source.day_of_month,
+        months=source.month_of_year,
+        weekdays=source.day_of_week,
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(crontabs(), st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
+def test_the_next_times_are_those_of_celerys_own_schedule(source: crontab, naive: datetime) -> None:
+    at = naive.replace(microsecond=0, tzinfo=UTC)
+    try:
+        cron = cron_of(source)
+    except NotTranslatable:
+        assert source.day_of_month != set(DAYS)
+        assert source.day_of_week != set(WEEKDAYS)
+        return
+    until = at + YEARS
+    assert first(times_of_ours(cron, at), until) == first(times_of_celery(source, at), until)
+
+
+@pytest.mark.parametrize(
+    ("source", "cron"),
+    [
+        (crontab(), "* * * * *"),
+        (crontab(minute="*/5"), "*/5 * * * *"),
+        (crontab(minute="0,30", hour="8-18"), "*/30 8-18 * * *"),
+        (crontab(0, 2, day_of_week="mon-fri"), "0 2 * * 1-5"),
+        (crontab(0, 2, day_of_week="sat,sunday"), "0 2 * * 0,6"),
+        (crontab(0, 22, day_of_week="fri-mon"), "0 22 * * 0,1,5,6"),
+        (crontab(0, 0, day_of_month="1,15"), "0 0 1,15 * *"),
+        (crontab(0, 0, day_of_month="2-30/2"), "0 0 2-30/2 * *"),
+        (crontab(0, 0, day_of_month=1, month_of_year="jan-mar,dec"), "0 0 1 1-3,12 *"),
+        (crontab(0, 0, day_of_month=1, month_of_year="*/3"), "0 0 1 */3 *"),
+        (crontab(minute={3, 18, 33, 48}), "3-48/15 * * * *"),
+    ],
+    ids=str,
+)
+def test_fields_are_as_short_as_a_person_would_write_them(source: crontab, cron: str) -> None:
+    assert cron_of(source) == cron
+
+
+@pytest.mark.parametrize(
+    ("days", "weekdays", "fields"),
+    [
+        ("1-7", "mon", "* * 1#1"),
+        ("1-7,15-21", "1", "* * 1#1,1#3"),
+        ("29-31", "fri", "* * 5#5"),
+        ("*/2", "mon", "*/2 * 1"),
+        ("13", "*/2", "13 * */2"),
+    ],
+)
+def test_days_that_match_both_fields_are_translated_where_that_is_exact(
+    days: str, weekdays: str, fields: str
+) -> None:
+    source = crontab(0, 9, day_of_month=days, day_of_week=weekdays)
+    assert cron_of(source) == f"0 9 {fields}"
+
+
+def test_days_that_must_match_both_fields_are_refused_elsewhere() -> None:
+    with pytest.raises(NotTranslatable, match="both"):
+        cron_of(crontab(0, 0, day_of_month=13, day_of_week="fri"))
+
+
+def test_two_values_are_a_step_only_where_it_comes_out_even() -> None:
+    assert compact({0, 12}, HOURS) == "*/12"
+    assert compact({1, 17}, DAYS) == "1,17"
+
+
+@given(subsets(DAYS))
+def test_a_field_holds_the_values_it_was_made_of(values: set[int]) -> None:
+    assert crontab(day_of_month=compact(values, DAYS)).day_of_month == values
