@@ -161,7 +161,6 @@ class Fortnightly(crontab):
         ({"task": "t", "schedule": 60, "args": [BeatLazyFunc(print)]}, "computes"),
         (17, "no entry"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_translated_says_why(entry: Any, reason: str) -> None:
     assert reason in why(entry)
