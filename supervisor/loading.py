@@ -70,7 +70,11 @@ def load(
             else:
                 entries.rewrite(pipe, spec)
             if before is None or before.paused != spec.paused:
-                pipe.hset(keys.job(name), "paused", int(spec.paused))
+                pipe.hset(
+                    keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)}
+                )
+                pipe.hdel(keys.job(name), "paused_note", "paused_until")
+                pipe.zrem(keys.pauses, name)
             for key in kept_keys(keys, spec):
                 pipe.persist(key)
         for name in changes.removed:

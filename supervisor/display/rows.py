@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from supervisor.display.words import age, ahead, duration, seconds_between, stamp
+from supervisor.display.words import age, ahead, duration, pause_words, seconds_between, stamp
 from supervisor.ledger.records import JobRecord
 from supervisor.run import Run, RunState
 
@@ -21,7 +21,7 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
     return (
         job.spec.name,
         job.spec.schedule + zone,
-        job.state,
+        state_words(job),
         ahead(job.next_run_at, now),
         age(job.last_start_at, now),
         job.last_outcome or "",
@@ -30,6 +30,12 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
         str(job.skipped),
         str(job.counters.get("requeued", 0)),
     )
+
+
+def state_words(job: JobRecord) -> str:
+    """The state; of a paused job also why and until when."""
+    told = pause_words(job.paused_note, job.paused_until) if job.paused else ""
+    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{told})" if told else "")
 
 
 def run_rows(run: Run, now: datetime) -> Iterator[Sequence[str]]:

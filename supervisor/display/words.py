@@ -38,6 +38,11 @@ def stamp(moment: datetime | None) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else ""
 
 
+def pause_words(note: str | None, until: datetime | None) -> str:
+    """``until 2026-03-02 06:00:00Z, the mail server moves``; empty for a pause without either."""
+    return ", ".join(filter(None, [f"until {stamp(until)}" if until else "", note or ""]))
+
+
 def duration(seconds: float | None) -> str:
     return span(seconds) if seconds is not None else ""
 

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from supervisor.display.shapes import job_shape, run_shape
-from supervisor.display.words import age, ahead
+from supervisor.display.words import age, ahead, pause_words
 from supervisor.errors import UnknownJob
 from supervisor.ledger.runs import Ledger
 from supervisor.web.metrics import LedgerCollector
@@ -41,7 +41,7 @@ def create(ledger: Ledger) -> Starlette:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LedgerCollector(ledger))
     templates = Environment(loader=PackageLoader("supervisor.web"), autoescape=True)
-    templates.filters.update(age=age, ahead=ahead)
+    templates.filters.update(age=age, ahead=ahead, pause=pause_words)
 
     def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks
@@ -125,3 +127,82 @@ def test_reasons_cannot_move_the_cursor(ledger: Ledger, supervisor: Supervisor) 
     lines = supervisor("runs").stdout.splitlines()
     assert len(lines) == 2
     assert "\x1b" not in lines[1]
+
+
+def test_a_run_can_be_cancelled_once(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    assert supervisor("cancel", run_id(spec, 0)).stdout == f"{run_id(spec, 0)} stopping\n"
+    assert supervisor("cancel", run_id(spec, 1)).stdout == f"{run_id(spec, 1)} cancelled\n"
+    again = supervisor("cancel", run_id(spec, 1))
+    assert (again.exit_code, "has ended: cancelled" in again.output) == (1, True)
+
+
+def test_a_trigger_may_bring_policy_key_and_patience(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    supervisor("trigger", spec.name)
+    assert supervisor("trigger", spec.name).exit_code == 1
+    waits = ("trigger", spec.name, "--overlap", "queue_all", "--max-wait", "5m", "--json")
+    assert as_json(supervisor(*waits))["state"] == "waiting"
+    assert as_json(supervisor("trigger", spec.name, "--key", "b", "--json"))["state"] == "queued"
+    assert supervisor("trigger", spec.name, "--max-wait", "soon").exit_code == 2
+
+
+def test_a_pause_is_told_with_its_note_and_its_end(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, timezone="Europe/Berlin")
+    paused = supervisor("pause", spec.name, "--note", "stocktaking", "--until", "2099-01-01T06:00")
+    assert paused.stdout == f"{spec.name} paused until 2099-01-01T06:00:00+01:00\n"
+    assert "paused (until 2099-01-01 05:00:00Z, stocktaking)" in supervisor("jobs").stdout
+    [shape] = as_json(supervisor("jobs", "--json"))
+    assert (shape["paused_note"], shape["paused_until"]) == (
+        *("stocktaking", "2099-01-01T05:00:00.000Z"),
+    )
+    assert supervisor("resume", spec.name).stdout == f"{spec.name} resumed\n"
+    assert "stocktaking" not in supervisor("jobs").stdout
+
+
+def test_a_pause_can_be_caught_up(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, every="1h", catchup="all", catchup_window="1d")
+    supervisor("pause", spec.name)
+    before = ms_of(ledger.now() - timedelta(hours=3))
+    ledger.client.hset(ledger.keys.job(spec.name), "paused_at", before)
+    assert supervisor("resume", spec.name, "--catch-up").stdout == "nightly resumed, 3 caught up\n"
+    assert ledger.job(spec.name).counters["triggered"] == 3
+
+
+def test_the_next_ticks_are_listed_in_both_zones(ledger: Ledger, supervisor: Supervisor) -> None:
+    job(ledger, every=None, cron="30 2 * * *", timezone="Europe/Berlin")
+    listed = supervisor("next", "nightly", "-n", "2", "--after", "2026-03-28T00:00")
+    assert "2026-03-28T01:30:00.000Z" in listed.stdout
+    # The clock jumps over half past two.
+    assert "Sun 2026-03-29 03:00:00 CEST" in listed.stdout
+
+
+def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, every="1h")
+    days = ("backfill", spec.name, "--from", "2026-03-01", "--to", "2026-03-01T03:00")
+    assert supervisor(*days, "--dry-run").stdout.splitlines() == [
+        f"2026-03-01T0{hour}:00:00.000Z" for hour in range(3)
+    ]
+    assert ledger.history(spec.name) == []
+    assert supervisor(*days).stdout == "3 nominal times: 1 start, 2 wait\n"
+    assert [run.nominal_at.hour for run in ledger.history(spec.name)] == [2, 1, 0]
+    for wrong in (("--from", "2026-03-02"), ("--from", "yesterday")):
+        assert supervisor(*days, *wrong).exit_code == 2
+    assert supervisor(*days, "--limit", "2").exit_code == 1
+
+
+def test_the_audit_exits_1_when_a_tick_is_missing(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
+    ledger.admit(ticks(spec, 2))
+    found = supervisor("audit", spec.name)
+    assert found.exit_code == 1
+    assert "missing: 2026-03-01T00:00:01.000Z" in found.stdout
+    again = supervisor("audit", "--json")
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["unaccounted_ticks"] == {"nightly": 1}
