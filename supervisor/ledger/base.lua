@@ -81,6 +81,7 @@ end
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
+  redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
   count(run.job, 'skipped:' .. reason)
   redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
 end
