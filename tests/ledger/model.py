@@ -1,0 +1,351 @@
+"""The ledger in plain Python: one job, one lock, no clock. What the documentation promises.
+
+Where the ledger may choose (which of two runs that were queued in the same millisecond is the
+older), the model looks at what it chose and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from supervisor.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
+from supervisor.policies import OnCrash
+from supervisor.run import Run, RunState
+from supervisor.spec import JobSpec
+
+
+@dataclass
+class Attempt:
+    """A worker's process at work on a run, from its grant to its end or its death."""
+
+    run: str
+    token: str
+    is_alive: bool = True
+    has_lease: bool = True
+    is_forgotten: bool = False
+    """The ledger's data was lost while this had its lease."""
+    was_counted: bool = False
+
+
+@dataclass
+class Interval:
+    """When an attempt had the lease, in grants and ends counted from the first."""
+
+    start: int
+    end: int | None = None
+
+    def covers(self, moment: int) -> bool:
+        return self.start <= moment and (self.end is None or moment < self.end)
+
+
+@dataclass
+class ModelRun:
+    """`rank`: its place among those that wait. is_silent: its lease or its deadline ran out, and
+    nobody has looked yet. given_up: tokens whose leases ran out."""
+
+    id: str
+    state: RunState = RunState.WAITING
+    slot: int | None = None
+    rank: tuple[float | str, ...] = ()
+    token: str = ""
+    last_token: str = ""
+    ending: RunState | None = None
+    is_silent: bool = False
+    requeues: int = 0
+    crashes: int = 0
+    attempt: int = 0
+    given_up: set[str] = field(default_factory=set)
+
+
+class Model:
+    """`look` reads a run from the ledger. Methods answer as the ledger should have."""
+
+    def __init__(self, spec: JobSpec, look: Callable[[str], Run]) -> None:
+        self.spec = spec
+        self.most = spec.most_running
+        self._look = look
+        self._clock = 0
+        self.attempts: dict[str, Attempt] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """The data is gone; living workers are not."""
+        self.runs: dict[str, ModelRun] = {}
+        self.waiting: list[ModelRun] = []
+        self.counters: Counter[str] = Counter()
+        self.skips = 0
+        self.in_grace = True
+        self.intervals: dict[str, Interval] = {}
+        for attempt in self.attempts.values():
+            attempt.is_forgotten = attempt.has_lease and attempt.is_alive
+
+    def end_grace(self) -> None:
+        """Who has not come back to the server that forgot it is given up."""
+        self.in_grace = False
+        for attempt in self.attempts.values():
+            if attempt.is_forgotten:
+                attempt.has_lease = False
+
+    def in_state(self, *states: RunState) -> list[str]:
+        return [run.id for run in self.runs.values() if run.state in states]
+
+    @property
+    def delayed(self) -> list[str]:
+        """Those that a time will bring forward: retries, and what was put off."""
+        placed = {run.id for run in self.waiting}
+        late = self.in_state(RunState.WAITING, RunState.RETRYING)
+        return [run for run in late if run not in placed]
+
+    @property
+    def holders(self) -> list[ModelRun]:
+        return [run for run in self.runs.values() if run.slot is not None]
+
+    @property
+    def has_room(self) -> bool:
+        return self.most is None or len(self.holders) < self.most
+
+    def admit(self, run_id: str, kind: str) -> Verdict:
+        self.counters[kind] += 1
+        run = self.runs[run_id] = ModelRun(run_id)
+        return self._place(run)
+
+    def begin(self, run_id: str, token: str) -> str:
+        run = self.runs.get(run_id)
+        if run is None:
+            return "unknown"
+        if run.state is not RunState.QUEUED:
+            self.counters["duplicates"] += 1
+            return "duplicate"
+        if run.is_silent:
+            self._settle(run)
+            return "expired"
+        if self.in_grace:
+            return "grace"
+        run.attempt += 1
+        self.counters["started"] += run.attempt == 1
+        self.skips = 0
+        self._grant(run, Attempt(run_id, token))
+        return "begin"
+
+    def renew(self, attempt: Attempt) -> str:
+        run, token = self.runs.get(attempt.run), attempt.token
+        if run is None:
+            return "unknown"
+        if run.state is RunState.RUNNING and run.token == token:
+            verdict = "reasserted" if run.is_silent else "renewed"
+            run.is_silent = False
+            return "stop" if run.ending else verdict
+        if token not in run.given_up:
+            return "ended"
+        if run.state is RunState.QUEUED and run.last_token == token and not run.is_silent:
+            self._take_back(run, attempt)
+            return "reasserted"
+        self._measure_overlap(attempt)
+        return "lost"
+
+    def restore(self, attempt: Attempt) -> str:
+        """A lease that ran out is settled before anybody takes its slot."""
+        self._settle_silent()
+        taken = {run.slot: run for run in self.holders}
+        slot = 1
+        while slot in taken and taken[slot].state is RunState.RUNNING:
+            slot += 1
+        if self.most is not None and slot > self.most:
+            return "lost"
+        self.counters.update(ticks=1, started=1)
+        run = self.runs[attempt.run] = ModelRun(attempt.run, slot=slot, attempt=1)
+        attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
+        self._grant(run, attempt)
+        if slot in taken:
+            self._put_back(taken[slot])
+        return "reasserted"
+
+    def finish(self, attempt: Attempt, outcome: RunState) -> str:
+        """`outcome` retrying: the attempt failed and is to be followed by another."""
+        run, token = self.runs.get(attempt.run), attempt.token
+        attempt.is_alive = False
+        if run is None:
+            return "stale"
+        if run.state is not RunState.RUNNING or run.token != token:
+            if token not in run.given_up:
+                return "already" if run.last_token == token else "stale"
+            if outcome is RunState.LOST:
+                return "stale"
+            if run.state is not RunState.QUEUED or run.last_token != token:
+                self.counters["leases_lost"] += 1
+                self._measure_overlap(attempt)
+                return "stale"
+            self._take_back(run, attempt)
+        if outcome is RunState.LOST or (run.ending and outcome is not RunState.SUCCEEDED):
+            return "rescued" if self._crash(run) else "ended"
+        self._end_attempt(run)
+        if outcome is RunState.RETRYING:
+            self.counters["retried"] += 1
+            run.state = RunState.RETRYING
+            return "retrying"
+        self._finish(run, outcome)
+        return "ended"
+
+    def cancel(self, run_id: str) -> str:
+        run = self.runs.get(run_id)
+        if run is None or not run.state.is_open:
+            return "not_open"
+        self._leave_waiting(run)
+        self._end_early(run, RunState.CANCELLED)
+        return "stopping" if run.state is RunState.RUNNING else "cancelled"
+
+    def rescue(self, due: str | None = None) -> None:
+        """One pass; `due`: the run whose delay is over."""
+        self._settle_silent()
+        run = self.runs[due] if due else None
+        if run and run.state is RunState.RETRYING and run.slot:
+            self._queue(run)
+        elif run and run.state in (RunState.WAITING, RunState.RETRYING):
+            self._place(run)
+        self._promote()
+
+    def _place(self, run: ModelRun) -> Verdict:
+        self._settle_silent()
+        self._promote()
+        verdict = decide(self.spec.overlap, self._situation(run))
+        match verdict.decision:
+            case Decision.START:
+                self._queue(run)
+            case Decision.SKIP:
+                assert verdict.reason
+                self._skip(run, verdict.reason)
+            case Decision.WAIT:
+                self._wait(run, 2, self._tick())
+            case Decision.REQUEUE:
+                self.counters["requeued"] += 1
+                run.state = RunState.WAITING
+                run.requeues += 1
+            case Decision.REPLACE:
+                return self._replace(run, verdict)
+        return verdict
+
+    def _situation(self, run: ModelRun) -> Situation:
+        return Situation(
+            running=len(self.holders),
+            max_running=self.most,
+            waiting=len(self.waiting),
+            requeues=run.requeues,
+            skips=self.skips,
+            max_waiting=self.spec.max_waiting,
+            max_requeues=self.spec.max_requeues,
+            max_skips=self.spec.max_consecutive_skips,
+            on_max_skips=OnMaxSkips(self.spec.then),
+        )
+
+    def _replace(self, run: ModelRun, verdict: Verdict) -> Verdict:
+        blocked_by = self._look(run.id).blocked_by
+        [holder] = [holder for holder in self.holders if holder.id == blocked_by]
+        if self.waiting and self.waiting[0].rank[0] == 0:
+            self._skip(self.waiting[0], SkipReason.REPLACED)
+        self._wait(run, 0, -self._tick())
+        self._end_early(holder, RunState.REPLACED)
+        is_queued = run.state is RunState.QUEUED
+        return replace(verdict, decision=Decision.START) if is_queued else verdict
+
+    def _queue(self, run: ModelRun) -> None:
+        taken = {holder.slot for holder in self.holders}
+        run.slot = run.slot or next(slot for slot in range(1, 999) if slot not in taken)
+        run.state, run.token, run.is_silent = RunState.QUEUED, "", False
+
+    def _wait(self, run: ModelRun, *rank: float | str) -> None:
+        run.state, run.slot, run.rank = RunState.WAITING, None, rank
+        self.waiting = sorted([*self.waiting, run], key=lambda waiting: waiting.rank)
+
+    def _leave_waiting(self, run: ModelRun) -> None:
+        self.waiting = [waiting for waiting in self.waiting if waiting is not run]
+
+    def _put_back(self, run: ModelRun) -> None:
+        """A living holder came back to the slot that was reserved for this run."""
+        if run.state is RunState.QUEUED:
+            self._wait(run, 1, self._look(run.id).queued_at.timestamp(), run.id)
+        run.slot = None
+
+    def _promote(self) -> None:
+        while self.waiting:
+            self._settle_silent()
+            if not self.waiting or not self.has_room:
+                return
+            run = self.waiting.pop(0)
+            self._queue(run)
+
+    def _grant(self, run: ModelRun, attempt: Attempt) -> None:
+        self.attempts[attempt.token] = attempt
+        self.intervals[attempt.token] = Interval(self._tick())
+        run.state, run.token = RunState.RUNNING, attempt.token
+
+    def _take_back(self, run: ModelRun, attempt: Attempt) -> None:
+        run.crashes -= 1
+        run.state, run.token, run.last_token = RunState.RUNNING, attempt.token, ""
+        run.is_silent = False
+        run.given_up.discard(attempt.token)
+        self.intervals[attempt.token].end = None
+        attempt.has_lease = True
+
+    def _end_attempt(self, run: ModelRun) -> None:
+        self.intervals[run.token].end = self._tick()
+        self.attempts[run.token].has_lease = False
+        run.last_token, run.ending, run.is_silent = run.token, None, False
+
+    def _settle_silent(self) -> None:
+        for run in self.holders:
+            if run.is_silent:
+                self._settle(run)
+
+    def _settle(self, run: ModelRun) -> None:
+        run.is_silent = False
+        if run.state is not RunState.RUNNING:
+            self._finish(run, RunState.EXPIRED)
+        elif not self.in_grace:
+            run.given_up.add(run.token)
+            self._crash(run)
+
+    def _crash(self, run: ModelRun) -> bool:
+        """Whether the run is run again."""
+        ending = run.ending
+        self._end_attempt(run)
+        run.crashes += 0 if ending else 1
+        is_given_up = self.spec.on_crash is OnCrash.FAIL or run.crashes >= self.spec.max_crashes
+        if ending or is_given_up:
+            self._finish(run, ending or RunState.LOST)
+            return False
+        self.counters["rescued"] += 1
+        self._queue(run)
+        return True
+
+    def _end_early(self, run: ModelRun, outcome: RunState) -> None:
+        if run.state is RunState.RUNNING:
+            run.ending = run.ending or outcome
+        else:
+            self._finish(run, outcome)
+
+    def _finish(self, run: ModelRun, outcome: RunState) -> None:
+        self.counters[f"finished:{outcome}"] += 1
+        run.state, run.slot = outcome, None
+        self._promote()
+
+    def _skip(self, run: ModelRun, reason: SkipReason) -> None:
+        self.counters[f"skipped:{reason}"] += 1
+        self.skips += 1
+        self._leave_waiting(run)
+        run.state = RunState.SKIPPED
+
+    def _measure_overlap(self, attempt: Attempt) -> None:
+        """Counted once when, since its grant, as many others as may be had a lease at once."""
+        own = self.intervals[attempt.token]
+        others = [i for i in self.intervals.values() if i is not own]
+        moments = [own.start, *(other.start for other in others if other.start > own.start)]
+        together = max(sum(other.covers(moment) for other in others) for moment in moments)
+        if self.most is not None and together >= self.most and not attempt.was_counted:
+            attempt.was_counted = True
+            self.counters["overlaps"] += 1
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock

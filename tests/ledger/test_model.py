@@ -1,0 +1,360 @@
+"""The real scripts on the real server against a model in plain Python, in any order of events.
+
+`make soak` takes many more steps than a run of all tests does.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from itertools import count, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.replies import Grant, Placement
+from supervisor.ledger.requests import RunRequest, Work
+from supervisor.ledger.runs import Ledger
+from supervisor.overlap import OnMaxSkips, OverlapPolicy
+from supervisor.policies import OnCrash
+from supervisor.run import RunState
+from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, run_id, ticks
+from tests.ledger.model import Attempt, Model
+
+STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "2000"))
+STEPS_EACH = 40
+REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
+
+JOBS = st.fixed_dictionaries(
+    {
+        "overlap": st.sampled_from(OverlapPolicy),
+        "max_running": st.none() | st.integers(1, 3),
+        "max_waiting": st.integers(1, 3),
+        "max_requeues": st.integers(0, 2),
+        "max_crashes": st.integers(1, 3),
+        "on_crash": st.sampled_from(OnCrash),
+    }
+)
+LIMITS = st.just({}) | st.fixed_dictionaries(
+    {"max_consecutive_skips": st.integers(1, 3), "then": st.sampled_from(OnMaxSkips)}
+)
+#: Nothing ends by the clock but what a rule makes end.
+LONG = dict.fromkeys(["lease_ttl", "start_deadline", "requeue_delay"], "9h")
+
+DIGESTS = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  found[#found + 1] = key
+  found[#found + 1] = redis.sha1hex(redis.call('DUMP', key))
+end
+return found
+"""
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Each rule asks the ledger and the model the same, and compares the answers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger, self.client, self.keys = ledger, ledger.client, ledger.keys
+        self.client.flushdb()
+        ledger.acknowledge_server()
+        self.digests = self.client.register_script(DIGESTS)
+        self.leader, self.relieved = (Leader(self.client, "redbeat::lock") for _ in range(2))
+        self.numbers = count()
+        self.fences: list[int] = []
+        self.reported: list[str] = []
+        self.last_tick = self.watermark = -1
+        self.seconds: dict[str, int] = {}
+        self.has_slept = self.has_lost_data = False
+
+    @initialize(keys=JOBS, limits=LIMITS)
+    def load_a_job(self, keys: dict[str, Any], limits: dict[str, Any]) -> None:
+        self.spec = job(self.ledger, **LONG, **keys, **limits)
+        self.model = Model(self.spec, self.ledger.run)
+        self.model.end_grace()
+
+    # Beat
+
+    @rule()
+    def a_tick_is_admitted(self) -> None:
+        self.last_tick += 1
+        self.watermark = self.last_tick
+        assert self.leader.lead()
+        [admission] = self.ledger.admit(ticks(self.spec, self.last_tick), self.leader.leadership)
+        self.seconds[admission.run_id] = self.last_tick
+        verdict = self.model.admit(admission.run_id, "ticks")
+        assert (admission.placement, admission.reason) == (verdict.decision, verdict.reason)
+
+    @precondition(lambda self: self.watermark >= 0)
+    @rule(data=st.data())
+    def an_old_tick_is_admitted_again(self, data: st.DataObject) -> None:
+        before = self.snapshot()
+        second = data.draw(st.integers(0, self.watermark))
+        [admission] = self.ledger.admit(ticks(self.spec, second))
+        assert admission.placement is Placement.DUPLICATE
+        self.model.counters["duplicates"] += 1
+        self.assert_only_counters_differ(before)
+
+    @rule()
+    def another_beat_takes_over(self) -> None:
+        self.client.delete("redbeat::lock")
+        self.relieved, self.leader = self.leader, Leader(self.client, "redbeat::lock")
+
+    @rule()
+    def a_relieved_beat_acts(self) -> None:
+        assert self.leader.lead()
+        before = self.snapshot()
+        tick = ticks(self.spec, self.last_tick + 1)
+        [admission] = self.ledger.admit(tick, self.relieved.leadership)
+        assert admission.placement is Placement.NOT_LEADER
+        assert self.ledger.rescue(leadership=self.relieved.leadership) == []
+        assert self.snapshot() == before
+
+    @rule()
+    def a_run_is_triggered(self) -> None:
+        request = RunRequest(run_id=f"{self.spec.name}@manual-{next(self.numbers)}")
+        run = self.ledger.trigger(self.spec, request)
+        self.model.admit(run.id, "triggered")
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data())
+    def a_run_is_cancelled(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(list(self.model.runs)))
+        assert self.ledger.cancel(run, "not needed") == self.model.cancel(run)
+
+    @rule()
+    def beat_rescues(self) -> None:
+        self.ledger.rescue()
+        self.model.rescue()
+        assert not (self.model.waiting and self.model.has_room)
+
+    @precondition(lambda self: self.model.delayed)
+    @rule(data=st.data())
+    def a_delay_is_over(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(self.model.delayed))
+        self.client.zadd(self.keys.delayed, {run: 1})
+        self.ledger.rescue()
+        self.model.rescue(run)
+
+    # Workers
+
+    @precondition(lambda self: self.model.in_state(RunState.QUEUED))
+    @rule(data=st.data())
+    def a_message_arrives(self, data: st.DataObject) -> None:
+        self.begin(data.draw(st.sampled_from(self.model.in_state(RunState.QUEUED))))
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data())
+    def a_second_copy_of_a_message_arrives(self, data: st.DataObject) -> None:
+        self.begin(data.draw(st.sampled_from(list(self.model.runs))))
+
+    def begin(self, run: str) -> None:
+        before = self.snapshot()
+        token = f"token-{next(self.numbers)}"
+        answer = self.ledger.begin(run, token, "worker")
+        expected = self.model.begin(run, token)
+        if isinstance(answer, Grant):
+            assert ("begin", self.model.runs[run].attempt) == (expected, answer.attempt)
+            assert self.ledger.begin(run, token, "worker") == answer
+            self.fences.append(answer.fencing_token)
+        else:
+            assert answer.refusal == expected
+            if expected == "duplicate":
+                self.assert_only_counters_differ(before)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data())
+    def a_heart_beats(self, data: st.DataObject) -> None:
+        attempt = self.drawn(data, self.living)
+        before = self.snapshot()
+        [renewal] = self.ledger.renew([(attempt.run, attempt.token, True)])
+        assert renewal.state == self.model.renew(attempt)
+        if renewal.state in ("lost", "ended", "unknown"):
+            self.assert_only_counters_differ(before)
+        if renewal.state == "unknown" and attempt.is_forgotten:
+            self.restore(attempt)
+
+    def restore(self, attempt: Attempt) -> None:
+        # A run by hand has the time of its trigger for nominal time, long after all ticks here.
+        second = self.seconds.get(attempt.run, -1)
+        nominal = MIDNIGHT + timedelta(seconds=second)
+        work = Work(attempt.run, self.spec.name, nominal, self.spec.rules(), "worker")
+        renewal = self.ledger.restore(work, attempt.token)
+        assert renewal.state == self.model.restore(attempt)
+        if renewal.state == "reasserted":
+            assert self.ledger.restore(work, attempt.token) == renewal
+            self.watermark = max(self.watermark, second)
+            self.fences.append(self.ledger.run(attempt.run).fencing_token or 0)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), outcome=st.sampled_from(REPORTS))
+    def an_attempt_ends(self, data: st.DataObject, outcome: RunState) -> None:
+        self.finish(self.drawn(data, self.living), outcome)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data())
+    def a_process_dies_and_its_worker_says_so(self, data: st.DataObject) -> None:
+        self.finish(self.drawn(data, self.living), RunState.LOST)
+
+    @precondition(lambda self: self.reported)
+    @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
+    def an_end_is_reported_again(self, data: st.DataObject, outcome: RunState) -> None:
+        assert self.finish(self.drawn(data, self.reported), outcome) in ("already", "stale")
+
+    def finish(self, attempt: Attempt, outcome: RunState) -> str:
+        before = self.snapshot()
+        if outcome is RunState.RETRYING:
+            finished = self.ledger.retry(attempt.run, attempt.token, timedelta(hours=9))
+        else:
+            finished = self.ledger.finish(attempt.run, attempt.token, outcome)
+        assert finished.ending == self.model.finish(attempt, outcome)
+        if finished.ending in ("already", "stale"):
+            self.assert_only_counters_differ(before)
+        assert len(set(finished.next_up)) == len(finished.next_up)
+        assert set(finished.next_up) <= set(self.model.in_state(RunState.QUEUED))
+        self.reported.append(attempt.token)
+        return finished.ending
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data())
+    def a_worker_dies_silently(self, data: st.DataObject) -> None:
+        self.drawn(data, self.living).is_alive = False
+
+    @precondition(lambda self: self.model.in_state(RunState.QUEUED, RunState.RUNNING))
+    @rule(data=st.data())
+    def a_lease_or_a_start_deadline_runs_out(self, data: st.DataObject) -> None:
+        held = self.model.in_state(RunState.QUEUED, RunState.RUNNING)
+        run = data.draw(st.sampled_from(held))
+        lease_runs_out(self.ledger, self.spec, run)
+        self.model.runs[run].is_silent = self.has_slept = True
+
+    # The server
+
+    @rule()
+    def the_server_is_another_with_the_same_data(self) -> None:
+        self.client.hset(self.keys.server, "run_id", "before")
+        self.model.in_grace = True
+        self.beat_rescues()
+
+    @precondition(lambda self: not self.has_lost_data and self.living)
+    @rule()
+    def the_server_loses_its_data(self) -> None:
+        self.has_lost_data = True
+        self.client.flushdb()
+        job(self.ledger, **self.spec.model_dump(exclude_defaults=True))
+        self.model.forget()
+        self.watermark = -1
+
+    @precondition(lambda self: self.model.in_grace)
+    @rule()
+    def the_time_for_old_leases_is_over(self) -> None:
+        self.ledger.acknowledge_server()
+        self.model.end_grace()
+
+    # What holds after every step
+
+    @invariant()
+    def the_ledger_is_as_the_model_says(self) -> None:
+        model, keys, lock = self.model, self.keys, self.spec.lock
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(keys.job(self.spec.name))
+            pipe.hgetall(keys.lock_state(lock))
+            pipe.zrange(keys.waiting(lock), 0, -1)
+            pipe.smembers(keys.open(self.spec.name))
+            for index in (keys.outbox, keys.delayed, keys.leases):
+                pipe.zrange(index, 0, -1)
+            for run in model.runs:
+                pipe.hget(keys.run(run), "state")
+            facts, state, waiting, still_open, outbox, delayed, leases, *states = pipe.execute()
+        assert dict(zip(model.runs, states, strict=True)) == {
+            run.id: run.state for run in model.runs.values()
+        }
+        slots = {key: run for key, run in state.items() if key.startswith("holder:")}
+        assert slots == {f"holder:{run.slot}": run.id for run in model.holders}
+        assert waiting == [run.id for run in model.waiting]
+        assert sorted(outbox) == sorted(model.in_state(RunState.QUEUED))
+        assert sorted(delayed) == sorted(model.delayed)
+        assert set(leases) >= {run.id for run in model.holders}
+        counters = {key[2:]: int(value) for key, value in facts.items() if key[:2] == "n:"}
+        counters.pop("overlap_ms", None)
+        assert counters == dict(+model.counters)
+        assert int(facts.get("consecutive_skips", 0)) == model.skips
+        outcomes = sum(n for key, n in counters.items() if key.startswith(("finished:", "skipped:")))
+        admitted = counters.get("ticks", 0) + counters.get("triggered", 0)
+        assert admitted == outcomes + len(still_open)
+
+    @invariant()
+    def no_more_hold_the_lock_than_may_and_every_slot_will_run_out(self) -> None:
+        slots = [key for key in self.client.keys(f"{self.keys.lock(self.spec.lock)}*")]
+        names = (self.keys.lock_state, self.keys.waiting, self.keys.grants)
+        slots = [key for key in slots if key not in {name(self.spec.lock) for name in names}]
+        assert len(slots) == sum(not run.is_silent for run in self.model.holders)
+        assert all(self.client.pttl(slot) > 0 for slot in slots)
+        if self.model.most is not None:
+            assert len(self.model.holders) <= self.model.most
+            at_work = [a for a in self.model.attempts.values() if a.is_alive and a.has_lease]
+            assert len(at_work) <= self.model.most
+
+    @invariant()
+    def fencing_tokens_grow(self) -> None:
+        assert all(earlier < later for earlier, later in pairwise(self.fences))
+
+    @invariant()
+    def nothing_overlaps_while_no_lease_runs_out(self) -> None:
+        assert self.has_slept or not self.model.counters["overlaps"]
+
+    def check_invariants(self, *args: Any, **kwargs: Any) -> None:
+        super().check_invariants(*args, **kwargs)
+        type(self).steps += 1
+
+    @property
+    def living(self) -> list[str]:
+        return [a.token for a in self.model.attempts.values() if a.is_alive]
+
+    def drawn(self, data: st.DataObject, tokens: list[str]) -> Attempt:
+        return self.model.attempts[data.draw(st.sampled_from(tokens))]
+
+    def snapshot(self) -> dict[str, str]:
+        """A digest of each key."""
+        found = self.digests()
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    def assert_only_counters_differ(self, before: dict[str, str]) -> None:
+        """The counters are the job's; an overlap is also noted with the runs it is about."""
+        after = self.snapshot()
+        assert after.keys() == before.keys()
+        changed = {key for key in after if after[key] != before[key]}
+        assert changed <= {self.keys.job(self.spec.name), *map(self.keys.run, self.model.runs)}
+
+
+def run_machine(ledger: Ledger, steps: int, **how: Any) -> None:
+    LedgerMachine.steps = 0
+    run_state_machine_as_test(
+        lambda: LedgerMachine(ledger),
+        settings=settings(
+            max_examples=steps // STEPS_EACH + 5,
+            stateful_step_count=STEPS_EACH,
+            deadline=None,
+            **how,
+        ),
+    )
+
+
+@pytest.mark.timeout(0)
+def test_the_ledger_does_what_the_model_says_whatever_happens_in_whatever_order(
+    ledger: Ledger,
+) -> None:
+    run_machine(ledger, STEPS)
+    assert LedgerMachine.steps >= STEPS
