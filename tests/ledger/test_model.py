@@ -28,7 +28,7 @@ from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import OnCrash
-from supervisor.run import RunState
+from supervisor.run import OPEN_STATES, RunState
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, run_id, ticks
 from tests.ledger.model import Attempt, Model
 
@@ -39,7 +39,7 @@ REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), R
 JOBS = st.fixed_dictionaries(
     {
         "overlap": st.sampled_from(OverlapPolicy),
-        "max_running": st.none() | st.integers(1, 3),
+        "max_running": st.sampled_from([None, 1, 2, 3]),
         "max_waiting": st.integers(1, 3),
         "max_requeues": st.integers(0, 2),
         "max_crashes": st.integers(1, 3),
@@ -71,7 +71,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         ledger.acknowledge_server()
         self.digests = self.client.register_script(DIGESTS)
-        self.leader, self.relieved = (Leader(self.client, "redbeat::lock") for _ in range(2))
+        self.leader = Leader(self.client, "redbeat::lock")
         self.numbers = count()
         self.fences: list[int] = []
         self.reported: list[str] = []
@@ -87,8 +87,22 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # Beat
 
-    @rule()
-    def a_tick_is_admitted(self) -> None:
+    @rule(by_hand=st.lists(st.booleans(), min_size=1, max_size=3), are_taken=st.booleans())
+    def runs_are_admitted(self, by_hand: list[bool], are_taken: bool) -> None:
+        for is_by_hand in by_hand:
+            if is_by_hand:
+                self.trigger()
+            else:
+                self.admit_next_tick()
+        if are_taken:
+            self.workers_take_all_messages()
+
+    def trigger(self) -> None:
+        request = RunRequest(run_id=f"{self.spec.name}@manual-{next(self.numbers)}")
+        run = self.ledger.trigger(self.spec, request)
+        self.model.admit(run.id, "triggered")
+
+    def admit_next_tick(self) -> None:
         self.last_tick += 1
         self.watermark = self.last_tick
         assert self.leader.lead()
@@ -108,34 +122,27 @@ class LedgerMachine(RuleBasedStateMachine):
         self.assert_only_counters_differ(before)
 
     @rule()
-    def another_beat_takes_over(self) -> None:
+    def another_beat_takes_over_and_the_relieved_one_does_not_know(self) -> None:
         self.client.delete("redbeat::lock")
-        self.relieved, self.leader = self.leader, Leader(self.client, "redbeat::lock")
-
-    @rule()
-    def a_relieved_beat_acts(self) -> None:
+        relieved, self.leader = self.leader, Leader(self.client, "redbeat::lock")
         assert self.leader.lead()
         before = self.snapshot()
-        tick = ticks(self.spec, self.last_tick + 1)
-        [admission] = self.ledger.admit(tick, self.relieved.leadership)
+        [admission] = self.ledger.admit(ticks(self.spec, self.last_tick + 1), relieved.leadership)
         assert admission.placement is Placement.NOT_LEADER
-        assert self.ledger.rescue(leadership=self.relieved.leadership) == []
+        assert self.ledger.rescue(leadership=relieved.leadership) == []
         assert self.snapshot() == before
 
-    @rule()
-    def a_run_is_triggered(self) -> None:
-        request = RunRequest(run_id=f"{self.spec.name}@manual-{next(self.numbers)}")
-        run = self.ledger.trigger(self.spec, request)
-        self.model.admit(run.id, "triggered")
-
-    @precondition(lambda self: self.model.runs)
+    @precondition(lambda self: self.model.in_state(*OPEN_STATES))
     @rule(data=st.data())
-    def a_run_is_cancelled(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(list(self.model.runs)))
-        assert self.ledger.cancel(run, "not needed") == self.model.cancel(run)
+    def a_run_is_cancelled_twice(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(self.model.in_state(*OPEN_STATES)))
+        for _ in range(2):
+            assert self.ledger.cancel(run, "not needed") == self.model.cancel(run)
 
-    @rule()
-    def beat_rescues(self) -> None:
+    @rule(is_later=st.booleans())
+    def beat_rescues(self, is_later: bool) -> None:
+        if is_later and self.model.in_grace:
+            self.the_time_for_old_leases_is_over()
         self.ledger.rescue()
         self.model.rescue()
         assert not (self.model.waiting and self.model.has_room)
@@ -154,6 +161,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_message_arrives(self, data: st.DataObject) -> None:
         self.begin(data.draw(st.sampled_from(self.model.in_state(RunState.QUEUED))))
+
+    @precondition(lambda self: self.model.in_state(RunState.QUEUED))
+    @rule()
+    def workers_take_all_messages(self) -> None:
+        for run in self.model.in_state(RunState.QUEUED):
+            self.begin(run)
 
     @precondition(lambda self: self.model.runs)
     @rule(data=st.data())
@@ -177,7 +190,18 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.living)
     @rule(data=st.data())
     def a_heart_beats(self, data: st.DataObject) -> None:
-        attempt = self.drawn(data, self.living)
+        self.renew(self.drawn(data, self.living))
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data(), outcome=st.none() | st.sampled_from(REPORTS))
+    def a_worker_whose_lease_ran_out_wakes(self, data: st.DataObject, outcome: RunState | None) -> None:
+        attempt = self.drawn(data, self.late)
+        if outcome:
+            self.finish(attempt, outcome)
+        else:
+            self.renew(attempt)
+
+    def renew(self, attempt: Attempt) -> None:
         before = self.snapshot()
         [renewal] = self.ledger.renew([(attempt.run, attempt.token, True)])
         assert renewal.state == self.model.renew(attempt)
@@ -232,21 +256,30 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_worker_dies_silently(self, data: st.DataObject) -> None:
         self.drawn(data, self.living).is_alive = False
 
-    @precondition(lambda self: self.model.in_state(RunState.QUEUED, RunState.RUNNING))
+    @precondition(lambda self: self.model.in_state(RunState.RUNNING))
     @rule(data=st.data())
-    def a_lease_or_a_start_deadline_runs_out(self, data: st.DataObject) -> None:
-        held = self.model.in_state(RunState.QUEUED, RunState.RUNNING)
-        run = data.draw(st.sampled_from(held))
+    def leases_run_out(self, data: st.DataObject) -> None:
+        running = self.model.in_state(RunState.RUNNING)
+        for run in data.draw(st.sets(st.sampled_from(running), min_size=1)):
+            self.run_out(run)
+
+    @precondition(lambda self: self.model.in_state(RunState.QUEUED))
+    @rule(data=st.data())
+    def a_start_deadline_passes(self, data: st.DataObject) -> None:
+        self.run_out(data.draw(st.sampled_from(self.model.in_state(RunState.QUEUED))))
+
+    def run_out(self, run: str) -> None:
         lease_runs_out(self.ledger, self.spec, run)
         self.model.runs[run].is_silent = self.has_slept = True
 
     # The server
 
+    @precondition(lambda self: not self.model.in_grace and self.living)
     @rule()
     def the_server_is_another_with_the_same_data(self) -> None:
         self.client.hset(self.keys.server, "run_id", "before")
         self.model.in_grace = True
-        self.beat_rescues()
+        self.beat_rescues(is_later=False)
 
     @precondition(lambda self: not self.has_lost_data and self.living)
     @rule()
@@ -320,6 +353,13 @@ class LedgerMachine(RuleBasedStateMachine):
         type(self).steps += 1
 
     @property
+    def late(self) -> list[str]:
+        """Tokens of living workers that were given up, or are to be at the next look."""
+        silent = {run.token for run in self.model.runs.values() if run.is_silent}
+        known = self.model.attempts
+        return [token for token in self.living if not known[token].has_lease or token in silent]
+
+    @property
     def living(self) -> list[str]:
         return [a.token for a in self.model.attempts.values() if a.is_alive]
 
@@ -344,7 +384,7 @@ def run_machine(ledger: Ledger, steps: int, **how: Any) -> None:
     run_state_machine_as_test(
         lambda: LedgerMachine(ledger),
         settings=settings(
-            max_examples=steps // STEPS_EACH + 5,
+            max_examples=steps * 5 // 4 // STEPS_EACH + 10,
             stateful_step_count=STEPS_EACH,
             deadline=None,
             **how,
