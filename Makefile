@@ -3,9 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINUTES ?= 3
+SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test chaos check lock clean
+.PHONY: help setup up test chaos soak check lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -27,6 +28,9 @@ test: $(STAMP) ## run all tests
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
+	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest tests/ledger/test_model.py
 
 check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff format --check .

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from datetime import timedelta
 from itertools import count, pairwise
 from typing import Any
@@ -29,12 +30,14 @@ from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import OnCrash
 from supervisor.run import OPEN_STATES, RunState
-from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
 from tests.ledger.model import Attempt, Model
 
-STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "2000"))
-STEPS_EACH = 40
+STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "6000"))
+STEPS_EACH = 50
 REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
+#: None: the heartbeat comes before the end.
+AT_WAKING = st.none() | st.sampled_from(REPORTS)
 
 JOBS = st.fixed_dictionaries(
     {
@@ -95,12 +98,16 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 self.admit_next_tick()
         if are_taken:
-            self.workers_take_all_messages()
+            for run in self.model.in_state(RunState.QUEUED):
+                self.begin(run)
 
     def trigger(self) -> None:
         request = RunRequest(run_id=f"{self.spec.name}@manual-{next(self.numbers)}")
         run = self.ledger.trigger(self.spec, request)
         self.model.admit(run.id, "triggered")
+        again = self.ledger.admit_request(self.spec, request)  # the first reply was lost
+        assert again.placement is Placement.DUPLICATE
+        self.model.counters["duplicates"] += 1
 
     def admit_next_tick(self) -> None:
         self.last_tick += 1
@@ -139,33 +146,29 @@ class LedgerMachine(RuleBasedStateMachine):
         for _ in range(2):
             assert self.ledger.cancel(run, "not needed") == self.model.cancel(run)
 
-    @rule(is_later=st.booleans())
-    def beat_rescues(self, is_later: bool) -> None:
+    @rule(data=st.data(), is_later=st.booleans())
+    def beat_rescues_and_publishes(self, data: st.DataObject, is_later: bool) -> None:
         if is_later and self.model.in_grace:
             self.the_time_for_old_leases_is_over()
-        self.ledger.rescue()
-        self.model.rescue()
-        assert not (self.model.waiting and self.model.has_room)
+        due = None
+        if is_later and self.model.delayed:
+            due = data.draw(st.sampled_from(self.model.delayed))
+            self.client.zadd(self.keys.delayed, {due: 1})
+        self.rescue(due)
+        self.ledger.sent(self.ledger.outbox())
 
-    @precondition(lambda self: self.model.delayed)
-    @rule(data=st.data())
-    def a_delay_is_over(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(self.model.delayed))
-        self.client.zadd(self.keys.delayed, {run: 1})
+    def rescue(self, due: str | None = None) -> None:
         self.ledger.rescue()
-        self.model.rescue(run)
+        self.model.rescue(due)
+        assert not (self.model.waiting and self.model.has_room)
 
     # Workers
 
     @precondition(lambda self: self.model.in_state(RunState.QUEUED))
     @rule(data=st.data())
-    def a_message_arrives(self, data: st.DataObject) -> None:
-        self.begin(data.draw(st.sampled_from(self.model.in_state(RunState.QUEUED))))
-
-    @precondition(lambda self: self.model.in_state(RunState.QUEUED))
-    @rule()
-    def workers_take_all_messages(self) -> None:
-        for run in self.model.in_state(RunState.QUEUED):
+    def messages_arrive(self, data: st.DataObject) -> None:
+        queued = self.model.in_state(RunState.QUEUED)
+        for run in data.draw(st.lists(st.sampled_from(queued), min_size=1, unique=True)):
             self.begin(run)
 
     @precondition(lambda self: self.model.runs)
@@ -193,9 +196,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.renew(self.drawn(data, self.living))
 
     @precondition(lambda self: self.late)
-    @rule(data=st.data(), outcome=st.none() | st.sampled_from(REPORTS))
-    def a_worker_whose_lease_ran_out_wakes(self, data: st.DataObject, outcome: RunState | None) -> None:
-        attempt = self.drawn(data, self.late)
+    @rule(data=st.data(), outcome=AT_WAKING)
+    def a_worker_whose_lease_ran_out_wakes(
+        self, data: st.DataObject, outcome: RunState | None
+    ) -> None:
+        self.wake(self.drawn(data, self.late), outcome)
+
+    def wake(self, attempt: Attempt, outcome: RunState | None) -> None:
         if outcome:
             self.finish(attempt, outcome)
         else:
@@ -211,7 +218,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.restore(attempt)
 
     def restore(self, attempt: Attempt) -> None:
-        # A run by hand has the time of its trigger for nominal time, long after all ticks here.
+        # A run by hand has no tick: it comes back as if it were older than all of them.
         second = self.seconds.get(attempt.run, -1)
         nominal = MIDNIGHT + timedelta(seconds=second)
         work = Work(attempt.run, self.spec.name, nominal, self.spec.rules(), "worker")
@@ -223,14 +230,9 @@ class LedgerMachine(RuleBasedStateMachine):
             self.fences.append(self.ledger.run(attempt.run).fencing_token or 0)
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data(), outcome=st.sampled_from(REPORTS))
-    def an_attempt_ends(self, data: st.DataObject, outcome: RunState) -> None:
+    @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
+    def an_attempt_ends_or_its_process_dies(self, data: st.DataObject, outcome: RunState) -> None:
         self.finish(self.drawn(data, self.living), outcome)
-
-    @precondition(lambda self: self.living)
-    @rule(data=st.data())
-    def a_process_dies_and_its_worker_says_so(self, data: st.DataObject) -> None:
-        self.finish(self.drawn(data, self.living), RunState.LOST)
 
     @precondition(lambda self: self.reported)
     @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
@@ -257,11 +259,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.drawn(data, self.living).is_alive = False
 
     @precondition(lambda self: self.model.in_state(RunState.RUNNING))
-    @rule(data=st.data())
-    def leases_run_out(self, data: st.DataObject) -> None:
-        running = self.model.in_state(RunState.RUNNING)
-        for run in data.draw(st.sets(st.sampled_from(running), min_size=1)):
+    @rule(data=st.data(), is_noticed=st.booleans(), wakes=st.booleans(), outcome=AT_WAKING)
+    def leases_run_out(
+        self, data: st.DataObject, is_noticed: bool, wakes: bool, outcome: RunState | None
+    ) -> None:
+        running = st.sampled_from(self.model.in_state(RunState.RUNNING))
+        runs = data.draw(st.lists(running, min_size=1, unique=True))
+        attempt = self.model.attempts[self.model.runs[runs[0]].token]
+        for run in runs:
             self.run_out(run)
+        if is_noticed:
+            self.rescue()
+        if wakes and attempt.is_alive:
+            self.wake(attempt, outcome)
 
     @precondition(lambda self: self.model.in_state(RunState.QUEUED))
     @rule(data=st.data())
@@ -279,7 +289,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_server_is_another_with_the_same_data(self) -> None:
         self.client.hset(self.keys.server, "run_id", "before")
         self.model.in_grace = True
-        self.beat_rescues(is_later=False)
+        self.rescue()
 
     @precondition(lambda self: not self.has_lost_data and self.living)
     @rule()
@@ -306,31 +316,35 @@ class LedgerMachine(RuleBasedStateMachine):
             pipe.hgetall(keys.lock_state(lock))
             pipe.zrange(keys.waiting(lock), 0, -1)
             pipe.smembers(keys.open(self.spec.name))
-            for index in (keys.outbox, keys.delayed, keys.leases):
+            for index in (keys.outbox, keys.sent, keys.delayed, keys.leases):
                 pipe.zrange(index, 0, -1)
             for run in model.runs:
                 pipe.hget(keys.run(run), "state")
-            facts, state, waiting, still_open, outbox, delayed, leases, *states = pipe.execute()
+            facts, state, waiting, still_open, outbox, sent, delayed, leases, *states = (
+                pipe.execute()
+            )
         assert dict(zip(model.runs, states, strict=True)) == {
             run.id: run.state for run in model.runs.values()
         }
         slots = {key: run for key, run in state.items() if key.startswith("holder:")}
         assert slots == {f"holder:{run.slot}": run.id for run in model.holders}
         assert waiting == [run.id for run in model.waiting]
-        assert sorted(outbox) == sorted(model.in_state(RunState.QUEUED))
+        assert sorted(outbox + sent) == sorted(model.in_state(RunState.QUEUED))
         assert sorted(delayed) == sorted(model.delayed)
         assert set(leases) >= {run.id for run in model.holders}
         counters = {key[2:]: int(value) for key, value in facts.items() if key[:2] == "n:"}
         counters.pop("overlap_ms", None)
         assert counters == dict(+model.counters)
         assert int(facts.get("consecutive_skips", 0)) == model.skips
-        outcomes = sum(n for key, n in counters.items() if key.startswith(("finished:", "skipped:")))
+        outcomes = sum(
+            n for key, n in counters.items() if key.startswith(("finished:", "skipped:"))
+        )
         admitted = counters.get("ticks", 0) + counters.get("triggered", 0)
         assert admitted == outcomes + len(still_open)
 
     @invariant()
     def no_more_hold_the_lock_than_may_and_every_slot_will_run_out(self) -> None:
-        slots = [key for key in self.client.keys(f"{self.keys.lock(self.spec.lock)}*")]
+        slots = self.client.keys(f"{self.keys.lock(self.spec.lock)}*")
         names = (self.keys.lock_state, self.keys.waiting, self.keys.grants)
         slots = [key for key in slots if key not in {name(self.spec.lock) for name in names}]
         assert len(slots) == sum(not run.is_silent for run in self.model.holders)
@@ -379,17 +393,20 @@ class LedgerMachine(RuleBasedStateMachine):
         assert changed <= {self.keys.job(self.spec.name), *map(self.keys.run, self.model.runs)}
 
 
-def run_machine(ledger: Ledger, steps: int, **how: Any) -> None:
+def run_machine(ledger: Ledger, steps: int, phases: Collection[Phase] = tuple(Phase)) -> None:
+    """Fails with the shortest sequence of rules after which the two differ."""
     LedgerMachine.steps = 0
-    run_state_machine_as_test(
-        lambda: LedgerMachine(ledger),
-        settings=settings(
-            max_examples=steps * 5 // 4 // STEPS_EACH + 10,
-            stateful_step_count=STEPS_EACH,
-            deadline=None,
-            **how,
-        ),
-    )
+    while LedgerMachine.steps < steps:
+        run_state_machine_as_test(
+            lambda: LedgerMachine(ledger),
+            settings=settings(
+                max_examples=max(10, (steps - LedgerMachine.steps) // STEPS_EACH),
+                stateful_step_count=STEPS_EACH,
+                deadline=None,
+                report_multiple_bugs=False,
+                phases=phases,
+            ),
+        )
 
 
 @pytest.mark.timeout(0)

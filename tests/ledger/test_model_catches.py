@@ -1,0 +1,46 @@
+"""A model that agrees with everything proves nothing: scripts that are broken on purpose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase
+
+from supervisor.ledger import scripts
+from supervisor.ledger.runs import Ledger
+from tests.ledger.test_model import run_machine
+
+BREAKS = {
+    "the slots of a lock are not counted": (
+        "slots",
+        "for _ in pairs(found) do number = number + 1 end",
+        "",
+    ),
+    "anybody gives a slot back": (
+        "slots",
+        "if redis.call('GET', slot_key(lock, slot)) == token then",
+        "if true then",
+    ),
+    "a run begins whatever its state": (
+        "begin",
+        "if run.state ~= 'queued' then",
+        "if run.state == 'waiting' then",
+    ),
+    "a slot is held for ever": ("slots", "'PX', digits(ms))", "'KEEPTTL')"),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    part, line, broken = BREAKS[what]
+    whole = scripts.source
+
+    def source(name: str) -> str:
+        text = whole(name)
+        if name != part:
+            return text
+        assert line in text
+        return text.replace(line, broken)
+
+    monkeypatch.setattr(scripts, "source", source)
+    with pytest.raises(AssertionError):
+        run_machine(Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate])
