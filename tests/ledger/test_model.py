@@ -250,7 +250,8 @@ class LedgerMachine(RuleBasedStateMachine):
             self.assert_only_counters_differ(before)
         assert len(set(finished.next_up)) == len(finished.next_up)
         assert set(finished.next_up) <= set(self.model.in_state(RunState.QUEUED))
-        self.reported.append(attempt.token)
+        if finished.ending != "stale" or outcome is not RunState.LOST:
+            self.reported.append(attempt.token)
         return finished.ending
 
     @precondition(lambda self: self.living)
