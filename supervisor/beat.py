@@ -57,6 +57,7 @@ RESCUES = {
     "due": "run due",
     "requeued": "run requeued",
     "skipped": "run skipped",
+    "waiting": "run waiting",
     "promoted": "run promoted",
     "expired": "run expired",
     "rescued": "run rescued",

@@ -130,7 +130,7 @@ class Heartbeat(threading.Thread):
                 self._kill(lease)
 
     def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
-        if renewal.state is LeaseState.UNKNOWN and lease.has_surely_begun:
+        if renewal.state is LeaseState.UNKNOWN and lease.has_surely_begun and not lease.is_lost:
             renewal = self._ledger.restore(lease.work, lease.token)
         match renewal.state:
             case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:

@@ -1,12 +1,13 @@
 -- How attempts end: reported, crashed, or silent until the lease ran out. And what two runs at work
 -- at once are worth.
 
--- The interval in which an attempt was at work, among those of its lock; open while `finished` is nil.
+-- The interval in which an attempt was at work, among those of its lock: from its fencing token, which
+-- is the time of its grant, to `finished`, both in microseconds; open without the latter.
 local function write_interval(run, finished)
   local grants = K.grants(run.rules.lock)
   redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
   redis.call('ZADD', grants, digits(run.fence),
-    run.id .. '|' .. digits(run.started) .. '|' .. (finished and digits(finished) or ''))
+    run.id .. '|' .. (finished and digits(finished) or ''))
   redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
   redis.call('PEXPIRE', grants, HISTORY_TTL)
 end
@@ -20,7 +21,7 @@ local function end_attempt(run, outcome, reason, token)
   redis.call('HSET', K.run(run.id), 'attempts', (hget(K.run(run.id), 'attempts') or '') .. line .. '\n',
     'last_token', token)
   redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
-  write_interval(run, now)
+  write_interval(run, now_us)
   if outcome ~= 'lost' then observe(run.job, 'duration', now - run.started) end
 end
 
@@ -101,20 +102,21 @@ function settle_silent(id, publish_at)
 end
 
 -- How long since `from` others of the lock were at work in such number that the attempt with this
--- fencing token was one too many. Returns ms (nil when never) and the first of the later ones.
+-- fencing token was one too many. In microseconds (nil when never); and the first of the later ones.
 local function time_beside_others(run, fence, from)
   local edges, other, most = {}, nil, run.rules.max_running
   local grants = redis.call('ZRANGE', K.grants(run.rules.lock), 0, -1, 'WITHSCORES')
   for i = 1, #grants, 2 do
-    local id, started, finished = string.match(grants[i], '^(.*)|(%d+)|(%d*)$')
-    local begins, ends = math.max(tonumber(started), from), math.min(tonumber(finished) or now, now)
-    if tonumber(grants[i + 1]) ~= fence and begins <= ends then
+    local id, finished = string.match(grants[i], '^(.*)|(%d*)$')
+    local granted, ends = tonumber(grants[i + 1]), tonumber(finished) or now_us
+    local begins = math.max(granted, from)
+    if granted ~= fence and begins < ends then
       edges[#edges + 1] = { begins, 1 }
       edges[#edges + 1] = { ends, -1 }
-      if tonumber(grants[i + 1]) > fence then other = other or id end
+      if granted > fence then other = other or id end
     end
   end
-  table.sort(edges, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] > b[2]) end)
+  table.sort(edges, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
   local beside, since, total = 0, nil, nil
   for _, edge in ipairs(edges) do
     beside = beside + edge[2]
@@ -138,15 +140,14 @@ local function measure_overlap(run, token)
   local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
   if not fence or run.rules.max_running == 0 then return nil end
   local seen = hget(K.run(run.id), 'seen:' .. token)
-  -- A fencing token is the time of its grant, in microseconds.
-  local beside, other = time_beside_others(run, fence, tonumber(seen) or math.floor(fence / 1000))
+  local beside, other = time_beside_others(run, fence, tonumber(seen) or fence)
   if not beside or not other then return nil end
   if not seen then
     count(run.job, 'overlaps')
     note_overlap(run.id, other)
     note_overlap(other, run.id)
   end
-  count(run.job, 'overlap_ms', beside)
-  redis.call('HSET', K.run(run.id), 'seen:' .. token, now)
+  count(run.job, 'overlap_ms', math.ceil(beside / 1000))
+  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(now_us))
   return other
 end

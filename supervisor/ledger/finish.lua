@@ -47,6 +47,7 @@ end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')
 local held, deadline, serial = 'queued:' .. id, delay + run.rules.start_deadline, run.rules.serial
 hold(run.rules.lock, run.slot, id, held, deadline)
+forget_indexes(id)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
 redis.call('ZADD', K.leases(), now + deadline, id)
 redis.call('ZADD', K.delayed(), now + delay, id)

@@ -18,8 +18,9 @@ TEMPLATES = {
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
     "waiting": "lock:{%s}:waiting",
-    # ZSET    "<run id>|<start ms>|<end ms>" -> fencing token, the last GRANTS_KEPT attempts under
-    #         the lock, the end empty while at work; overlaps are found in it; expires likewise
+    # ZSET    "<run id>|<end>" -> fencing token; the last GRANTS_KEPT attempts under the lock, both
+    #         instants in microseconds, the end empty while at work; overlaps are found in it;
+    #         expires likewise
     "grants": "lock:{%s}:grants",
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
     "run": "run:%s",

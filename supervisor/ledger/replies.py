@@ -25,7 +25,7 @@ class Placement(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Rescue:
     """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped,
-    promoted or failed."""
+    waiting, promoted or failed."""
 
     kind: str
     run_id: str

@@ -13,6 +13,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.ledger.scripts import Call
 from supervisor.lock_keys import checked_key
 from supervisor.overlap import OverlapPolicy
+from supervisor.run import tick_id
 from supervisor.spec import JobSpec
 
 
@@ -63,6 +64,11 @@ class Work:
     nominal_at: datetime
     rules: Mapping[str, Any]
     worker: str
+
+    @property
+    def is_tick(self) -> bool:
+        """Whether it is the run of a nominal time, and not one that was asked for."""
+        return self.run_id == tick_id(self.job, self.nominal_at)
 
 
 def request_call(spec: JobSpec, run_id: str, request: RunRequest) -> Call:

@@ -4,13 +4,13 @@
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
 -- gives {kind, run id, job, kind, run id, job, ...}; kind: expired rescued lost reasserted cancelled
---       replaced due requeued skipped promoted, or failed: the run's record is broken, and is looked
+--       replaced due requeued skipped waiting promoted, or failed: the run's record is broken, and is looked
 --       at again a minute later; nothing when this beat does not lead
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local events = {}
 local function event(kind, id)
-  if id then
+  if kind and id then
     events[#events + 1] = kind
     events[#events + 1] = id
     events[#events + 1] = hget(K.run(id), 'job') or ''
@@ -38,15 +38,18 @@ for_each_due(K.leases(), function(id)
   end
 end)
 
+local EVENTS = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
+
 for_each_due(K.delayed(), function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed(), id)
+  if run and run.state == 'retrying' and not owner_of(run) then settle_silent(id, now) end
   if run and run.state == 'retrying' and owner_of(run) == run.token then
     queue(run, now)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then
     local decision = place(run, now)
-    event(({ start = 'due', requeue = 'requeued', skip = 'skipped' })[decision], id)
+    event(EVENTS[decision], id)
   end
 end)
 

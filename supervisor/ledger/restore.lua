@@ -1,14 +1,14 @@
 -- A running run that the ledger has forgotten, data and all: its living worker writes it anew.
 --
--- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker
+-- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run
 -- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
 
-local id, token, job, nominal, rules, worker = unpack(ARGV)
+local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
 
 if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
 local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now }
 local lock = run.rules.lock
-local taken = holders(lock)
+local taken = living_holders(lock)
 while taken[run.slot] and is_contested(run, token) do run.slot = run.slot + 1 end
 if run.rules.max_running > 0 and run.slot > run.rules.max_running then return { 'lost', '' } end
 
@@ -24,7 +24,7 @@ remember(job, id, run.rules.history)
 count(job, 'restored')
 count(job, 'started')
 -- Its tick is not emitted again.
-if tonumber(nominal) > tonumber(hget(K.job(job), 'watermark') or 0) then
+if is_tick == '1' and tonumber(nominal) > tonumber(hget(K.job(job), 'watermark') or 0) then
   redis.call('HSET', K.job(job), 'watermark', nominal)
 end
 return { 'reasserted', '' }

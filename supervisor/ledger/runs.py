@@ -128,7 +128,7 @@ class Ledger(Readings):
             self._scripts(
                 "restore",
                 *(work.run_id, token, work.job, ms_of(work.nominal_at)),
-                *(json.dumps(dict(work.rules)), work.worker),
+                *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
             )
         )
 

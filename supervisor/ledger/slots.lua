@@ -87,23 +87,25 @@ end
 -- Free slots go to the runs that wait longest. Returns their ids.
 local function promote(lock, publish_at)
   local promoted = {}
-  while true do
+  while redis.call('EXISTS', K.waiting(lock)) == 1 do
+    -- To settle a silent holder may promote the first that waits: so this comes before looking.
+    local _, running = living_holders(lock)
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
+    local run = id and load_run(id)
     if not id then return promoted end
-    local run = load_run(id)
     if not run or run.state ~= 'waiting' then
       leave_waiting(lock, id)
     elseif run.wait_until and run.wait_until <= now then
       leave_waiting(lock, id)
       skip(run, 'wait_expired')
     else
-      local _, running = living_holders(lock)
       if not has_room(run.rules, running) then return promoted end
       leave_waiting(lock, id)
       queue(run, publish_at)
       promoted[#promoted + 1] = id
     end
   end
+  return promoted
 end
 
 -- The serial queue's own lock is free: the run that was sent away first is published again.

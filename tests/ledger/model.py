@@ -154,7 +154,7 @@ class Model:
             slot += 1
         if self.most is not None and slot > self.most:
             return "lost"
-        self.counters.update(ticks=1, started=1)
+        self.counters.update(restored=1, started=1)
         run = self.runs[attempt.run] = ModelRun(attempt.run, slot=slot, attempt=1)
         attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
         self._grant(run, attempt)
@@ -171,11 +171,11 @@ class Model:
         if run.state is not RunState.RUNNING or run.token != token:
             if token not in run.given_up:
                 return "already" if run.last_token == token else "stale"
-            if outcome is RunState.LOST:
-                return "stale"
-            if run.state is not RunState.QUEUED or run.last_token != token:
+            is_next = run.state is RunState.QUEUED and run.last_token == token
+            if outcome is RunState.LOST or not is_next:
                 self.counters["leases_lost"] += 1
                 self._measure_overlap(attempt)
+                run.given_up.discard(token)
                 return "stale"
             self._take_back(run, attempt)
         if outcome is RunState.LOST or (run.ending and outcome is not RunState.SUCCEEDED):

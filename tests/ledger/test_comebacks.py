@@ -7,7 +7,16 @@ from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
-from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
+from tests.ledger.jobs import (
+    begin,
+    job,
+    lease_runs_out,
+    lock_is_free,
+    renew,
+    run_id,
+    states,
+    ticks,
+)
 
 
 def work(spec: JobSpec, second: int = 0) -> Work:
@@ -112,3 +121,23 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     assert (run.state, run.attempt) == (RunState.RUNNING, 1)
     assert ledger.outbox() == []
     assert isinstance(ledger.begin(run_id(spec, 0), "second copy", "worker"), Refused)
+
+
+def test_a_silent_run_is_settled_before_a_forgotten_one_takes_its_slot(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "silent")
+    lease_runs_out(ledger, spec, run_id(spec, 1))
+    assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
+    assert ledger.run(run_id(spec, 1)).state is RunState.WAITING
+    assert renew(ledger, run_id(spec, 1), "silent") is LeaseState.LOST
+    assert ledger.job(spec.name).running == 1
+
+
+def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
+    spec = job(ledger)
+    nominal = ticks(spec, 60)[0].nominal_at
+    by_hand = Work(f"{spec.name}@manual-1", spec.name, nominal, spec.rules(), "worker")
+    ledger.restore(by_hand, "token")
+    [admission] = ledger.admit(ticks(spec, 59))
+    assert admission.blocked_by == by_hand.run_id

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from supervisor.errors import InvalidKey
-from supervisor.ledger.replies import Ending, LeaseState, Placement
+from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OverlapPolicy
@@ -183,3 +183,42 @@ def test_waiting_runs_are_not_overtaken_when_the_lock_is_given_back(ledger: Ledg
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.admit(ticks(other, 3))[0].placement is Placement.SKIP
     assert states(ledger, spec) == ["succeeded", "queued", "waiting"]
+
+
+def test_silent_holders_that_are_settled_one_after_the_other_give_a_run_one_slot(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger, overlap="queue_all", max_running=3, on_crash="fail")
+    ledger.admit(ticks(spec, 0, 1, 2, 3))
+    for second in range(3):
+        begin(ledger, run_id(spec, second), f"token-{second}")
+    for second in (1, 2):
+        lease_runs_out(ledger, spec, run_id(spec, second))
+    ledger.rescue()
+    begin(ledger, run_id(spec, 3), "token-3")
+    for second in (0, 3):
+        ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
+    placed = [admission.placement for admission in ledger.admit(ticks(spec, 4, 5, 6))]
+    assert placed == [Placement.START] * 3
+
+
+def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:
+    for repetition in range(30):
+        spec = job(ledger, f"job-{repetition}", overlap="queue_all", max_running=2, on_crash="fail")
+        ledger.admit(ticks(spec, 0, 1, 2))
+        for second in range(2):
+            begin(ledger, run_id(spec, second), f"token-{second}")
+        ledger.finish(run_id(spec, 1), "token-1", RunState.SUCCEEDED)
+        begin(ledger, run_id(spec, 2), "token-2")
+        lease_runs_out(ledger, spec, run_id(spec, 0))
+        ledger.rescue()
+        assert renew(ledger, run_id(spec, 0), "token-0") is LeaseState.LOST
+        assert "overlaps" not in ledger.job(spec.name).counters
+
+
+def test_a_delayed_run_whose_lock_is_held_waits_and_says_so(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0))
+    run = ledger.trigger(spec, RunRequest(delay=timedelta(hours=1)))
+    ledger.client.zadd(ledger.keys.delayed, {run.id: 1})
+    assert ledger.rescue() == (Rescue("waiting", run.id, spec.name),)

@@ -215,3 +215,24 @@ def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Le
     assert ledger.report_dead(run_id(spec, 0), "token", "died").ending is Ending.STALE
     counters = ledger.job(spec.name).counters
     assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
+
+
+def test_a_late_failure_that_is_believed_leaves_no_message_to_be_sent(ledger: Ledger) -> None:
+    spec = lost(ledger)
+    ledger.rescue()
+    assert ledger.outbox() == [run_id(spec, 0)]
+    ending = ledger.retry(run_id(spec, 0), "token", timedelta(hours=1)).ending
+    assert ending is Ending.RETRYING
+    assert ledger.outbox() == []
+
+
+def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.client.zadd(ledger.keys.delayed, {run_id(spec, 0): 1})
+    assert ledger.rescue() == (Rescue("due", run_id(spec, 0), spec.name),)
+    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+    assert not lock_is_free(ledger, spec)
