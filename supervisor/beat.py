@@ -126,7 +126,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
         self._auditor.audit_some(now)
-        self._leader.sign(self._ledger.keys.beat, now)
+        follows = (self._reloading and self._reloading.digest) or ""
+        self._leader.sign(self._ledger.keys.beat, now, follows)
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
         soonest = min(at for at in (upcoming, *next_at, now + INTERVAL) if at is not None)

@@ -10,6 +10,7 @@ SupervisorError
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── NotConfigured          a setting that the command needs is absent
+├── PlanOutdated           what a plan was made against is no longer what is loaded
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
 ├── JobExited              the job called sys.exit
@@ -97,6 +98,10 @@ class InvalidGuard(SupervisorError, ValueError):
 
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
+
+
+class PlanOutdated(SupervisorError):
+    """What is loaded has changed between a plan and its execution; nothing was applied."""
 
 
 class AppNotFound(SupervisorError, LookupError):

@@ -7,11 +7,15 @@ that are at work end as they end; those that wait are cancelled when their turn 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 
+from redis.exceptions import WatchError
+
+from supervisor.changes import Changes, difference
 from supervisor.auditing import audit, note
 from supervisor.entries import Entries
+from supervisor.errors import PlanOutdated
+from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
@@ -19,29 +23,7 @@ from supervisor.ledger.scripts import HISTORY_TTL
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Names of jobs; `unchanged` is their number."""
-
-    added: tuple[str, ...]
-    changed: tuple[str, ...]
-    removed: tuple[str, ...]
-    unchanged: int
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.changed or self.removed)
-
-
-def difference(loaded: Mapping[str, JobSpec], wanted: Mapping[str, JobSpec]) -> Changes:
-    kept = loaded.keys() & wanted.keys()
-    changed = {name for name in kept if loaded[name] != wanted[name]}
-    return Changes(
-        added=tuple(sorted(wanted.keys() - loaded.keys())),
-        changed=tuple(sorted(changed)),
-        removed=tuple(sorted(loaded.keys() - wanted.keys())),
-        unchanged=len(kept) - len(changed),
-    )
+Jobs = Mapping[str, JobSpec]
 
 
 def kept_keys(keys: Keys, spec: JobSpec) -> tuple[str, ...]:
@@ -50,39 +32,75 @@ def kept_keys(keys: Keys, spec: JobSpec) -> tuple[str, ...]:
 
 
 def load(
-    ledger: Ledger, entries: Entries, wanted: Mapping[str, JobSpec], digest: str, now: datetime
+    ledger: Ledger,
+    entries: Entries,
+    wanted: Jobs,
+    digest: str,
+    now: datetime,
+    planned_on: Jobs | None = None,
 ) -> Changes:
-    """Applies the difference in one transaction; `digest` names what is loaded from then on."""
-    loaded = ledger.scheduled()
-    changes = difference(loaded, wanted)
-    keys = ledger.keys
+    """Applies the difference in one transaction; `digest` names what is loaded from then on.
+
+    Beat and `supervisor apply` may meet here: who comes second starts over from what the first
+    has loaded, so that the result is one of the two sets and never a mixture.
+
+    planned_on: what was loaded when a person agreed to the difference. Raises PlanOutdated when
+    something else is loaded by now.
+    """
+    while True:
+        with ledger.client.pipeline(transaction=True) as pipe:
+            pipe.watch(ledger.keys.jobs)
+            loaded = ledger.scheduled()
+            if planned_on is not None and loaded != planned_on:
+                raise PlanOutdated("what is loaded has changed since this plan was made")
+            changes = difference(loaded, wanted)
+            audit_before(ledger, loaded, wanted, changes)
+            pipe.multi()
+            write(pipe, ledger.keys, entries, loaded, wanted, changes, now)
+            pipe.hset(ledger.keys.beat, "config", digest)
+            try:
+                pipe.execute()
+            except WatchError:
+                continue
+            return changes
+
+
+def audit_before(ledger: Ledger, loaded: Jobs, wanted: Jobs, changes: Changes) -> None:
+    """What a schedule named so far is compared with what was counted, before it is another."""
     retimed = [name for name in changes.changed if loaded[name].when != wanted[name].when]
     for finding in audit(ledger, [loaded[name] for name in (*retimed, *changes.removed)]):
         note(finding)
-    with ledger.client.pipeline(transaction=True) as pipe:
-        for name in (*changes.added, *changes.changed):
-            spec, before = wanted[name], loaded.get(name)
-            pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
-            if before is None or before.when != spec.when:
-                pipe.hset(keys.job(name), "watermark", ms_of(now))
-                pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
-                entries.write(pipe, spec, schedule_of(spec).next_after(now))
-            else:
-                entries.rewrite(pipe, spec)
-            if before is None or before.paused != spec.paused:
-                pipe.hset(
-                    keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)}
-                )
-                pipe.hdel(keys.job(name), "paused_note", "paused_until")
-                pipe.zrem(keys.pauses, name)
-            for key in kept_keys(keys, spec):
-                pipe.persist(key)
-        for name in changes.removed:
-            pipe.hdel(keys.jobs, name)
-            entries.remove(pipe, name)
-            # Runs at work still end and count; a job that comes back goes on counting.
-            for key in kept_keys(keys, loaded[name]):
-                pipe.expire(key, HISTORY_TTL)
-        pipe.hset(keys.beat, "config", digest)
-        pipe.execute()
-    return changes
+
+
+def write(
+    pipe: Client,
+    keys: Keys,
+    entries: Entries,
+    loaded: Jobs,
+    wanted: Jobs,
+    changes: Changes,
+    now: datetime,
+) -> None:
+    for name in (*changes.added, *changes.changed):
+        spec, before = wanted[name], loaded.get(name)
+        pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
+        if before is None or before.when != spec.when:
+            pipe.hset(keys.job(name), "watermark", ms_of(now))
+            pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
+            entries.write(pipe, spec, schedule_of(spec).next_after(now))
+        else:
+            entries.rewrite(pipe, spec)
+        if before is None or before.paused != spec.paused:
+            pipe.hset(
+                keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)}
+            )
+            pipe.hdel(keys.job(name), "paused_note", "paused_until")
+            pipe.zrem(keys.pauses, name)
+        for key in kept_keys(keys, spec):
+            pipe.persist(key)
+    for name in changes.removed:
+        pipe.hdel(keys.jobs, name)
+        entries.remove(pipe, name)
+        # Runs at work still end and count; a job that comes back goes on counting.
+        for key in kept_keys(keys, loaded[name]):
+            pipe.expire(key, HISTORY_TTL)

@@ -29,7 +29,8 @@ class Reloading:
         self._files = files
         self._ledger = ledger
         self._entries = entries
-        self._digest: str | None = None
+        #: Of the files as they were last read without problems.
+        self.digest: str | None = None
         self._problems: list[str] = []
         self._watching = Watching(files)
         self._watching.changed.set()
@@ -57,7 +58,7 @@ class Reloading:
             self._sign(now, problems)
             return
         self._problems = []
-        if wanted.digest != self._digest or self._ledger_differs():
+        if wanted.digest != self.digest or self._ledger_differs():
             changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
             log.info(
                 "schedule files loaded",
@@ -66,12 +67,12 @@ class Reloading:
                 changed=changes.changed,
                 removed=changes.removed,
             )
-        self._digest = wanted.digest
+        self.digest = wanted.digest
         self._sign(now, problems=[])
 
     def _ledger_differs(self) -> bool:
         loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
-        return self._digest is not None and bool(loaded != self._digest)
+        return self.digest is not None and bool(loaded != self.digest)
 
     def _sign(self, now: datetime, problems: list[str]) -> None:
         self._ledger.client.hset(

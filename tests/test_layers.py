@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors durations spec overlap policies run lock_keys",
+    "vocabulary": "errors durations spec overlap policies run lock_keys changes",
     "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
     " topology logs watching guarded importing",
     "ledger": "ledger",
@@ -21,7 +21,7 @@ LAYERS = {
     " backfilling",
     "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
     " worker",
-    "operations": "up children processes embedded display web",
+    "operations": "up children processes embedded display web plan simulation",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -50,7 +50,8 @@ TEMPLATES = {
     # HASH    run_id of the server process that answers, and since when in ms it does
     "server": "server",
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
-    #         (JSON), config (digest of the loaded jobs)
+    #         (JSON), config (digest of the loaded jobs), follows (digest of the schedule files that
+    #         the leader loads, empty when it has none)
     "beat": "beat",
 }
 

@@ -41,10 +41,13 @@ class Leader:
     def resign(self) -> bool:
         return self._call(timedelta())
 
-    def sign(self, beat_key: str, now: datetime) -> None:
-        """Leaves a sign of life: a tick was done, while the lock was still this beat's."""
+    def sign(self, beat_key: str, now: datetime, follows: str) -> None:
+        """Leaves a sign of life: a tick was done, while the lock was still this beat's.
+
+        follows: digest of the schedule files that this beat loads, or nothing.
+        """
         keys = [self.leadership.key, beat_key]
-        self._sign(keys=keys, args=[self.leadership.token, self.instance, ms_of(now)])
+        self._sign(keys=keys, args=[self.leadership.token, self.instance, ms_of(now), follows])
 
     def _call(self, ttl: timedelta) -> bool:
         return bool(

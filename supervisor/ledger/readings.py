@@ -69,11 +69,11 @@ class Readings:
         return found
 
     def jobs(self) -> list[JobRecord]:
-        return self._records(list(self.specs().values()))
+        return self.records_of(list(self.specs().values()))
 
     def job(self, name: str) -> JobRecord:
         """Raises UnknownJob."""
-        return self._records([self.spec(name)])[0]
+        return self.records_of([self.spec(name)])[0]
 
     def run(self, run_id: str) -> Run:
         """Raises UnknownRun."""
@@ -124,9 +124,11 @@ class Readings:
             last_reload_successful=None if successful is None else successful == "1",
             last_reload_at=to_instant(fields.get("last_reload")),
             problems=tuple(json.loads(fields.get("problems", "[]"))),
+            follows=fields.get("follows") or None,
         )
 
-    def _records(self, specs: list[JobSpec]) -> list[JobRecord]:
+    def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
+        """What has become of these jobs so far, loaded or not."""
         records = []
         for chunk in chunks(specs):
             with self.client.pipeline(transaction=False) as pipe:

@@ -59,11 +59,14 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeatRecord:
+    """`follows`: digest of the schedule files that the leader loads; None when it has none."""
+
     leader: str | None
     last_tick_at: datetime | None
     last_reload_successful: bool | None
     last_reload_at: datetime | None
     problems: tuple[str, ...]
+    follows: str | None = None
 
 
 def run_from(run_id: str, fields: Mapping[str, str]) -> Run:

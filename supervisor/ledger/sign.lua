@@ -1,9 +1,10 @@
 -- The leading beat's sign of life; of one that was relieved it says nothing.
 --
 -- KEYS  the leader's lock, the hash of beat
--- ARGV  the beat's token, its name for people, the time of its tick in ms
+-- ARGV  the beat's token, its name for people, the time of its tick in ms, digest of the files it
+--       follows (or '')
 -- gives 1 when it was written, else 0
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[2], 'leader', ARGV[2], 'last_tick', ARGV[3])
+redis.call('HSET', KEYS[2], 'leader', ARGV[2], 'last_tick', ARGV[3], 'follows', ARGV[4])
 return 1
