@@ -11,8 +11,8 @@ from datetime import datetime
 
 from redis.exceptions import WatchError
 
-from supervisor.changes import Changes, difference
 from supervisor.auditing import audit, note
+from supervisor.changes import Changes, difference
 from supervisor.entries import Entries
 from supervisor.errors import PlanOutdated
 from supervisor.ledger.connection import Client
@@ -91,9 +91,7 @@ def write(
         else:
             entries.rewrite(pipe, spec)
         if before is None or before.paused != spec.paused:
-            pipe.hset(
-                keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)}
-            )
+            pipe.hset(keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)})
             pipe.hdel(keys.job(name), "paused_note", "paused_until")
             pipe.zrem(keys.pauses, name)
         for key in kept_keys(keys, spec):

@@ -12,7 +12,17 @@ from typing import Any
 import click
 from redis.exceptions import RedisError
 
-from supervisor.cli import importing, pausing, runs, schedules, serve, service, ticks
+from supervisor.cli import (
+    importing,
+    pausing,
+    planning,
+    runs,
+    schedules,
+    serve,
+    service,
+    simulating,
+    ticks,
+)
 from supervisor.cli.context import Context
 from supervisor.errors import SupervisorError
 from supervisor.settings import Settings
@@ -54,13 +64,9 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     )
 
 
-for verb in (
-    *schedules.VERBS,
-    *importing.VERBS,
-    *service.VERBS,
-    *serve.VERBS,
-    *runs.VERBS,
-    *pausing.VERBS,
-    *ticks.VERBS,
+for module in (
+    *(schedules, importing, planning, simulating, service, serve),
+    *(runs, pausing, ticks),
 ):
-    main.add_command(verb)
+    for verb in module.VERBS:
+        main.add_command(verb)

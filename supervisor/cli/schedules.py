@@ -28,23 +28,28 @@ def check(context: Context, path: Path | None, as_json: bool) -> None:
 
     With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
     """
-    path = context.schedules(path)
-    known_tasks = tasks_of(context.app) if context.app is not None else None
-    try:
-        schedules = load(path, known_tasks)
-    except ScheduleFilesInvalid as invalid:
-        for line in map(str, () if as_json else invalid.problems):
-            click.echo(line)
-        if as_json:
-            click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
-        raise SystemExit(1) from None
-    click.echo("[]" if as_json else f"{path}: {_summary(schedules)}, no problems")
+    schedules = read_or_exit(context, path, as_json)
+    where = context.schedules(path)
+    click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
 
 
 @click.command()
 def schema() -> None:
     """Print the JSON Schema of a schedule file, for your editor."""
     click.echo(json.dumps(json_schema(), indent=2))
+
+
+def read_or_exit(context: Context, path: Path | None, as_json: bool) -> ScheduleSet:
+    """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
+    known_tasks = tasks_of(context.app) if context.app is not None else None
+    try:
+        return load(context.schedules(path), known_tasks)
+    except ScheduleFilesInvalid as invalid:
+        for line in map(str, () if as_json else invalid.problems):
+            click.echo(line)
+        if as_json:
+            click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
+        raise SystemExit(1) from None
 
 
 def tasks_of(app: Celery) -> Collection[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,32 @@ class Histogram:
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum_seconds: float
+
+    @property
+    def observations(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def longest(self) -> float | None:
+        """What no observation exceeded, as far as the buckets tell; None without any."""
+        filled = [number for number, count in enumerate(self.counts) if count]
+        if not filled:
+            return None
+        return self.bounds[filled[-1]] if filled[-1] < len(self.bounds) else math.inf
+
+    def quantile(self, q: float) -> float | None:
+        """Seconds below which a share of `q` lies, evenly spread within its bucket.
+
+        As Prometheus' histogram_quantile does: what is beyond the last bound counts as that bound.
+        None without observations.
+        """
+        rank, below = q * self.observations, 0
+        lower = 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if count and below + count >= rank:
+                return lower + (bound - lower) * max(0.0, rank - below) / count
+            below, lower = below + count, bound
+        return lower if self.observations else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,17 @@ class Project:
     def log_of(self, worker: subprocess.Popen[bytes]) -> str:
         return self.log(f"worker{self.processes.index(worker)}")
 
+    def supervisor(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A verb on the team's command line."""
+        return subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "team", "supervisor", *words],
+            cwd=self.directory,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
     def code(self, text: str) -> Any:
         """What the team's own code, which has imported the app, prints as JSON."""
         done = subprocess.run(

@@ -1,0 +1,278 @@
+"""plan, apply and simulate on a real ledger: what they print, what they change, how they exit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli import main
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.runs import Ledger
+from tests.ledger.jobs import job
+
+APPS = "tests.ledger.planned_app"
+
+FILE = """
+jobs:
+  kept: {task: planned.poll, every: 5m}
+  edited: {task: planned.poll, every: 7m, queue: slow}
+  nightly: {task: planned.poll, cron: "30 2 * * *", timezone: Europe/Berlin}
+"""
+
+Supervisor = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project as the current directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "schedules").mkdir()
+    (tmp_path / "schedules" / "jobs.yaml").write_text(FILE)
+    return tmp_path
+
+
+@pytest.fixture
+def supervisor(redis_url: str) -> Supervisor:
+    def call(*words: str, app: str | None = None, answer: str | None = None) -> Result:
+        named = ["-A", f"{APPS}:{app}"] if app else []
+        return CliRunner().invoke(main, [*named, "--redis-url", redis_url, *words], input=answer)
+
+    return call
+
+
+@pytest.fixture
+def loaded(ledger: Ledger) -> Ledger:
+    job(ledger, "kept", task="planned.poll", every="5m")
+    job(ledger, "edited", task="planned.poll", every="5m")
+    job(ledger, "gone", task="planned.poll", every="5m")
+    return ledger
+
+
+def as_json(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def lead(ledger: Ledger, follows: str) -> None:
+    """What a beat that leads has written into the ledger."""
+    signs = {"leader": "host:1", "last_tick": ms_of(ledger.now()), "follows": follows}
+    ledger.client.hset(ledger.keys.beat, mapping=signs)
+
+
+def test_a_plan_has_a_block_for_each_job_and_the_counts(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
+    lines = supervisor("plan").stdout.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "~ edited  every 7m",
+        "- gone",
+        "+ nightly  30 2 * * * Europe/Berlin",
+        "1 added, 1 changed, 1 removed, 1 unchanged",
+    ]
+    assert "    every   5m -> 7m" in lines
+    assert "    queue   none -> slow" in lines
+    before, after = (line for line in lines if line.startswith(("    before", "    after")))
+    assert before != after
+    assert (
+        sum("02:30 does not exist in Europe/Berlin, runs at 03:00" in line for line in lines) == 2
+    )
+
+
+def test_a_plan_changes_nothing(loaded: Ledger, supervisor: Supervisor) -> None:
+    before = loaded.scheduled()
+    supervisor("plan")
+    assert loaded.scheduled() == before
+
+
+def test_a_plan_as_json_names_keys_ticks_and_clock_changes(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
+    plan = as_json(supervisor("plan", "--json"))
+    assert (plan["added"], plan["changed"], plan["removed"]) == (["nightly"], ["edited"], ["gone"])
+    assert plan["unchanged"] == 1
+    edited, nightly = plan["jobs"]
+    assert edited["keys"]["every"] == {"old": "5m", "new": "7m"}
+    assert [len(edited[key]) for key in ("ticks_before", "ticks_after")] == [5, 5]
+    assert [len(nightly[key]) for key in ("ticks_before", "ticks_after")] == [0, 5]
+    assert [change["kind"] for change in nightly["clock_changes"]].count("gap") == 2
+    assert nightly["overlaps"] is None
+
+
+def test_a_plan_foresees_overlaps_from_the_durations_that_the_ledger_has(
+    loaded: Ledger, supervisor: Supervisor
+) -> None:
+    buckets = {"h:duration:9": 95, "h:duration:10": 5, "h:duration:sum": 20_000_000}
+    loaded.client.hset(loaded.keys.job("edited"), mapping=buckets)
+    output = supervisor("plan").stdout
+    assert "    durations  p50 3m6s, p95 5m, p99 13m, of 100 attempts\n" in output
+    assert "    overlaps   p99 is 13m, every 7m: about " in output
+    assert "; a safe interval is 13m\n" in output
+    [edited, _] = as_json(supervisor("plan", "--json"))["jobs"]
+    assert edited["overlaps"]["safe_interval_seconds"] == 780
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [((), 0), (("--exit-code",), 1), (("--exit-code", "--nonsense"), 2)]
+)
+def test_changes_are_an_exit_code_where_that_is_asked_for(
+    loaded: Ledger, supervisor: Supervisor, words: tuple[str, ...], status: int
+) -> None:
+    assert supervisor("plan", *words).exit_code == status
+
+
+def test_without_changes_the_exit_code_is_0(supervisor: Supervisor) -> None:
+    assert supervisor("apply", "--yes", app="app").exit_code == 0
+    result = supervisor("plan", "--exit-code")
+    assert (result.exit_code, result.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
+
+
+@pytest.mark.parametrize("verb", ["plan", "simulate"])
+def test_files_with_problems_are_told_as_check_does(
+    here: Path, supervisor: Supervisor, verb: str
+) -> None:
+    (here / "schedules" / "jobs.yaml").write_text("jobs: {a: {task: t, evry: 5m}}")
+    for words in ((), ("--json",)):
+        told, checked = supervisor(verb, *words), supervisor("check", *words)
+        assert (
+            (told.exit_code, told.stdout) == (checked.exit_code, checked.stdout) == (1, told.stdout)
+        )
+        assert "evry" in told.stdout
+
+
+def test_apply_loads_what_the_plan_says(loaded: Ledger, supervisor: Supervisor) -> None:
+    result = supervisor("apply", "--yes", app="app")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == "applied: 1 added, 1 changed, 1 removed, 1 unchanged"
+    assert set(loaded.scheduled()) == {"kept", "edited", "nightly"}
+    assert loaded.client.zscore("redbeat::schedule", "redbeat:nightly")
+    again = supervisor("apply", "--yes", app="app")
+    assert (again.exit_code, again.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
+
+
+@pytest.mark.parametrize(("answer", "status", "added"), [("y\n", 0, True), ("n\n", 1, False)])
+def test_apply_asks(
+    loaded: Ledger, supervisor: Supervisor, answer: str, status: int, added: bool
+) -> None:
+    result = supervisor("apply", app="app", answer=answer)
+    assert result.exit_code == status
+    assert "Apply? [y/N]" in result.stderr
+    assert ("nightly" in loaded.scheduled()) is added
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [(None, "name the Celery app: supervisor -A proj apply"), ("plain", "supervise(")],
+)
+def test_apply_needs_a_supervised_app(
+    loaded: Ledger, supervisor: Supervisor, app: str | None, said: str
+) -> None:
+    result = supervisor("apply", "--yes", app=app)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert "nightly" not in loaded.scheduled()
+
+
+@pytest.mark.parametrize(
+    ("follows", "warned"), [("another digest", True), ("", False), ("the same", False)]
+)
+def test_apply_warns_where_a_beat_follows_other_files(
+    loaded: Ledger, supervisor: Supervisor, follows: str, warned: bool
+) -> None:
+    if follows == "the same":
+        supervisor("apply", "--yes", app="app")
+        follows = loaded.client.hget(loaded.keys.beat, "config")
+        loaded.client.hdel(loaded.keys.jobs, "kept")
+    lead(loaded, follows)
+    result = supervisor("apply", "--yes", app="app")
+    assert result.exit_code == 0
+    assert ("warning: beat host:1 leads and follows schedule files" in result.stderr) is warned
+
+
+def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: Supervisor) -> None:
+    lead(loaded, "another digest")
+    loaded.client.hset(loaded.keys.beat, "last_tick", ms_of(loaded.now()) - 60_000)
+    assert "warning" not in supervisor("apply", "--yes", app="app").stderr
+
+
+DAY = ("--from", "2026-03-01", "--to", "2026-03-02")
+
+
+def test_a_simulation_has_a_line_for_each_job_and_each_queue(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    result = supervisor("simulate", *DAY, "--duration", "kept=8m", "--duration", "edited=1m")
+    jobs, queues = result.stdout.split("\n\n")
+    rows = {row.split()[0]: row.split() for row in jobs.splitlines()[1:]}
+    assert rows["kept"][:6] == ["kept", "8m", "288", "144", "144", "overlap"]
+    assert rows["edited"][:5] == ["edited", "1m", "205", "205", "0"]
+    assert [row.split()[0] for row in queues.splitlines()[1:]] == ["celery", "slow"]
+
+
+def test_a_job_without_ticks_in_that_time_has_its_line_too(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    found = as_json(
+        supervisor("simulate", "--json", "--from", "2026-03-01", "--to", "2026-03-01T01")
+    )
+    assert [(job["job"], job["ticks"]) for job in found["jobs"]] == [
+        ("edited", 8),
+        ("kept", 12),
+        ("nightly", 0),
+    ]
+
+
+def test_a_simulation_takes_the_median_of_what_was_observed_unless_told_otherwise(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    ledger.client.hset(ledger.keys.job("kept"), mapping={"h:duration:6": 10})
+    found = as_json(supervisor("simulate", *DAY, "--json", "--duration", "edited=1m"))
+    durations = {job["job"]: job["duration_seconds"] for job in found["jobs"]}
+    assert durations == {"kept": 7.5, "edited": 60.0, "nightly": 1.0}
+    told = as_json(supervisor("simulate", *DAY, "--json", "--duration", "kept=2s"))
+    assert told["jobs"][1]["duration_seconds"] == 2.0
+
+
+def test_a_simulation_with_few_slots_is_late(ledger: Ledger, supervisor: Supervisor) -> None:
+    words = ("simulate", *DAY, "--json", "--duration", "kept=4m", "--duration", "nightly=1h")
+    enough = as_json(supervisor(*words))
+    assert enough["queues"][0]["late_max_seconds"] == 0
+    few = as_json(supervisor(*words, "--worker-slots", "1"))
+    queue = few["queues"][0]
+    assert (queue["slots"], queue["most_busy"], queue["longest"]) == (1, 1, 1)
+    assert queue["late_max_seconds"] > 3000
+    kept = few["jobs"][1]
+    assert kept["finished"] == {"succeeded": kept["started"] - kept["running"]}
+    assert kept["ticks"] == kept["started"] + sum(kept["skipped"].values()) + kept["queued"]
+
+
+def test_a_simulation_needs_no_ledger() -> None:
+    words = ["--redis-url", "redis://127.0.0.1:1/0", "simulate", *DAY]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0
+    assert "the ledger is away" in result.stderr
+    assert "kept" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--duration", "kept"), "is not JOB=30s"),
+        (("--duration", "kpt=30s"), "did you mean 'kept'?"),
+        (("--duration", "kept=soon"), "is not a duration"),
+        (("--from", "noon"), "is not an instant"),
+        (("--from", "2026-03-02", "--to", "2026-03-01"), "must be later than --from"),
+        (("--from", "2026-03-02", "--to", "2126-03-01"), "at most 1,000,000 are simulated"),
+        (("--worker-slots", "0"), "0 is not in the range"),
+    ],
+)
+def test_what_cannot_be_simulated_is_a_mistake_of_the_command_line(
+    supervisor: Supervisor, words: tuple[str, ...], said: str
+) -> None:
+    result = supervisor("simulate", *words)
+    assert result.exit_code == 2
+    assert said in result.stderr
