@@ -6,7 +6,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test chaos soak check lock clean
+.PHONY: help setup up test chaos soak bench check lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) a
 
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest tests/ledger/test_model.py
+
+bench: $(STAMP) ## print what some things cost
+	$(BIN)/python -m tests.bench
 
 check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff format --check .

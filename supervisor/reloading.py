@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Reloading:
         if not self._watching.changed.is_set() and not self._ledger_differs():
             return
         self._watching.changed.clear()
+        started = time.monotonic()
         try:
             wanted = read_files(self._files)
         except ScheduleFilesInvalid as error:
@@ -66,6 +68,7 @@ class Reloading:
                 added=changes.added,
                 changed=changes.changed,
                 removed=changes.removed,
+                seconds=round(time.monotonic() - started, 3),
             )
         self.digest = wanted.digest
         self._sign(now, problems=[])

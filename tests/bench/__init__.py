@@ -1,0 +1,1 @@
+"""Figures, measured on real processes: ``make bench`` prints them. They are not tests."""

@@ -1,0 +1,62 @@
+"""Beat with ten thousand jobs: how long it loads, and what it costs while nothing is due."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+JOBS = 10_000
+FILES = 10
+IDLE_SECONDS = 20.0
+
+
+def measure(project: Project) -> dict[str, float]:
+    for number in range(FILES):
+        project.schedule(jobs_of(number), f"jobs-{number}.yaml")
+    started = time.monotonic()
+    beat = project.beat()
+    ledger = project.ledger
+    wait_until(lambda: ledger.client.hlen(ledger.keys.jobs) == JOBS, 120)
+    loaded = time.monotonic()
+
+    project.schedule(jobs_of(0).replace("}", ", description: edited}", 1), "jobs-0.yaml")
+    edited = time.monotonic()
+    wait_until(lambda: ledger.spec("job-0-0").description == "edited", 60)
+    reloaded = time.monotonic()
+
+    loads = wait_until(lambda: project.events("beat", "schedule files loaded")[1:], 30)
+    idle_from, cpu_from = time.monotonic(), cpu_seconds(beat.pid)
+    wait_until(lambda: time.monotonic() - idle_from > IDLE_SECONDS, 60, every=0.5)
+    idle = (cpu_seconds(beat.pid) - cpu_from) / (time.monotonic() - idle_from)
+    return {
+        "load_10k_s": loaded - started,
+        "edit_takes_effect_s": reloaded - edited,
+        "reload_10k_s": float(str(loads[0]["seconds"])),
+        "beat_10k_mib": resident_mib(beat.pid),
+        "beat_10k_cpu": idle,
+    }
+
+
+def jobs_of(number: int) -> str:
+    """A thousand daily jobs, none of them due in the hours of a measurement."""
+    hour = (time.gmtime().tm_hour + 12) % 24
+    lines = (
+        f'  job-{number}-{i}: {{task: team.work, cron: "{i % 60} {hour} * * *"}}'
+        for i in range(JOBS // FILES)
+    )
+    return "jobs:\n" + "\n".join(lines)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    [kib] = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
+    return int(kib) / 1024
