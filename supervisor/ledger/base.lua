@@ -5,6 +5,13 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_us = time[1] * 1000000 + time[2]
 
+-- Instants for what has an order: in microseconds, no two of them the same.
+local instants = 0
+local function next_instant()
+  instants = instants + 1
+  return now_us + instants
+end
+
 local function hget(key, field)
   return redis.call('HGET', key, field) or nil
 end
@@ -18,7 +25,7 @@ end
 local function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
-    'slot', 'wait_until')
+    'slot', 'wait_until', 'since')
   if not v[1] then return nil end
   return {
     id = id, job = v[1], state = v[2], rules = cjson.decode(v[3]), token = v[4] or '',
@@ -26,7 +33,7 @@ local function load_run(id)
     requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now),
     fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
-    wait_until = tonumber(v[17]),
+    wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
   }
 end
 

@@ -1,5 +1,8 @@
 -- The lease of a run that is at work, as its worker's heartbeat asks for it.
 
+-- Earlier than any instant at which a run came to wait, and in the order of the instants themselves.
+local FIRST_IN_LINE = 1e15
+
 local function is_reservation(token)
   return string.sub(token, 1, 7) == 'queued:'
 end
@@ -12,7 +15,7 @@ local function put_back(id)
   redis.call('HSET', K.run(id), 'state', 'waiting')
   redis.call('HDEL', K.run(id), 'token', 'parked')
   if run.rules.serial ~= '' then leave_waiting(run.rules.serial, id) end
-  join_waiting(run.rules.lock, id, run.queued)
+  join_waiting(run.rules.lock, id, run.since - FIRST_IN_LINE)
 end
 
 -- Whether the slot is the run's own, free, or reserved for a run that has not begun.

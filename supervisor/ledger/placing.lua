@@ -27,10 +27,10 @@ end
 
 -- Of the runs that hold the lock, the one that has held it longest.
 local function oldest(found)
-  local first, since
-  for _, id in pairs(found) do
-    local queued = tonumber(hget(K.run(id), 'queued')) or 0
-    if not since or queued < since then first, since = id, queued end
+  local first, earliest
+  for _, slot in ipairs(slots_of(found)) do
+    local since = tonumber(hget(K.run(found[slot]), 'since')) or 0
+    if not earliest or since < earliest then first, earliest = found[slot], since end
   end
   return first
 end
@@ -52,7 +52,7 @@ local function replace(run, holder, publish_at)
     local superseded = load_run(first[1])
     if superseded then skip(superseded, 'replaced') end
   end
-  join_waiting(lock, run.id, -now_us)
+  join_waiting(lock, run.id, -next_instant())
   if holder then end_early(holder, 'replaced', 'replaced by ' .. run.id, publish_at) end
   return hget(K.run(run.id), 'state') == 'queued'
 end
@@ -86,7 +86,7 @@ local function place(run, publish_at)
   redis.call('HSET', K.run(run.id), 'state', 'waiting')
   if run.wait_until then redis.call('ZADD', K.leases(), run.wait_until, run.id) end
   if decision == 'wait' then
-    join_waiting(lock, run.id, now_us)
+    join_waiting(lock, run.id, next_instant())
   elseif decision == 'replace' then
     if replace(run, load_run(blocker), publish_at) then decision = 'start' end
   else

@@ -15,7 +15,7 @@ if run.rules.max_running > 0 and run.slot > run.rules.max_running then return { 
 run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_us)
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
   'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
-  'worker', worker, 'slot', run.slot)
+  'worker', worker, 'slot', run.slot, 'since', digits(next_instant()))
 keep(run, token)
 redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)

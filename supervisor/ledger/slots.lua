@@ -38,20 +38,28 @@ local function holders(lock)
   return found
 end
 
+local function slots_of(found)
+  local slots = {}
+  for slot in pairs(found) do slots[#slots + 1] = slot end
+  table.sort(slots)
+  return slots
+end
+
 -- The same after holders that went silent have been settled, and their number.
 local function living_holders(lock)
-  for slot, id in pairs(holders(lock)) do
+  local known = holders(lock)
+  for _, slot in ipairs(slots_of(known)) do
+    local id = known[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
       local job, kind = hget(K.run(id), 'job') or '', settle_silent(id, now)
       for _, fact in ipairs(kind and { kind, id, job } or {}) do settled[#settled + 1] = fact end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
     end
   end
-  local found, number = holders(lock), 0
+  local found = holders(lock)
   -- A lock that somebody else set is respected like our own.
   if not found[1] and redis.call('EXISTS', K.lock(lock)) == 1 then found[1] = redis.call('GET', K.lock(lock)) end
-  for _ in pairs(found) do number = number + 1 end
-  return found, number
+  return found, #slots_of(found)
 end
 
 -- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on.
@@ -63,7 +71,8 @@ local function queue(run, publish_at)
     while taken[run.slot] do run.slot = run.slot + 1 end
   end
   hold(lock, run.slot, run.id, token, deadline)
-  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now, 'slot', run.slot)
+  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now, 'slot', run.slot,
+    'since', digits(next_instant()))
   redis.call('HDEL', K.run(run.id), 'parked', 'due')
   redis.call('ZREM', K.delayed(), run.id)
   redis.call('ZADD', K.leases(), now + deadline, run.id)

@@ -1,18 +1,13 @@
-"""The ledger in plain Python: one job, one lock, no clock. What the documentation promises.
-
-Where the ledger may choose (which of two runs that were queued in the same millisecond is the
-older), the model looks at what it chose and goes on from there.
-"""
+"""The ledger in plain Python: one job, one lock, no clock. What the documentation promises."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from supervisor.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
 from supervisor.policies import OnCrash
-from supervisor.run import Run, RunState
+from supervisor.run import RunState
 from supervisor.spec import JobSpec
 
 
@@ -42,13 +37,15 @@ class Interval:
 
 @dataclass
 class ModelRun:
-    """`rank`: its place among those that wait. is_silent: its lease or its deadline ran out, and
-    nobody has looked yet. given_up: tokens whose leases ran out."""
+    """`rank`: its place among those that wait. since: when it was given its slot. is_silent: its
+    lease or its deadline ran out, and nobody has looked yet. given_up: tokens whose leases ran out.
+    """
 
     id: str
     state: RunState = RunState.WAITING
     slot: int | None = None
-    rank: tuple[float | str, ...] = ()
+    rank: tuple[int, ...] = ()
+    since: int = 0
     token: str = ""
     last_token: str = ""
     ending: RunState | None = None
@@ -60,12 +57,11 @@ class ModelRun:
 
 
 class Model:
-    """`look` reads a run from the ledger. Methods answer as the ledger should have."""
+    """Methods answer as the ledger should have."""
 
-    def __init__(self, spec: JobSpec, look: Callable[[str], Run]) -> None:
+    def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
         self.most = spec.most_running
-        self._look = look
         self._clock = 0
         self.attempts: dict[str, Attempt] = {}
         self.forget()
@@ -100,7 +96,8 @@ class Model:
 
     @property
     def holders(self) -> list[ModelRun]:
-        return [run for run in self.runs.values() if run.slot is not None]
+        held = [run for run in self.runs.values() if run.slot is not None]
+        return sorted(held, key=lambda run: run.slot or 0)
 
     @property
     def has_room(self) -> bool:
@@ -155,7 +152,8 @@ class Model:
         if self.most is not None and slot > self.most:
             return "lost"
         self.counters.update(restored=1, started=1)
-        run = self.runs[attempt.run] = ModelRun(attempt.run, slot=slot, attempt=1)
+        since = self._tick()
+        run = self.runs[attempt.run] = ModelRun(attempt.run, slot=slot, since=since, attempt=1)
         attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
         self._grant(run, attempt)
         if slot in taken:
@@ -240,8 +238,7 @@ class Model:
         )
 
     def _replace(self, run: ModelRun, verdict: Verdict) -> Verdict:
-        blocked_by = self._look(run.id).blocked_by
-        [holder] = [holder for holder in self.holders if holder.id == blocked_by]
+        holder = min(self.holders, key=lambda holder: holder.since)
         if self.waiting and self.waiting[0].rank[0] == 0:
             self._skip(self.waiting[0], SkipReason.REPLACED)
         self._wait(run, 0, -self._tick())
@@ -253,8 +250,9 @@ class Model:
         taken = {holder.slot for holder in self.holders}
         run.slot = run.slot or next(slot for slot in range(1, 999) if slot not in taken)
         run.state, run.token, run.is_silent = RunState.QUEUED, "", False
+        run.since = self._tick()
 
-    def _wait(self, run: ModelRun, *rank: float | str) -> None:
+    def _wait(self, run: ModelRun, *rank: int) -> None:
         run.state, run.slot, run.rank = RunState.WAITING, None, rank
         self.waiting = sorted([*self.waiting, run], key=lambda waiting: waiting.rank)
 
@@ -264,7 +262,7 @@ class Model:
     def _put_back(self, run: ModelRun) -> None:
         """A living holder came back to the slot that was reserved for this run."""
         if run.state is RunState.QUEUED:
-            self._wait(run, 1, self._look(run.id).queued_at.timestamp(), run.id)
+            self._wait(run, 1, run.since)
         run.slot = None
 
     def _promote(self) -> None:

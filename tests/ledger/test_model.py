@@ -85,7 +85,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(keys=JOBS, limits=LIMITS)
     def load_a_job(self, keys: dict[str, Any], limits: dict[str, Any]) -> None:
         self.spec = job(self.ledger, **LONG, **keys, **limits)
-        self.model = Model(self.spec, self.ledger.run)
+        self.model = Model(self.spec)
         self.model.end_grace()
 
     # Beat
