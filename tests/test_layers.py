@@ -13,9 +13,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors durations spec overlap policies run lock_keys",
-    "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
-    " topology logs watching guarded",
+    "vocabulary": "errors durations spec overlap policies run lock_keys clock exclusions faults"
+    " fields moments when",
+    "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
+    " job_faults yaml_source text_files calendars ical topology logs watching guarded",
     "ledger": "ledger",
     "execution": "guard context heartbeat leases interrupts delivery emission",
     "celery edge": "app beat calls entries loading publisher reloading tasks unbegun worker",
