@@ -34,23 +34,17 @@ LONGEST = 400
 SOME_TIME = datetime(2024, 1, 1)
 
 
-def parse(text: str) -> tuple[str, CronSim]:
-    """The five fields of `text` in capitals with `*` for all hours, and taken apart.
-
-    Raises InvalidSchedule.
-    """
+def parse(text: str) -> CronSim:
+    """The five fields of `text`, taken apart. Raises InvalidSchedule."""
     fields = _split(text)
     for number, field in enumerate(fields):
         _check(number, field, text)
-    if len(CronSim(f"* {fields[1]} * * *", SOME_TIME).hours) == 24:
-        fields[1] = "*"  # cronsim looks for the star when it decides how to pass a clock change
-    expression = " ".join(fields)
     try:
-        simulation = CronSim(expression, SOME_TIME)
-        next(CronSim(expression, SOME_TIME))
+        simulation = CronSim(" ".join(fields), SOME_TIME)
+        next(CronSim(" ".join(fields), SOME_TIME))
     except (CronSimError, StopIteration):
         raise InvalidSchedule(f"{text!r} never fires: no such day in these months") from None
-    return expression, simulation
+    return simulation
 
 
 def _split(text: str) -> list[str]:

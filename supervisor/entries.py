@@ -14,16 +14,24 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery
-from celery.schedules import ParseException, crontab, schedule
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.schedulers import ensure_conf
+from redbeat.schedules import rrule
 
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant, ms_of
+from supervisor.moments import instant as instant_of
+from supervisor.rrule_fields import Rule
+from supervisor.rrule_fields import parse as parse_rrule
 from supervisor.spec import JobSpec
+from supervisor.timing.rules import ANCHOR
 
 SPEC_FIELD = "spec"
+
+#: What stands for a schedule that RedBeat has no kind for.
+HOURLY = schedule(timedelta(hours=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +124,34 @@ def definition(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def nearest_schedule(spec: JobSpec) -> schedule | crontab:
-    """A Celery schedule for display: what it cannot express it shows as an hourly interval."""
+def nearest_schedule(spec: JobSpec) -> BaseSchedule:
+    """A schedule that RedBeat decodes, for display: what none can express is an hourly interval."""
     if spec.every is not None:
         return schedule(spec.every)
+    if spec.rrule is not None:
+        return _nearest_rule(parse_rrule(spec.rrule), spec)
     try:
         return crontab.from_string(str(spec.cron))
     except (ParseException, ValueError):
-        return schedule(timedelta(hours=1))
+        return HOURLY
+
+
+def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
+    """RedBeat walks a rule from its beginning: a minutely one would take it minutes."""
+    if rule.is_within_days:
+        unit = timedelta(hours=1) if rule.freq == "HOURLY" else timedelta(minutes=1)
+        return schedule(rule.interval * unit)
+    begin = (
+        instant_of(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
+    )
+    parts = {name.lower(): list(numbers) for name, numbers in rule.numbers.items()}
+    nearest: BaseSchedule = rrule(
+        rule.freq,
+        dtstart=begin.astimezone(spec.zone),
+        interval=rule.interval,
+        count=rule.count,
+        wkst=rule.week_start,
+        byweekday=[weekday for weekday, _ in rule.weekdays] or None,
+        **parts,
+    )
+    return nearest

@@ -12,11 +12,12 @@ from supervisor.errors import InvalidGuard, did_you_mean
 from supervisor.job_checks import check_job
 from supervisor.overlap import OverlapPolicy
 from supervisor.spec import GuardedTaskSpec
+from supervisor.when import When
 
 #: Keys of a job that mean nothing without a schedule, or that the task itself says.
 NOT_IN_A_GUARD = (
-    *("task", "cron", "every", "timezone", "args", "kwargs"),
-    *("catchup", "catchup_window", "paused"),
+    *When.model_fields,
+    *("task", "args", "kwargs", "catchup", "catchup_window", "paused"),
 )
 
 

@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import InvalidKey, InvalidSchedule, did_you_mean
+from supervisor.errors import InvalidKey, InvalidSchedule, closest
+from supervisor.job_faults import JobFault, apart, fault_of, item_faults
 from supervisor.spec import JobSpec
-from supervisor.timing import schedule_of
+from supervisor.timing import EPOCH, is_fixed, schedule_of
+from supervisor.when import KINDS
 from supervisor.yaml_source import UNREADABLE, shown
 
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
 #: What a job is, as against how it is treated: never shared by all jobs of a file.
-NOT_IN_DEFAULTS = ("task", "cron", "every", "args", "kwargs", "description")
+NOT_IN_DEFAULTS = ("task", *KINDS, "phase", "args", "kwargs", "description")
 
 LARGEST_ARGUMENTS = 16 * 1024
 
 #: Take the place of what is wrong, so that the rest of the job is checked too.
 STAND_INS: Mapping[str, Any] = {"name": "job", "task": "task", "every": 60}
-
-
-@dataclass(frozen=True, slots=True)
-class JobFault:
-    """One thing wrong with a job; `keys` are those it is about, the most telling first."""
-
-    keys: tuple[str, ...]
-    what: str
-    hint: str | None = None
 
 
 def check_job(
@@ -48,7 +38,7 @@ def check_job(
     values = {**defaults, **given, "name": name}
     spec, _, faults = _settle(values, from_defaults=set(defaults) - set(own))
     faults += _unknown_keys(own)
-    faults += _cron_faults(spec)
+    faults += _schedule_faults(spec, own)
     faults += _argument_faults(spec)
     faults += _key_faults(spec)
     if known_tasks is not None and spec.task == own.get("task"):
@@ -87,16 +77,28 @@ def _settle(
             for detail in _first_of_each_key(error):
                 if detail["type"] == "conflict":
                     faults += _conflict(detail["ctx"], left, wrong, from_defaults)
-                else:
-                    key = str(detail["loc"][0])
-                    faults += [_fault(key, detail)] if key not in wrong else []
-                    wrong.add(key)
+                    continue
+                key = str(detail["loc"][0])
+                if key not in wrong:
+                    faults += _faults_of(key, detail)
+                wrong.add(key)
+            if "every" in wrong:
+                wrong.add("phase")  # which cannot be judged without it
             left = {key: value for key, value in left.items() if key not in wrong}
 
 
+def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
+    if detail["type"] == "inside":
+        return item_faults(key, detail["ctx"]["faults"])
+    return [fault_of(key, detail)]
+
+
 def _stand_ins(wrong: set[str], left: Mapping[str, Any]) -> dict[str, Any]:
-    without = {"every"} if left.get("cron") is not None else set()
-    return {key: STAND_INS[key] for key in wrong - without if key in STAND_INS}
+    """`every` stands for whichever schedule is wrong."""
+    lacking = wrong - {"every"}
+    if wrong & set(KINDS) and all(left.get(kind) is None for kind in KINDS):
+        lacking |= {"every"}
+    return {key: STAND_INS[key] for key in lacking if key in STAND_INS}
 
 
 def _conflict(
@@ -113,7 +115,7 @@ def _conflict(
         hint = f"{inherited[0]} is from 'defaults'; {inherited[0]}: null takes it back"
         yield JobFault(keys, context["text"], hint)
     elif present or not wrong & set(keys):
-        yield JobFault(keys, context["text"], None if present else "it has neither")
+        yield JobFault(keys, context["text"], None if present else "it has none of them")
     wrong.add(present[-1] if present else keys[-1])
 
 
@@ -125,63 +127,6 @@ def _first_of_each_key(error: ValidationError) -> Iterable[ErrorDetails]:
     return first.values()
 
 
-def _fault(key: str, detail: ErrorDetails) -> JobFault:
-    value, kind, context = detail["input"], detail["type"], detail.get("ctx", {})
-    if kind == "missing":
-        return JobFault((key,), f"{key!r} is missing", "the name of the Celery task")
-    if key == "name":
-        return JobFault((), f"{shown(value)} is not a name for a job", NAME_HINT)
-    if kind == "value_error":
-        what, hint = _apart(str(context["error"]))
-        return JobFault((key,), f"{key!r}: {what}", hint or _clock_hint(value))
-    if kind == "enum":
-        return _enum_fault(key, value)
-    if key == "serial":
-        return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
-    what = EXPECTED.get(kind, detail["msg"]).format(**context)
-    hint = NAME_HINT if kind == "string_pattern_mismatch" else HINTS.get(kind)
-    return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
-
-
-NAME_HINT = "letters, digits and _ . - only, at most 100, a letter or digit first"
-
-#: What pydantic calls it -> what a person would say after the value.
-EXPECTED = {
-    "string_type": "is not text",
-    "string_too_short": "is empty",
-    "string_too_long": "is longer than {max_length} characters",
-    "string_pattern_mismatch": "is not a name",
-    "int_type": "is not a whole number",
-    "greater_than_equal": "is less than {ge}, the smallest allowed",
-    "less_than_equal": "is more than {le}, the largest allowed",
-    "bool_type": "is not true or false",
-    "tuple_type": "is not a list",
-    "dict_type": "is not a mapping of names to values",
-}
-
-HINTS = {
-    "string_type": "put it in quotes",
-    "int_type": "digits only, without quotes",
-    "bool_type": "unquoted, and not yes, no, on or off",
-    "tuple_type": "such as [1, two]",
-    "dict_type": "such as {day: monday}",
-}
-
-
-def _enum_fault(key: str, value: Any) -> JobFault:
-    words = JobSpec.model_fields[key].annotation
-    assert isinstance(words, type) and issubclass(words, StrEnum)
-    choices = [word.value for word in words]
-    what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"
-    return JobFault((key,), what, closest(value, choices))
-
-
-def _clock_hint(value: Any) -> str | None:
-    if isinstance(value, str) and re.fullmatch(r"\d+:\d\d(:\d\d)?", value):
-        return "write 1:30 as 1h30m or as 1m30s"
-    return None
-
-
 def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
     for key in values:
         if key == "name":
@@ -190,19 +135,32 @@ def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
             yield JobFault((key,), f"unknown key {shown(key)}", closest(key, KEYS))
 
 
-def _cron_faults(spec: JobSpec) -> Iterator[JobFault]:
+def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFault]:
+    """Of a schedule that is right in itself: its expression, and whether it has times at all."""
+    kind = next((kind for kind in KINDS if getattr(spec, kind) and values.get(kind)), None)
+    if kind is None:
+        return
+    if spec.start_at is None and values.get("start_at") is not None:
+        spec = spec.model_copy(update={"start_at": EPOCH})  # its own fault is reported already
     try:
-        schedule_of(spec)
+        first = schedule_of(spec).next_after(EPOCH)
     except InvalidSchedule as error:
-        what, hint = _apart(str(error))
-        yield JobFault(("cron",), f"'cron': {what}", hint)
+        what, hint = apart(str(error))
+        yield JobFault((kind,), f"{kind!r}: {what}", hint)
+        return
+    if first is None:
+        what = f"{kind!r}: the job would never run"
+        yield JobFault((kind,), what, "look at 'start_at', 'end_at' and 'exclude'")
+    if values.get("dst") is not None and not is_fixed(spec):
+        what = "'dst' says nothing here: the job runs every hour, or is not told by the clock"
+        yield JobFault(("dst",), what, "leave it out")
 
 
 def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
     try:
         _ = spec.lock
     except InvalidKey as error:
-        what, hint = _apart(str(error))
+        what, hint = apart(str(error))
         yield JobFault(("key",), f"'key': {what}", hint)
 
 
@@ -233,13 +191,3 @@ def _is_readable(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_readable, value))
     return value is not UNREADABLE
-
-
-def closest(word: Any, known: Iterable[str]) -> str | None:
-    """The hint of `did_you_mean`, for a problem that prints its own brackets."""
-    return _apart(did_you_mean(word, known))[1] if isinstance(word, str) else None
-
-
-def _apart(text: str) -> tuple[str, str | None]:
-    what, mark, known = text.partition(" (did you mean ")
-    return what, f"did you mean {known.removesuffix(')')}" if mark else None

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.errors import Problem, ScheduleFilesInvalid
-from supervisor.job_checks import JobFault, check_defaults, check_job, closest
+from supervisor.calendars import Calendars
+from supervisor.errors import Problem, ScheduleFilesInvalid, closest
+from supervisor.job_checks import check_defaults, check_job
+from supervisor.job_faults import JobFault, item_faults
 from supervisor.spec import JobSpec
+from supervisor.text_files import UnusableFile, check_inside, text_of
 from supervisor.yaml_source import UNREADABLE, Document, KeyPath, read, shown
 
 SUFFIXES = (".yaml", ".yml")
 TOP_LEVEL = ("jobs", "defaults")
-LARGEST_FILE = 1024 * 1024
 MOST_JOBS = 10_000
 
 
@@ -38,11 +40,11 @@ def load(path: Path, known_tasks: Collection[str] | None = None) -> ScheduleSet:
     With `known_tasks`, a job whose task is not among them is a problem.
     Raises ScheduleFilesInvalid with every problem of every file.
     """
-    loading = _Loading(known_tasks)
+    loading = _Loading(known_tasks, Calendars(path if path.is_dir() else path.parent))
     for file in loading.files_of(path):
         loading.add(file)
-    if loading.problems:
-        raise ScheduleFilesInvalid(loading.problems)
+    if problems := [*loading.problems, *loading.calendars.problems]:
+        raise ScheduleFilesInvalid(problems)
     return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources)
 
 
@@ -56,6 +58,7 @@ class _Loading:
     """What was found so far, file by file."""
 
     known_tasks: Collection[str] | None
+    calendars: Calendars
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -71,51 +74,26 @@ class _Loading:
             self._problem(path, 1, f"cannot be read: {error.strerror}")
             return []
         files = [path / name for name in names if not name.startswith(".")]
-        inside = path.resolve()
-        return [file for file in files if file.suffix in SUFFIXES and self._is_in(inside, file)]
+        return [file for file in files if file.suffix in SUFFIXES and self._is_in(path, file)]
 
     def _is_in(self, directory: Path, file: Path) -> bool:
         try:
-            target = file.resolve(strict=True)
-        except (OSError, RuntimeError):
-            self._problem(file, 1, "cannot be read: a link that leads nowhere")
+            check_inside(directory, file)
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
             return False
-        if target.is_relative_to(directory):
-            return True
-        self._problem(
-            file, 1, f"links out of its directory, to {target}", "put the file itself here"
-        )
-        return False
+        return True
 
     def add(self, file: Path) -> None:
-        text = self._text_of(file)
-        if text is None:
+        try:
+            document = read(text_of(file))
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
             return
-        document = read(text)
         for fault in document.faults:
             self._problem(file, fault.line, fault.what, fault.hint, job=_job_of(fault.path))
         if document.data is not UNREADABLE:
             self._add_jobs(file, document)
-
-    def _text_of(self, file: Path) -> str | None:
-        try:
-            if not file.is_file():
-                self._problem(file, 1, "is not a regular file")
-                return None
-            with file.open("rb") as stream:
-                content = stream.read(LARGEST_FILE + 1)
-        except OSError as error:
-            self._problem(file, 1, f"cannot be read: {error.strerror}")
-            return None
-        if len(content) > LARGEST_FILE:
-            self._problem(file, 1, "is larger than 1 MiB", "split it")
-            return None
-        try:
-            return content.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            self._problem(file, line, "is not UTF-8 text")
-            return None
 
     def _add_jobs(self, file: Path, document: Document) -> None:
         top = document.data
@@ -148,8 +126,9 @@ class _Loading:
 
     def _defaults(self, file: Path, document: Document) -> dict[str, Any]:
         values = self._mapping_at(file, document, "defaults")
-        defaults, faults = check_defaults(values)
-        for fault in faults:
+        resolved, file_faults = self.calendars.resolve(values)
+        defaults, faults = check_defaults(resolved)
+        for fault in [*faults, *item_faults("exclude", file_faults)]:
             line = document.line_of(_place(("defaults",), fault, values))
             self._problem(file, line, f"defaults: {fault.what}", fault.hint)
         return defaults
@@ -162,8 +141,9 @@ class _Loading:
             if not isinstance(own, dict):
                 self._problem(file, line, "is not a mapping of keys to values", job=name)
                 return
-            self.specs[name], faults = check_job(name, own, defaults, self.known_tasks)
-            for fault in faults:
+            resolved, file_faults = self.calendars.resolve(own)
+            self.specs[name], faults = check_job(name, resolved, defaults, self.known_tasks)
+            for fault in [*faults, *item_faults("exclude", file_faults)]:
                 at = document.line_of(_place(("jobs", name), fault, own))
                 self._problem(file, at, fault.what, fault.hint, job=name)
 
@@ -191,4 +171,4 @@ def _job_of(path: KeyPath) -> str | None:
 
 def _place(parent: KeyPath, fault: JobFault, values: Mapping[str, Any]) -> KeyPath:
     """Where the fault's first key stands that is written there; else the parent itself."""
-    return next(((*parent, key) for key in fault.keys if key in values), parent)
+    return next(((*parent, key, *fault.path) for key in fault.keys if key in values), parent)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from supervisor.fields import NAME_PATTERN
 from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
-from supervisor.spec import NAME_PATTERN, JobSpec
+from supervisor.spec import JobSpec
+from supervisor.when import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-#: Every default in the words of a schedule file; `name`, `task` and `every` have none.
+#: Every default in the words of a schedule file; `name`, `task` and the schedule have none.
 DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).model_dump(
     mode="json"
 )
@@ -50,7 +52,7 @@ def json_schema() -> dict[str, Any]:
                 "type": "object",
                 "additionalProperties": False,
                 "required": ["task"],
-                "oneOf": [_written("cron"), _written("every")],
+                "oneOf": [_written(kind) for kind in KINDS],
                 "properties": properties,
             },
         },

@@ -4,60 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cache
 from typing import Annotated, Any, Self
-from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, field_validator, model_validator
 
-from supervisor.durations import Duration, render, to_ms
-from supervisor.errors import did_you_mean
+from supervisor.durations import Duration, to_ms
+from supervisor.faults import conflict
+from supervisor.fields import Count, Name
 from supervisor.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import Catchup, OnCrash, OnLeaseLost
-
-#: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+from supervisor.when import KINDS, When
 
 SERIAL_PREFIX = "serial."
 
 #: YAML 1.1 and people take these for booleans; as the name of a queue they are a mistake.
 BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
 
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 
-
-@cache
-def zone_names() -> frozenset[str]:
-    """The zones this machine knows; read once, because it is a walk through the file system."""
-    return frozenset(available_timezones())
-
-
-def conflict(text: str, *keys: str) -> PydanticCustomError:
-    """Keys which are fine alone and not together."""
-    return PydanticCustomError("conflict", "{text}", {"text": text, "keys": keys})
-
-
-class JobSpec(BaseModel):
-    """One job: what to run, when, and the policies. Exactly one of `cron` and `every` is set."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class JobSpec(When):
+    """One job: what to run, when, and the policies."""
 
     name: Name
     """The key under ``jobs:``."""
     task: Annotated[str, Field(min_length=1, max_length=255)]
     """Name of the Celery task, as the worker registers it."""
-    cron: str | None = None
-    """Five cron fields with names and ranges, or @hourly, @daily, @weekly, @monthly, @yearly."""
-    every: Duration | None = None
-    """A fixed interval, anchored to 1970-01-01T00:00:00Z, not to the last run."""
-    timezone: str = "UTC"
-    """IANA name of the zone in which `cron` is read."""
     args: tuple[Any, ...] = ()
     """Positional arguments of the task."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Keyword arguments of the task."""
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
@@ -114,13 +88,6 @@ class JobSpec(BaseModel):
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
 
-    @field_validator("timezone")
-    @classmethod
-    def _known_timezone(cls, name: str) -> str:
-        if name not in zone_names():
-            raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, zone_names())}")
-        return name
-
     @field_validator("serial")
     @classmethod
     def _no_word_for_a_boolean(cls, serial: bool | str) -> bool | str:
@@ -128,18 +95,12 @@ class JobSpec(BaseModel):
             raise ValueError(f"{serial!r} is no name for a queue; write true or false, unquoted")
         return serial
 
-    @field_validator("every", "lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
+    @field_validator("lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
     @classmethod
-    def _at_least_a_second(cls, duration: timedelta | None) -> timedelta | None:
+    def _a_second_or_more(cls, duration: timedelta | None) -> timedelta | None:
         if duration is not None and duration < timedelta(seconds=1):
             raise ValueError("must be at least 1s")
         return duration
-
-    @model_validator(mode="after")
-    def _one_schedule(self) -> Self:
-        if (self.cron is None) == (self.every is None):
-            raise conflict("give exactly one of 'cron' and 'every'", "cron", "every")
-        return self
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> Self:
@@ -169,20 +130,6 @@ class JobSpec(BaseModel):
         return self
 
     @property
-    def zone(self) -> ZoneInfo:
-        return ZoneInfo(self.timezone)
-
-    @property
-    def when(self) -> tuple[str | None, timedelta | None, str]:
-        """Everything that decides the nominal times; equal when they are."""
-        return self.cron, self.every, self.timezone
-
-    @property
-    def schedule(self) -> str:
-        """For people: the cron expression, or ``every 5m``."""
-        return self.cron or (f"every {render(self.every)}" if self.every else "when called")
-
-    @property
     def serial_queue(self) -> str | None:
         """Name of the dedicated queue of a serial job: ``serial.<name>``."""
         if not self.serial:
@@ -195,7 +142,7 @@ class JobSpec(BaseModel):
 
     @property
     def has_schedule(self) -> bool:
-        return self.cron is not None or self.every is not None
+        return any(getattr(self, kind) is not None for kind in KINDS)
 
     @property
     def lock(self) -> str:
@@ -243,6 +190,6 @@ class GuardedTaskSpec(JobSpec):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
-        if self.cron is not None or self.every is not None:
-            raise conflict("a guarded task has no schedule", "cron", "every")
+        if any(getattr(self, kind) is not None for kind in KINDS):
+            raise conflict("a guarded task has no schedule", *KINDS)
         return self

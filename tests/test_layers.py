@@ -13,9 +13,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors durations spec overlap policies run lock_keys changes",
-    "input": "settings timing cron_fields schedule_files schedule_schema job_checks yaml_source"
-    " topology logs watching guarded importing",
+    "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
+    " faults fields moments when",
+    "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
+    " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
     "execution": "guard context heartbeat leases interrupts delivery emission auditing watchdog"
     " backfilling",

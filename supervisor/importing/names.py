@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from supervisor.spec import NAME_PATTERN
+from supervisor.fields import NAME_PATTERN
 
 LONGEST = 100
 

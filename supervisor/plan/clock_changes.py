@@ -65,7 +65,8 @@ class Surprise:
 
 def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]:
     """What the clock changes in (after, until] do to the times of a job."""
-    naive, real = schedule_of(spec.model_copy(update={"timezone": "UTC"})), schedule_of(spec)
+    plain = spec.model_copy(update={"jitter": None})  # it is added to whatever the clocks say
+    naive, real = schedule_of(plain.model_copy(update={"timezone": "UTC"})), schedule_of(plain)
     if naive == real:  # the schedule does not look at the wall clock
         return []
     changes = clock_changes(spec.timezone, after.date(), until.date())

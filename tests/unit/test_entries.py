@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -13,7 +14,7 @@ from redbeat.schedulers import RedBeatSchedulerEntry
 from supervisor.entries import definition
 from supervisor.spec import JobSpec
 
-SCHEDULES = [
+SCHEDULES: list[dict[str, Any]] = [
     {"every": "90s"},
     {"cron": "30 2 * * *", "timezone": "Europe/Berlin"},
     {"cron": "*/5 8-18 * * MON-FRI"},
@@ -21,11 +22,18 @@ SCHEDULES = [
     {"cron": "0 0 L * *"},
     {"cron": "0 9 * * MON#2"},
     {"cron": "0 0 LW * *"},
+    {"every": "1m", "phase": "20s", "jitter": "10s", "exclude": ["SAT"]},
+    {"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0", "timezone": "Europe/Berlin"},
+    {"rrule": "FREQ=WEEKLY;INTERVAL=2;COUNT=9", "start_at": "2026-03-02T08:00:00"},
+    {"rrule": "FREQ=MINUTELY"},
+    {"rrule": "FREQ=HOURLY;BYMINUTE=5"},
+    {"at": ["2026-12-24T18:00:00", "2026-12-25T18:00:00Z"]},
+    {"cron": "30 2 * * *", "dst": {"fold": "both"}, "end_at": "2027-01-01T00:00:00"},
 ]
 
 
 @pytest.mark.parametrize("when", SCHEDULES, ids=str)
-def test_redbeat_can_decode_and_ask_every_entry(when: dict[str, str]) -> None:
+def test_redbeat_can_decode_and_ask_every_entry(when: dict[str, Any]) -> None:
     spec = JobSpec.model_validate({"name": "job", "task": "proj.task", "serial": True, **when})
     text = json.dumps(definition(spec), cls=RedBeatJSONEncoder)
     app = Celery(broker="redis://")

@@ -10,8 +10,10 @@ import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
-from supervisor.schedule_files import LARGEST_FILE, MOST_JOBS, load
+from supervisor.schedule_files import MOST_JOBS, load
 from supervisor.spec import JobSpec
+from supervisor.text_files import LARGEST_FILE
+from supervisor.when import KINDS
 from supervisor.yaml_source import DEEPEST, read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schedule-file.md").read_text()
@@ -21,7 +23,7 @@ ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.f
 
 
 def job_with(key: str, value: Any) -> JobSpec:
-    times = {} if key in ("cron", "every") else {"every": 60}
+    times = {} if key in KINDS else {"every": 60}
     needed = {"max_consecutive_skips": 3} if key == "then" else {}
     return JobSpec.model_validate({"name": "job", "task": "task", **times, **needed, key: value})
 

@@ -336,8 +336,41 @@ def test_there_is_a_most_of_jobs(
         ("cron: 5", "'cron': 5 is not text (put it in quotes)"),
         ("cron: '0 0 31 2 *'", "'cron': '0 0 31 2 *' never fires"),
         ("cron: '@dayly'", "'cron': '@dayly' is not a known nickname (did you mean '@daily'?)"),
-        ("cron: '* * * * *', every: 1m", "give exactly one of 'cron' and 'every'"),
-        ("overlap: skip", "give exactly one of 'cron' and 'every' (it has neither)"),
+        ("cron: '* * * * *', every: 1m", "give exactly one of 'cron', 'every', 'rrule' and 'at'"),
+        (
+            "overlap: skip",
+            "give exactly one of 'cron', 'every', 'rrule' and 'at' (it has none of them)",
+        ),
+        ("every: 1m, phase: 1m", "'phase' must be shorter than 'every'"),
+        ("cron: '0 2 * * *', phase: 1s", "'phase' needs 'every'"),
+        ("every: soon, phase: 5m", "'every': 'soon' is not a duration"),
+        ("rrule: FREQ=SECONDLY", "'rrule': FREQ=SECONDLY is not supported; use 'every'"),
+        ("rrule: FREQ=DAILY;BYHOR=1", "BYHOR is not a part of a rule (did you mean 'BYHOUR'?)"),
+        ("rrule: FREQ=DAILY;COUNT=3", "'rrule': COUNT needs 'start_at', the time from which it"),
+        ("rrule: FREQ=DAILY;COUNT=3, start_at: soon", "'start_at': 'soon' is not a time such as"),
+        ("at: []", "'at': 0 times; from 1 to 1,000 are allowed"),
+        ("at: 2026-12-24T18:00:00", "is not a list (such as [2026-12-24T18:00:00])"),
+        ("at: [2026-12-24]", "'2026-12-24' has no time; write 2026-12-24T00:00:00"),
+        ("at: [2026-12-24T25:00:00]", "'2026-12-24T25:00:00' is on no calendar or clock"),
+        (
+            "at: [2026-06-01T12:00:00, '2026-06-01T10:00:00Z'], timezone: Europe/Berlin",
+            "2026-06-01T10:00:00Z is the same time as one before it",
+        ),
+        ("every: 1m, jitter: 1ms", "'jitter': must be at least 1s"),
+        (
+            "every: 1m, start_at: 2026-01-01T00:00:00, end_at: 2026-01-01T00:00:00",
+            "'start_at' must be before 'end_at'",
+        ),
+        ("every: 1m, exclude: SAT", "'exclude': 'SAT' is not a list (such as [SAT, 2026-12-24])"),
+        ("every: 1m, exclude: [SUNDAY]", "'SUNDAY' is not a date, a range or a weekday (did you"),
+        ("every: 1m, exclude: [FRI-MON]", "(write it as two, such as FRI-SUN and MON)"),
+        ("every: 1m, exclude: [MON-SUN]", "'exclude': every day of the week is excluded"),
+        ("every: 1m, exclude: [2026-12-24..2026-12-20]", "ends before it begins"),
+        ("cron: '0 2 * * SAT', exclude: [SAT]", "'cron': the job would never run (look at 'start"),
+        ("cron: '0 2 * * *', dst: skip", "'dst': 'skip' is not a mapping (such as {gap: skip"),
+        ("cron: '0 2 * * *', dst: {gap: skp}", "gap: 'skp' is not one of run, skip (did you mean"),
+        ("cron: '0 2 * * *', dst: {fld: both}", "unknown key 'fld' (did you mean 'fold'?)"),
+        ("cron: '0 * * * *', dst: {gap: skip}", "'dst' says nothing here: the job runs every hour"),
         ("every: 1m, timezone: Europe/Berln", "unknown time zone 'Europe/Berln' (did you mean 'E"),
         ("every: 1m, overlp: skip", "unknown key 'overlp' (did you mean 'overlap'?)"),
         ("every: 1m, zzz: 1", "unknown key 'zzz'"),
@@ -468,7 +501,7 @@ MISTAKES = {
     "serial: yes": "'serial': 'yes'",
     "args: 5": "'args': 5",
     "kwargs: 5": "'kwargs': 5",
-    "cron: 0 2 * * *": "give exactly one of 'cron' and 'every'",
+    "cron: 0 2 * * *": "give exactly one of 'cron', 'every', 'rrule' and 'at'",
     "task: again": "'task' is given twice",
     "every: 2m": "'every' is given twice",
     "name: me": "unknown key 'name'",
@@ -521,3 +554,33 @@ def test_a_set_cannot_be_changed(write: Write) -> None:
     schedules: ScheduleSet = load(write(A_JOB))
     with pytest.raises(AttributeError):
         schedules.digest = ""  # type: ignore[misc]
+
+
+def test_each_wrong_item_of_a_list_is_told_at_its_own_line(write: Write) -> None:
+    path = write("""\
+        jobs:
+          a:
+            task: t
+            at:
+              - 2026-12-24T18:00:00
+              - noon
+              - 2026-13-24T18:00:00
+            exclude:
+              - XMAS
+              - SAT
+              - {fil: x}
+            dst:
+              gap: maybe
+              flod: both
+        """)
+    assert [problem.line for problem in problems_of(path)] == [6, 7, 9, 11, 13, 14]
+
+
+def test_a_default_dst_holds_for_the_jobs_it_can_say_something_about(write: Write) -> None:
+    path = write("""\
+        defaults: {dst: {gap: skip}}
+        jobs:
+          a: {task: t, every: 1m}
+          b: {task: t, cron: "0 2 * * *"}
+        """)
+    assert len(load(path).specs) == 2

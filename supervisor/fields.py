@@ -1,0 +1,144 @@
+"""The types of a job's keys that are neither durations nor policies."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any
+from zoneinfo import available_timezones
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    WithJsonSchema,
+    model_validator,
+)
+
+from supervisor.errors import closest, did_you_mean
+from supervisor.exclusions import normal as normal_exclusions
+from supervisor.faults import ItemFault, inside
+from supervisor.moments import Moment
+from supervisor.moments import parse as parse_moment
+
+#: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+
+#: Beat reads them all at every tick of the job.
+MOST_INSTANTS = 1000
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """The zones this machine knows; read once, because it is a walk through the file system."""
+    return frozenset(available_timezones())
+
+
+def _known(name: str) -> str:
+    if name not in zone_names():
+        raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, zone_names())}")
+    return name
+
+
+Timezone = Annotated[str, AfterValidator(_known)]
+
+
+def _moments(items: Any) -> Any:
+    if not isinstance(items, list | tuple):
+        raise inside([ItemFault((), f"{items!r} is not a list", "such as [2026-12-24T18:00:00]")])
+    if not 0 < len(items) <= MOST_INSTANTS:
+        what = f"{len(items):,} times; from 1 to {MOST_INSTANTS:,} are allowed"
+        raise inside([ItemFault((), what)])
+    moments, faults = [], []
+    for number, item in enumerate(items):
+        try:
+            moments.append(parse_moment(item))
+        except ValueError as error:
+            faults.append(ItemFault((number,), str(error)))
+    if faults:
+        raise inside(faults)
+    return moments
+
+
+Moments = Annotated[tuple[Moment, ...], BeforeValidator(_moments)]
+
+_FILE = {"type": "string", "minLength": 1}
+_ITEM = {
+    "anyOf": [
+        {
+            "type": "string",
+            "description": "a date, a range of dates, a weekday or a range of them",
+            "examples": ["2026-12-24", "2026-12-24..2027-01-02", "SAT", "MON-FRI"],
+        },
+        *(
+            {
+                "type": "object",
+                "required": [kind],
+                "additionalProperties": False,
+                "properties": {kind: _FILE},
+            }
+            for kind in ("file", "ical")
+        ),
+    ]
+}
+
+Exclude = Annotated[
+    tuple[str, ...],
+    BeforeValidator(normal_exclusions),
+    WithJsonSchema({"type": "array", "items": _ITEM}),
+]
+
+
+class Gap(StrEnum):
+    """What is done with a time that the clock jumps over."""
+
+    RUN = "run"
+    SKIP = "skip"
+
+
+class Fold(StrEnum):
+    """Which copies of a repeated hour count."""
+
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+class ClockChanges(BaseModel):
+    """What a job at fixed hours does when clocks change."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    gap: Gap = Gap.RUN
+    """run: times that the clock jumps over run once at the end of the gap; skip: not at all."""
+    fold: Fold = Fold.FIRST
+    """Which copies of a repeated hour count: first, second or both."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[ClockChanges]) -> Any:
+        """All that is wrong, each at its own line, where pydantic would name its own types."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, dict):
+            hint = "such as {gap: skip, fold: both}"
+            raise inside([ItemFault((), f"{value!r} is not a mapping", hint)])
+        words: dict[str, type[StrEnum]] = {"gap": Gap, "fold": Fold}
+        faults = []
+        for key, word in value.items():
+            choices = [choice.value for choice in words[key]] if key in words else []
+            if key not in words:
+                hint = closest(key, words) or "known are gap and fold"
+                faults.append(ItemFault((key,), f"unknown key {key!r}", hint))
+            elif word not in choices:
+                what = f"{key}: {word!r} is not one of {', '.join(choices)}"
+                faults.append(ItemFault((key,), what, closest(word, choices)))
+        if faults:
+            raise inside(faults)
+        return handler(value)

@@ -1,0 +1,111 @@
+"""An iCalendar file -> the spans of time that its events take, as texts of `exclude`.
+
+An event of whole days excludes these, by the job's clocks; one with times excludes from its
+beginning to its end. Cancelled events exclude nothing. Events that recur for ever are followed for
+a fixed stretch of years, so that a calendar means the same whenever it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from supervisor.clock import DAY
+from supervisor.exclusions import InvalidExclusion
+from supervisor.moments import render
+
+if TYPE_CHECKING:
+    from icalendar import Calendar, Component
+
+#: From, inclusive, and to, exclusive: no job runs before it, and calendars are renewed till then.
+FIRST, LAST = date(2025, 1, 1), date(2050, 1, 1)
+
+MOST_EVENTS = 1000
+MOST_OCCURRENCES = 10_000
+
+Fault = tuple[int, InvalidExclusion]
+
+
+def texts_of(text: str) -> tuple[list[str], list[Fault]]:
+    """The exclusions of a calendar, and what is wrong on which lines."""
+    # Two libraries that take a tenth of a second to load, which few schedules need.
+    import icalendar
+
+    try:
+        calendars = icalendar.Calendar.from_ical(text, multiple=True)
+    except (ValueError, KeyError, IndexError) as error:
+        return [], [_not_a_calendar(text, error)]
+    if not calendars or any(calendar.name != "VCALENDAR" for calendar in calendars):
+        return [], [_not_a_calendar(text, None)]
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if _begins_event(line)]
+    events = [event for calendar in calendars for event in calendar.walk("VEVENT")]
+    if len(events) > MOST_EVENTS:
+        what = f"{len(events):,} events; {MOST_EVENTS:,} are allowed"
+        return [], [(1, InvalidExclusion(what, "split it"))]
+    faults = [
+        (line, InvalidExclusion(what, None))
+        for line, event in zip(lines, events, strict=False)
+        for what in _faults_of(event)
+    ]
+    if faults:
+        return [], faults
+    try:
+        return [span for calendar in calendars for span in _spans_of(calendar)], []
+    except InvalidExclusion as error:
+        return [], [(1, error)]
+
+
+def _begins_event(line: str) -> bool:
+    return line.strip().upper() == "BEGIN:VEVENT"
+
+
+def _not_a_calendar(text: str, error: Exception | None) -> Fault:
+    """The library quotes the line that it could not read, but does not number it."""
+    quoted = re.search(r"into parts: '(.*?)'", str(error))
+    starts = (line.startswith(quoted[1]) for line in text.splitlines()) if quoted else iter(())
+    line = next((number for number, found in enumerate(starts, 1) if found), 1)
+    return line, InvalidExclusion("is not an iCalendar file", "it begins with BEGIN:VCALENDAR")
+
+
+def _faults_of(event: Component) -> Iterator[str]:
+    for name, error in event.errors:
+        yield f"{name}: {error}"
+    if not event.errors and not isinstance(getattr(event.get("DTSTART"), "dt", None), date):
+        yield "an event without DTSTART"
+    rules = event.get("RRULE")
+    for rule in rules if isinstance(rules, list) else [rules] if rules else []:
+        frequency = "".join(rule.get("FREQ", ()))
+        if frequency in ("SECONDLY", "MINUTELY", "HOURLY"):
+            yield f"an event with FREQ={frequency}; DAILY is the most often"
+
+
+def _spans_of(calendar: Calendar) -> Iterator[str]:
+    import recurring_ical_events
+
+    number = 0
+    try:
+        query = recurring_ical_events.of(calendar)
+        for year in range(FIRST.year, LAST.year):
+            for event in query.between(date(year, 1, 1), date(year + 1, 1, 1)):
+                number += 1
+                if number > MOST_OCCURRENCES:
+                    what = f"more than {MOST_OCCURRENCES:,} days until {LAST}"
+                    raise InvalidExclusion(what, "for days of the week write SAT or MON-FRI")
+                start, end = event["DTSTART"].dt, event["DTEND"].dt
+                if start < end and str(event.get("STATUS", "")).upper() != "CANCELLED":
+                    yield _span(start, end)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        if isinstance(error, InvalidExclusion):
+            raise
+        raise InvalidExclusion(f"its events cannot be followed: {error}", None) from error
+
+
+def _span(start: Any, end: Any) -> str:
+    if not isinstance(start, datetime):
+        return f"{start}..{end - DAY}"
+    times = (moment.replace(microsecond=0) for moment in (start, end))
+    return "..".join(
+        render(moment.astimezone(UTC) if moment.tzinfo else moment) for moment in times
+    )

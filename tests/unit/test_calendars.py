@@ -1,0 +1,177 @@
+"""Calendar files that `exclude` names: what they say becomes part of the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.ical import FIRST, LAST
+from supervisor.schedule_files import load
+from supervisor.spec import JobSpec
+
+
+def event(*lines: str) -> str:
+    return "\r\n".join(["BEGIN:VEVENT", f"UID:{abs(hash(lines))}", *lines, "END:VEVENT", ""])
+
+
+def calendar(*events: str) -> str:
+    return f"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\n{''.join(events)}END:VCALENDAR\r\n"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "schedules"
+    path.mkdir()
+    return path
+
+
+def job(directory: Path, exclude: str) -> JobSpec:
+    text = f'jobs:\n  a:\n    task: t\n    cron: "0 2 * * *"\n    exclude: {exclude}\n'
+    (directory / "jobs.yaml").write_text(text)
+    return load(directory).specs["a"]
+
+
+def problems(directory: Path, exclude: str) -> list[str]:
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        job(directory, exclude)
+    return [str(problem).removeprefix(f"{directory}/") for problem in invalid.value.problems]
+
+
+def test_a_file_lists_dates_and_ranges(directory: Path) -> None:
+    text = "# ours\n2026-12-24..2026-12-26 # Christmas\n\n2026-12-27\nSUN\n"
+    (directory / "holidays.txt").write_text(text)
+    spec = job(directory, "[2026-05-01, {file: holidays.txt}]")
+    assert spec.exclude == ("SUN", "2026-05-01", "2026-12-24..2026-12-27")
+
+
+def test_an_edit_of_a_calendar_is_an_edit_of_its_jobs_unless_it_says_the_same(
+    directory: Path,
+) -> None:
+    file = directory / "holidays.txt"
+    file.write_text("2026-12-24\n2026-12-25\n")
+    before, digest = job(directory, "[{file: holidays.txt}]"), load(directory).digest
+    file.write_text("# the same\n2026-12-24..2026-12-25\n")
+    assert (load(directory).specs["a"], load(directory).digest) == (before, digest)
+    file.write_text("2026-12-24\n")
+    assert load(directory).specs["a"].when != before.when
+    assert load(directory).digest != digest
+
+
+def test_a_default_calendar_holds_for_the_jobs_that_say_nothing(directory: Path) -> None:
+    (directory / "days.txt").write_text("2026-12-24")
+    (directory / "jobs.yaml").write_text(
+        "defaults:\n  exclude: [{file: days.txt}]\n"
+        "jobs:\n  a: {task: t, every: 1m}\n  b: {task: t, every: 1m, exclude: []}\n"
+    )
+    specs = load(directory).specs
+    assert (specs["a"].exclude, specs["b"].exclude) == (("2026-12-24",), ())
+
+
+def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
+    (directory / "work.ics").write_text(
+        calendar(
+            event("DTSTART;VALUE=DATE:20261224", "DTEND;VALUE=DATE:20261227"),
+            event("DTSTART;VALUE=DATE:20260501"),
+            event("DTSTART;TZID=Europe/Berlin:20260601T200000", "DURATION:PT2H"),
+            event("DTSTART:20260602T200000", "DTEND:20260602T210000"),
+            event("DTSTART;VALUE=DATE:20260707", "STATUS:CANCELLED"),
+        )
+    )
+    assert job(directory, "[{ical: work.ics}]").exclude == (
+        "2026-05-01",
+        "2026-12-24..2026-12-26",
+        "2026-06-01T18:00:00Z..2026-06-01T20:00:00Z",
+        "2026-06-02T20:00:00..2026-06-02T21:00:00",
+    )
+
+
+def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: Path) -> None:
+    (directory / "h.ics").write_text(
+        calendar(
+            event(
+                "DTSTART;VALUE=DATE:20001003",
+                "RRULE:FREQ=YEARLY",
+                "EXDATE;VALUE=DATE:20271003",
+            )
+        )
+    )
+    days = job(directory, "[{ical: h.ics}]").exclude
+    assert (days[0], days[-1], len(days)) == ("2025-10-03", "2049-10-03", 24)
+    assert "2027-10-03" not in days
+    assert (FIRST.year, LAST.year) == (2025, 2050)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.txt", "2026-12-24\nXmas\n", "x.txt:2: 'Xmas' is not a date, a range or a weekday"),
+        ("x.txt", "\n2026-02-30\n", "x.txt:2: '2026-02-30': 2026-02-30 is on no calendar"),
+        ("x.ics", "hello", "x.ics:1: is not an iCalendar file (it begins with BEGIN:VCALENDAR)"),
+        ("x.ics", "", "x.ics:1: is not an iCalendar file"),
+        (
+            "x.ics",
+            calendar(event("DTSTART;VALUE=DATE:20260101"), event("DTSTART:soon")),
+            "x.ics:8: DTSTART:",
+        ),
+        ("x.ics", calendar(event("SUMMARY:x")), "x.ics:4: an event without DTSTART"),
+        (
+            "x.ics",
+            calendar(event("DTSTART:20260101T000000Z", "RRULE:FREQ=SECONDLY")),
+            "x.ics:4: an event with FREQ=SECONDLY; DAILY is the most often",
+        ),
+        (
+            "x.ics",
+            calendar(
+                *(
+                    event(f"DTSTART;VALUE=DATE:200001{n:02}", "RRULE:FREQ=DAILY")
+                    for n in range(1, 4)
+                )
+            ),
+            "x.ics:1: more than 10,000 days until 2050-01-01",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_calendar_is_told_with_its_line(
+    directory: Path, name: str, content: str, expected: str
+) -> None:
+    (directory / name).write_text(content)
+    kind = "ical" if name.endswith(".ics") else "file"
+    (problem,) = problems(directory, f"[{{{kind}: {name}}}]")
+    assert problem.startswith(expected)
+
+
+def test_what_is_wrong_with_the_name_of_a_calendar_is_told_at_its_line(directory: Path) -> None:
+    outside = directory.parent / "outside.txt"
+    outside.write_text("2026-12-24")
+    (directory / "link.txt").symlink_to(outside)
+    (directory / "large.txt").write_bytes(b"#" * (1024 * 1024 + 1))
+    found = problems(
+        directory,
+        "[{file: no.txt}, {file: ../outside.txt}, {file: link.txt}, {fil: x}, {file: 5}, "
+        "{file: large.txt}]",
+    )
+    assert found == [
+        "jobs.yaml:5: job 'a': 'exclude': 'no.txt' cannot be read: No such file or directory",
+        f"jobs.yaml:5: job 'a': 'exclude': '../outside.txt' links out of its directory, to "
+        f"{outside} (put the file itself here)",
+        f"jobs.yaml:5: job 'a': 'exclude': 'link.txt' links out of its directory, to {outside} "
+        "(put the file itself here)",
+        "jobs.yaml:5: job 'a': 'exclude': {'fil': 'x'} does not name one calendar file "
+        "(did you mean 'file'?)",
+        "jobs.yaml:5: job 'a': 'exclude': 5 is not the name of a file",
+        "large.txt:1: is larger than 1 MiB (split it)",
+    ]
+
+
+def test_more_days_than_beat_should_carry_are_refused(directory: Path) -> None:
+    days = (
+        f"{year}-{month:02}-{day:02}"
+        for year in range(2026, 2032)
+        for month in range(1, 13)
+        for day in range(1, 29, 2)
+    )
+    (directory / "x.txt").write_text("\n".join(days))
+    (problem,) = problems(directory, "[{file: x.txt}]")
+    assert problem == ("jobs.yaml:5: job 'a': 'exclude': 1,008 dates and ranges; 1,000 are allowed")

@@ -1,0 +1,217 @@
+"""`rrule`: the times of RFC 5545, by the clock of a zone, whenever they are asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from dateutil.rrule import rrulestr
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from supervisor.errors import InvalidSchedule
+from supervisor.spec import JobSpec
+from supervisor.timing import Schedule, missed_before, schedule_of, ticks_between
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def rule(text: str, **keys: Any) -> Schedule:
+    return schedule_of(JobSpec.model_validate({"name": "j", "task": "t", "rrule": text, **keys}))
+
+
+def first(text: str, number: int = 3, after: datetime = NEW_YEAR, **keys: Any) -> list[str]:
+    zone = ZoneInfo(keys.get("timezone", "UTC"))
+    ticks = ticks_between(rule(text, **keys), after, after + 4000 * DAY, number)
+    return [f"{tick.astimezone(zone):%Y-%m-%d %H:%M}" for tick in ticks]
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        (
+            "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0",
+            ["2026-01-13 09:00", "2026-02-10 09:00", "2026-03-10 09:00"],
+        ),
+        (
+            "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1;BYHOUR=17;BYMINUTE=30",
+            ["2026-01-30 17:30", "2026-02-27 17:30", "2026-03-31 17:30"],
+        ),
+        (
+            "FREQ=YEARLY;BYMONTH=1,4,7,10;BYMONTHDAY=1",
+            ["2026-04-01 00:00", "2026-07-01 00:00", "2026-10-01 00:00"],
+        ),
+        (
+            "FREQ=HOURLY;BYDAY=MO,TU,WE,TH,FR;BYHOUR=8,9",
+            ["2026-01-01 08:00", "2026-01-01 09:00", "2026-01-02 08:00"],
+        ),
+        ("FREQ=YEARLY;BYWEEKNO=20;BYDAY=MO", ["2026-05-11 00:00", "2027-05-17 00:00"]),
+        ("rrule:freq=daily;byhour=6;", ["2026-01-01 06:00", "2026-01-02 06:00"]),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=29", ["2028-02-29 00:00", "2032-02-29 00:00"]),
+    ],
+)
+def test_a_rule_names_the_times_that_rfc_5545_says(text: str, times: list[str]) -> None:
+    assert first(text, len(times)) == times
+
+
+def test_what_a_rule_leaves_open_is_monday_the_first_of_january_at_midnight() -> None:
+    assert first("FREQ=WEEKLY", 2) == ["2026-01-05 00:00", "2026-01-12 00:00"]
+    assert first("FREQ=MONTHLY", 2) == ["2026-02-01 00:00", "2026-03-01 00:00"]
+    assert first("FREQ=YEARLY", 2) == ["2027-01-01 00:00", "2028-01-01 00:00"]
+    assert first("FREQ=DAILY", 1) == ["2026-01-02 00:00"]
+    assert first("FREQ=HOURLY", 2) == ["2026-01-01 01:00", "2026-01-01 02:00"]
+
+
+def test_what_a_rule_leaves_open_is_that_of_its_start() -> None:
+    start = {"start_at": "2026-03-18T07:45:00", "timezone": "Europe/Berlin"}
+    assert first("FREQ=WEEKLY", 2, **start) == ["2026-03-18 07:45", "2026-03-25 07:45"]
+    assert first("FREQ=MONTHLY;BYHOUR=12", 2, **start) == ["2026-03-18 12:45", "2026-04-18 12:45"]
+    every_other = first("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE", 3, **start)
+    assert every_other == ["2026-03-18 07:45", "2026-03-30 07:45", "2026-04-01 07:45"]
+
+
+def test_a_rule_ends_after_count_times_or_at_until() -> None:
+    start = {"start_at": "2026-03-01T06:00:00"}
+    assert first("FREQ=DAILY;COUNT=2", 9, **start) == ["2026-03-01 06:00", "2026-03-02 06:00"]
+    assert first("FREQ=HOURLY;COUNT=30", 99, **start)[-1] == "2026-03-02 11:00"
+    assert first("FREQ=DAILY;UNTIL=20260102;BYHOUR=0,23", 9)[-1] == "2026-01-02 23:00"
+    assert first("FREQ=DAILY;UNTIL=20260103T000000", 9)[-1] == "2026-01-03 00:00"
+    berlin = first("FREQ=HOURLY;UNTIL=20260101T030000Z", 99, timezone="Europe/Berlin")
+    assert berlin[-1] == "2026-01-01 04:00"
+
+
+def test_an_interval_within_days_counts_through_midnight() -> None:
+    times = first("FREQ=HOURLY;INTERVAL=7", 5, start_at="2026-01-01T20:00:00")
+    assert [time[8:] for time in times] == [
+        "01 20:00",
+        "02 03:00",
+        "02 10:00",
+        "02 17:00",
+        "03 00:00",
+    ]
+    times = first("FREQ=MINUTELY;INTERVAL=50;BYSECOND=0", 3, start_at="2026-01-01T23:30:00")
+    assert [time[8:] for time in times] == ["01 23:30", "02 00:20", "02 01:10"]
+
+
+TIMES = st.sampled_from(["", ";BYHOUR=9", ";BYHOUR=1,13;BYMINUTE=0,30", ";BYMINUTE=5"])
+RULES = st.one_of(
+    st.builds(
+        "FREQ=YEARLY;INTERVAL={}{}".format,
+        st.integers(1, 4),
+        st.sampled_from(
+            ["", ";BYMONTH=2,3", ";BYYEARDAY=1,-1,100", ";BYWEEKNO=1,30;BYDAY=TH", ";BYDAY=-1FR"]
+        ),
+    ),
+    st.builds(
+        "FREQ=MONTHLY;INTERVAL={}{}".format,
+        st.integers(1, 14),
+        st.sampled_from(["", ";BYMONTHDAY=31,-2", ";BYDAY=2TU,-1FR", ";BYDAY=SA,SU;BYSETPOS=-1"]),
+    ),
+    st.builds(
+        "FREQ=WEEKLY;INTERVAL={}{};WKST={}".format,
+        st.integers(1, 5),
+        st.sampled_from(["", ";BYDAY=MO,SU", ";BYDAY=TU;BYMONTH=1,2"]),
+        st.sampled_from(["MO", "SU", "WE"]),
+    ),
+    st.builds(
+        "FREQ=DAILY;INTERVAL={}{}".format,
+        st.sampled_from([1, 2, 3, 5, 11, 30]),
+        st.sampled_from(["", ";BYMONTH=1,12", ";BYDAY=FR", ";BYMONTHDAY=1,2,3,30"]),
+    ),
+    st.builds(
+        "FREQ={};INTERVAL={}{}".format,
+        st.sampled_from(["HOURLY", "MINUTELY"]),
+        # Else a rule may never come true, and dateutil looks for its times until the year 9999.
+        st.sampled_from([1, 11, 13, 121, 143]),
+        st.sampled_from(["", ";BYDAY=MO,TH", ";BYMONTHDAY=1,15"]),
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    RULES,
+    TIMES,
+    st.datetimes(datetime(2019, 1, 1), datetime(2026, 1, 1)),
+    st.timedeltas(timedelta(), timedelta(days=900)),
+)
+def test_in_utc_the_times_are_those_that_dateutil_finds_from_the_beginning(
+    days: str, times: str, start: datetime, later: timedelta
+) -> None:
+    start = start.replace(microsecond=0)
+    text = f"{days}{times}"
+    assume("BYSETPOS" not in text or "," not in times)  # refused here
+    is_long = not text.startswith(("FREQ=HOURLY", "FREQ=MINUTELY"))
+    after = start + (later if is_long else later / 100)
+    until = after + (2000 * DAY if is_long else 10 * DAY)
+    theirs = rrulestr(f"{text};UNTIL={until:%Y%m%dT%H%M%S}", dtstart=start)
+    expected = list(islice((time for time in theirs if time > after), 4))
+    try:
+        schedule = rule(text, start_at=start.isoformat())
+    except InvalidSchedule:
+        assert expected == []
+        return
+    found = ticks_between(schedule, after.replace(tzinfo=UTC), until.replace(tzinfo=UTC), 4)
+    assert [tick.replace(tzinfo=None) for tick in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "'' is not a part such as FREQ=WEEKLY"),
+        ("BYDAY=MO", "FREQ is missing"),
+        ("FREQ=DALY", "FREQ: 'DALY' is not one of YEARLY, MONTHLY, WEEKLY"),
+        ("FREQ=SECONDLY", "FREQ=SECONDLY is not supported; use 'every'"),
+        ("FREQ=DAILY;BYHOR=3", "BYHOR is not a part of a rule (did you mean 'BYHOUR'?)"),
+        ("FREQ=DAILY;FREQ=DAILY", "FREQ is given twice"),
+        ("FREQ=DAILY;BYHOUR=24", "BYHOUR: '24' is not a number from 0 to 23"),
+        ("FREQ=MONTHLY;BYMONTHDAY=0", "BYMONTHDAY: '0' is not a number from 1 to 31 or -31 to -1"),
+        ("FREQ=WEEKLY;BYDAY=MON", "BYDAY: 'MON' is not one of MO, TU"),
+        ("FREQ=WEEKLY;BYDAY=2MO", "BYDAY with a number goes with MONTHLY and YEARLY only"),
+        ("FREQ=MONTHLY;BYWEEKNO=3", "BYWEEKNO goes with FREQ=YEARLY only"),
+        ("FREQ=WEEKLY;BYMONTHDAY=3", "BYMONTHDAY does not go with WEEKLY"),
+        ("FREQ=DAILY;BYYEARDAY=3", "BYYEARDAY does not go with DAILY"),
+        ("FREQ=DAILY;BYSETPOS=1", "BYSETPOS needs another BY... part"),
+        ("FREQ=DAILY;BYHOUR=1,2;BYSETPOS=1", "BYSETPOS goes with one time of the day only"),
+        ("FREQ=HOURLY;BYMINUTE=1,2;BYSETPOS=1", "BYSETPOS does not go with HOURLY"),
+        ("FREQ=DAILY;INTERVAL=0", "INTERVAL: '0' is not a number from 1 to 10,000"),
+        ("FREQ=DAILY;INTERVAL=2", "INTERVAL needs 'start_at'"),
+        ("FREQ=DAILY;COUNT=2", "COUNT needs 'start_at'"),
+        ("FREQ=DAILY;COUNT=2;UNTIL=20260101", "COUNT and UNTIL exclude each other"),
+        ("FREQ=DAILY;UNTIL=soon", "UNTIL: 'SOON' is not a date such as"),
+        ("FREQ=DAILY;WKST=MONDAY", "WKST: 'MONDAY' is not one of"),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "it never comes true"),
+        ("DTSTART:20260101T000000\nRRULE:FREQ=DAILY", "more than one rule; for DTSTART use"),
+        ("FREQ=DAILY\nEXDATE:20260101", "more than one rule"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_refused_with_the_reason(text: str, what: str) -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        rule(text)
+    assert what in str(refused.value)
+
+
+def test_the_beginning_is_a_time_only_if_the_rule_names_it() -> None:
+    times = first("FREQ=WEEKLY;BYDAY=TU", 1, start_at="2026-03-18T07:45:00")
+    assert times == ["2026-03-24 07:45"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["FREQ=MINUTELY", "FREQ=HOURLY;BYMINUTE=0,20", "FREQ=DAILY;BYHOUR=2,3;BYMINUTE=15"],
+)
+@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-06-01"])
+def test_missed_times_of_a_rule_are_counted_as_if_walked(text: str, day: str) -> None:
+    schedule = rule(text, timezone="Europe/Berlin")
+    start = datetime.fromisoformat(day).replace(tzinfo=UTC) - DAY
+    walked = ticks_between(schedule, start, start + 3 * DAY, 10_000)
+    assert missed_before(schedule, start, start + 3 * DAY, 7) == (len(walked), walked[-7:])
+
+
+def test_a_rule_that_names_nothing_for_long_is_given_up_in_time() -> None:
+    with pytest.raises(InvalidSchedule, match="never comes true"):
+        rule("FREQ=MINUTELY;BYMONTH=4;BYMONTHDAY=31")
