@@ -1,15 +1,16 @@
 """The RedBeat scheduler that emits through the ledger. One tick of it:
 
 1. Take or extend the leader's lock. Who does not lead stands by and asks again a second later.
-2. If schedule files changed, or the ledger holds another set than the files, load the difference.
-3. Rescue: silent leases, due retries and re-queues, forgotten waiters.
-4. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
+2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
+3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
    all of them. The watermark moves in the same script: a tick is dealt with once, whoever asks.
-5. Write when each of them is next due into RedBeat's sorted set.
-6. Publish the outbox: what was just admitted, what rescue brought back, what a worker that died
+4. Write when each of them is next due into RedBeat's sorted set.
+5. Publish the outbox: what was just admitted, what rescue brought back, what a worker that died
    could not hand over. A crash or a broker's error before this point leaves it there.
-7. Publish again what was sent, has not begun, and is no longer in its queue.
-8. Audit some of the jobs: each nominal time was counted once and has an outcome.
+6. Publish again what was sent, has not begun, and is no longer in its queue.
+7. Audit some of the jobs: each nominal time was counted once and has an outcome.
+8. If schedule files changed, or the ledger holds another set than the files, load the difference,
+   which counts from this tick on. A beat that begins to lead does that first.
 
 A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
@@ -117,8 +118,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _tick(self) -> float:
         if not self._take_lead():
             return INTERVAL.total_seconds()
-        if self._reloading:
-            self._reloading.reload(self._ledger.now())
         self._rescue()
         now = self._ledger.now()
         due, upcoming = self._entries.due(now, ENTRIES_PER_TICK)
@@ -130,6 +129,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leader.sign(self._ledger.keys.beat, now, follows)
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
+        self._reload(now)
         soonest = min(at for at in (upcoming, *next_at, now + INTERVAL) if at is not None)
         return max(0.0, (soonest - self._ledger.now()).total_seconds())
 
@@ -141,8 +141,14 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 super().setup_schedule()
                 if self._reloading:
                     self._reloading.look_again()
+                self._reload(self._ledger.now())
             self._leads = leads
         return leads
+
+    def _reload(self, now: datetime) -> None:
+        """Takes over edits, from `now` on: what was due until then was emitted as it was loaded."""
+        if self._reloading:
+            self._reloading.reload(now)
 
     def _rescue(self) -> None:
         for rescue in self._ledger.rescue(leadership=self._leader.leadership):
