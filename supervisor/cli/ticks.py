@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from itertools import islice
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -13,9 +13,10 @@ from supervisor.backfilling import backfill, ticks_of
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.types import InstantType, zoned
+from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
 from supervisor.overlap import OverlapPolicy
-from supervisor.timing import schedule_of, ticks_after
+from supervisor.plan.upcoming import Upcoming, upcoming
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -27,20 +28,31 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @json_option
 @pass_context
 def next_ticks(context: Context, job: str, count: int, after: str | None, as_json: bool) -> None:
-    """List the next nominal times of a job."""
+    """List the next nominal times of a job, what it excludes, and what clock changes do."""
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
         raise click.UsageError(f"{job} has no schedule: code calls it")
-    start = zoned(after, spec.zone) or context.ledger.now()
-    ticks = list(islice(ticks_after(schedule_of(spec), start), count))
-    rows = [
-        (instant(tick) or "", tick.astimezone(spec.zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"))
-        for tick in ticks
-    ]
+    found = upcoming(spec, zoned(after, spec.zone) or context.ledger.now(), count)
     if as_json:
-        print_json([{"nominal_at": utc, "local": local} for utc, local in rows])
+        print_json(
+            {
+                "ticks": [instant(tick) for tick in found.ticks],
+                "excluded": [instant(tick) for tick in found.excluded],
+                "clock_changes": [surprise_shape(surprise) for surprise in found.surprises],
+            }
+        )
         return
-    print_table(("nominal time", spec.timezone), rows)
+    print_table(("nominal time", spec.timezone, ""), rows(found, spec.zone))
+    for surprise in found.surprises:
+        click.echo(surprise_text(surprise))
+
+
+def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
+    marked = [*((tick, "") for tick in found.ticks), *((at, "excluded") for at in found.excluded)]
+    return [
+        (instant(at) or "", at.astimezone(zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"), mark)
+        for at, mark in sorted(marked)
+    ]
 
 
 @click.command("backfill")

@@ -179,6 +179,19 @@ def test_the_next_ticks_are_listed_in_both_zones(ledger: Ledger, supervisor: Sup
     assert "2026-03-28T01:30:00.000Z" in listed.stdout
     # The clock jumps over half past two.
     assert "Sun 2026-03-29 03:00:00 CEST" in listed.stdout
+    assert "02:30 does not exist in Europe/Berlin, runs at 03:00" in listed.stdout
+
+
+def test_what_is_excluded_stands_between_the_next_ticks(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    job(ledger, every=None, cron="0 6 * * *", exclude=["SAT-SUN"], jitter="5m")
+    words = ("next", "nightly", "-n", "2", "--after", "2026-03-06T00:00")
+    lines = supervisor(*words).stdout.splitlines()[1:]
+    assert [line.endswith("excluded") for line in lines] == [False, True, True, False]
+    told = as_json(supervisor(*words, "--json"))
+    assert told["excluded"] == ["2026-03-07T06:00:00.000Z", "2026-03-08T06:00:00.000Z"]
+    assert len(told["ticks"]) == 2
 
 
 def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Supervisor) -> None:
