@@ -10,7 +10,7 @@
 6. Publish again what was sent, has not begun, and is no longer in its queue.
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
 8. If schedule files changed, or the ledger holds another set than the files, load the difference,
-   which counts from this tick on. A beat that begins to lead does that first.
+   which counts from this tick on.
 
 A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
@@ -141,7 +141,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 super().setup_schedule()
                 if self._reloading:
                     self._reloading.look_again()
-                self._reload(self._ledger.now())
             self._leads = leads
         return leads
 
@@ -157,13 +156,17 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
         """Admits the ticks of the due jobs; gives when each of them is due next."""
         emissions = [
-            emission(entry.spec, schedule_of(entry.spec), entry.watermark or now, now)
+            emission(
+                *(entry.spec, schedule_of(entry.spec), entry.mark.watermark or now, now),
+                entry.mark.pause,
+            )
             for entry in due
             if entry.spec is not None
         ]
         passed = [p for emitted in emissions for p in emitted.passed]
         for over in passed:
-            log.warning("ticks missed", job=over.spec.name, ticks=over.ticks, reason=over.reason)
+            event = f"ticks {over.state.value}"
+            log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
         self._ledger.pass_over(passed, self._leader.leadership)
         ticks = [tick for emitted in emissions for tick in emitted.ticks]
         for admission in self._ledger.admit(ticks, self._leader.leadership):

@@ -4,14 +4,16 @@
 2. Ticks younger than `PROMPT` are emitted as usual: beat was a moment late, or changed leaders.
 3. Older ones passed while nothing could emit them. Outside `catchup_window` they are missed;
    inside, `catchup` decides: none, only the latest (if no younger one is emitted anyway), or all.
-4. At most `BATCH` ticks of a job a pass, so that one job's backlog does not delay the others.
+4. Ticks that fall into a pause are excluded, also when the pause is over by now.
+5. At most `BATCH` ticks of a job a pass, so that one job's backlog does not delay the others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from supervisor.ledger.marks import Pause
 from supervisor.ledger.ticks import PassedOver, Tick
 from supervisor.policies import Catchup
 from supervisor.run import RunState
@@ -22,6 +24,8 @@ from supervisor.timing import Schedule, missed_before, ticks_between
 PROMPT = timedelta(seconds=15)
 
 BATCH = 100
+
+INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,28 @@ class Emission:
     next_at: datetime | None
 
 
-def emission(spec: JobSpec, schedule: Schedule, watermark: datetime, now: datetime) -> Emission:
+def emission(
+    spec: JobSpec,
+    schedule: Schedule,
+    watermark: datetime,
+    now: datetime,
+    pause: Pause | None = None,
+) -> Emission:
     """What is due for a job whose ticks up to `watermark` have been dealt with."""
+    if pause is None:
+        return unpaused(spec, schedule, watermark, now)
+    start, end = pause.start, pause.end or datetime.max.replace(tzinfo=UTC)
+    tick = schedule.next_after(watermark)
+    if tick is None or tick >= end or tick > now or start > now:
+        return unpaused(spec, schedule, watermark, now)
+    if tick < start:  # what was due before the pause comes first, the rest at the next look
+        return unpaused(spec, schedule, watermark, start - INSTANT)
+    until = min(now, end - INSTANT)
+    passed = passed_over(spec, schedule, watermark, until, RunState.EXCLUDED, "paused")
+    return Emission(spec, tuple(passed), (), schedule.next_after(until))
+
+
+def unpaused(spec: JobSpec, schedule: Schedule, watermark: datetime, now: datetime) -> Emission:
     prompt_from = now - PROMPT
     passed: list[PassedOver] = []
     caught_up: list[datetime] = []
@@ -70,10 +94,22 @@ def catch_up(
 def missed(
     spec: JobSpec, schedule: Schedule, after: datetime, until: datetime, reason: str
 ) -> list[PassedOver]:
+    return passed_over(spec, schedule, after, until, RunState.MISSED, reason)
+
+
+def passed_over(
+    spec: JobSpec,
+    schedule: Schedule,
+    after: datetime,
+    until: datetime,
+    state: RunState,
+    reason: str,
+) -> list[PassedOver]:
+    """The ticks in (after, until] as one range, if there are any."""
     if until <= after:
         return []
     ticks, last = missed_before(schedule, after, until, keep=1)
     first = schedule.next_after(after)
     if not ticks or first is None:
         return []
-    return [PassedOver(spec, RunState.MISSED, reason, first, last[0], ticks)]
+    return [PassedOver(spec, state, reason, first, last[0], ticks)]

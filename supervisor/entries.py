@@ -21,6 +21,7 @@ from redbeat.schedules import rrule
 
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.moments import instant as instant_of
 from supervisor.rrule_fields import Rule
@@ -40,7 +41,7 @@ class DueEntry:
 
     key: str
     spec: JobSpec | None
-    watermark: datetime | None
+    mark: Mark
 
 
 class Entries:
@@ -99,15 +100,15 @@ class Entries:
         with self._client.pipeline(transaction=False) as pipe:
             for key in entry_keys:
                 pipe.hget(key, SPEC_FIELD)
-                pipe.hget(self._keys.job(key.removeprefix(self._prefix)), "watermark")
+                pipe.hmget(self._keys.job(key.removeprefix(self._prefix)), MARK_FIELDS)
             replies = pipe.execute()
         return [
             DueEntry(
                 key=key,
                 spec=JobSpec.model_validate_json(spec) if spec else None,
-                watermark=instant(watermark) if watermark else None,
+                mark=mark_from(mark),
             )
-            for key, spec, watermark in zip(entry_keys, replies[::2], replies[1::2], strict=True)
+            for key, spec, mark in zip(entry_keys, replies[::2], replies[1::2], strict=True)
         ]
 
 

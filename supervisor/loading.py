@@ -6,13 +6,14 @@ that are at work end as they end; those that wait are cancelled when their turn 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from redis.exceptions import WatchError
 
 from supervisor.auditing import audit, note
 from supervisor.changes import Changes, difference
+from supervisor.emission import missed
 from supervisor.entries import Entries
 from supervisor.errors import PlanOutdated
 from supervisor.ledger.connection import Client
@@ -54,9 +55,14 @@ def load(
             if planned_on is not None and loaded != planned_on:
                 raise PlanOutdated("what is loaded has changed since this plan was made")
             changes = difference(loaded, wanted)
-            audit_before(ledger, loaded, wanted, changes)
+            outgoing = [
+                loaded[name] for name in (*retimed(loaded, wanted, changes), *changes.removed)
+            ]
+            settle(ledger, outgoing, now)
+            stated = ledger.marks(changes.added)
+            paused = {name: mark.file_paused for name, mark in stated.items()}
             pipe.multi()
-            write(pipe, ledger.keys, entries, loaded, wanted, changes, now)
+            write(pipe, ledger.keys, entries, loaded, wanted, changes, paused, now)
             pipe.hset(ledger.keys.beat, "config", digest)
             try:
                 pipe.execute()
@@ -65,10 +71,23 @@ def load(
             return changes
 
 
-def audit_before(ledger: Ledger, loaded: Jobs, wanted: Jobs, changes: Changes) -> None:
-    """What a schedule named so far is compared with what was counted, before it is another."""
-    retimed = [name for name in changes.changed if loaded[name].when != wanted[name].when]
-    for finding in audit(ledger, [loaded[name] for name in (*retimed, *changes.removed)]):
+def retimed(loaded: Jobs, wanted: Jobs, changes: Changes) -> list[str]:
+    return [name for name in changes.changed if loaded[name].when != wanted[name].when]
+
+
+def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
+    """Closes the accounts of schedules that end now.
+
+    Beat has emitted what was due before it loads; what is left was due with nobody there to emit
+    it, and is missed.
+    """
+    marks = ledger.marks([spec.name for spec in outgoing])
+    for spec in outgoing:
+        watermark = marks[spec.name].watermark
+        if watermark:
+            left = missed(spec, schedule_of(spec), watermark, now, "edited")
+            ledger.pass_over(left)
+    for finding in audit(ledger, outgoing):
         note(finding)
 
 
@@ -79,8 +98,10 @@ def write(
     loaded: Jobs,
     wanted: Jobs,
     changes: Changes,
+    paused: Mapping[str, bool | None],
     now: datetime,
 ) -> None:
+    """`paused`: what the files said of the jobs that come, the last time that they had them."""
     for name in (*changes.added, *changes.changed):
         spec, before = wanted[name], loaded.get(name)
         pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
@@ -90,8 +111,9 @@ def write(
             entries.write(pipe, spec, schedule_of(spec).next_after(now))
         else:
             entries.rewrite(pipe, spec)
-        if before is None or before.paused != spec.paused:
+        if spec.paused != (before.paused if before else paused[name]):
             pipe.hset(keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)})
+            pipe.hset(keys.job(name), "file_paused", int(spec.paused))
             pipe.hdel(keys.job(name), "paused_note", "paused_until")
             pipe.zrem(keys.pauses, name)
         for key in kept_keys(keys, spec):

@@ -52,7 +52,7 @@ OUTCOMES = (
 
 #: Why ticks that beat could not emit were not caught up, and why others are never emitted;
 #: label ``reason`` of supervisor_ticks_missed_total and supervisor_ticks_excluded_total.
-MISSED_REASONS = ("catchup", "window")
+MISSED_REASONS = ("catchup", "window", "edited")
 EXCLUDED_REASONS = ("paused",)
 
 

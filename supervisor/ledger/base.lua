@@ -64,10 +64,13 @@ local function remember(job, id, length)
   end
 end
 
--- Whether ticks of that nominal time are excluded.
+-- Whether ticks of that nominal time are excluded: by the present pause, or the last.
 local function is_paused(job, nominal)
-  local v = redis.call('HMGET', K.job(job), 'paused', 'paused_until')
-  return v[1] == '1' and (not v[2] or nominal < tonumber(v[2]))
+  local v = redis.call('HMGET', K.job(job), 'paused', 'paused_at', 'paused_until', 'pause_from', 'pause_to')
+  if v[1] == '1' then
+    return nominal >= tonumber(v[2] or 0) and (not v[3] or nominal < tonumber(v[3]))
+  end
+  return v[4] and nominal >= tonumber(v[4]) and nominal < tonumber(v[5])
 end
 
 local function forget_indexes(id)

@@ -2,8 +2,7 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  id of the last tick, job, state (missed or excluded), reason, first and last nominal time
---       in ms, number of ticks, length of the job's history, token of the leading beat (or '');
---       of a job that is paused they are excluded
+--       in ms, number of ticks, length of the job's history, token of the leading beat (or '')
 -- gives 'passed', 'duplicate' (the watermark is past the last of them) or 'not_leader'
 
 local id, job, state, reason, first, last, ticks, history, leader = unpack(ARGV)
@@ -12,6 +11,5 @@ if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return 'not_leader
 if tonumber(last) <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'duplicate' end
 redis.call('HSET', K.job(job), 'watermark', last)
 count(job, 'ticks', ticks)
-if is_paused(job, tonumber(last)) then state, reason = 'excluded', 'paused' end
 pass_over(job, state, reason, id, first, last, ticks, tonumber(history))
 return 'passed'

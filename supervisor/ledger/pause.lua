@@ -10,6 +10,7 @@ local since = hget(key, 'paused') == '1' and hget(key, 'paused_at') or ''
 redis.call('HDEL', key, 'paused_note', 'paused_until')
 redis.call('ZREM', K.pauses(), job)
 if paused == '0' then
+  if since ~= '' then redis.call('HSET', key, 'pause_from', since, 'pause_to', now) end
   redis.call('HSET', key, 'paused', 0)
   redis.call('HDEL', key, 'paused_at')
   return since

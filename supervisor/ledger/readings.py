@@ -9,6 +9,7 @@ from typing import TypeVar
 from supervisor.errors import UnknownJob, UnknownRun
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.records import BeatRecord, JobRecord, job_from, run_from
 from supervisor.ledger.replies import to_instant
 from supervisor.run import Run
@@ -44,6 +45,16 @@ class Readings:
         if not found:
             raise UnknownJob(name, self.job_names())
         return found[name]
+
+    def marks(self, names: Sequence[str]) -> dict[str, Mark]:
+        """How far the ticks of these jobs have been dealt with."""
+        found: dict[str, Mark] = {}
+        for chunk in chunks(names):
+            with self.client.pipeline(transaction=False) as pipe:
+                for name in chunk:
+                    pipe.hmget(self.keys.job(name), MARK_FIELDS)
+                found |= zip(chunk, map(mark_from, pipe.execute()), strict=True)
+        return found
 
     def scheduled_names(self) -> list[str]:
         return sorted(self.client.hkeys(self.keys.jobs))

@@ -55,6 +55,8 @@ end)
 
 for_each_due(K.pauses(), function(job)
   redis.call('ZREM', K.pauses(), job)
+  local v = redis.call('HMGET', K.job(job), 'paused_at', 'paused_until')
+  if v[1] and v[2] then redis.call('HSET', K.job(job), 'pause_from', v[1], 'pause_to', v[2]) end
   redis.call('HSET', K.job(job), 'paused', 0)
   redis.call('HDEL', K.job(job), 'paused_at', 'paused_note', 'paused_until')
 end)

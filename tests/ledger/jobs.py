@@ -20,6 +20,12 @@ def job(ledger: Ledger, name: str = "nightly", **keys: Any) -> JobSpec:
     return spec
 
 
+def pause(ledger: Ledger, spec: JobSpec, *, until: datetime | None = None) -> None:
+    """A pause that began long before the ticks of the tests."""
+    ledger.pause(spec.name, until=until)
+    ledger.client.hset(ledger.keys.job(spec.name), "paused_at", 0)
+
+
 def ticks(spec: JobSpec, *seconds: int) -> list[Tick]:
     return [Tick(spec, MIDNIGHT + timedelta(seconds=second)) for second in seconds]
 

@@ -14,7 +14,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver
 from supervisor.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.run import RunState
-from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, run_id, states, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
 
@@ -84,7 +84,7 @@ def test_the_same_tick_twice_is_one_run_and_one_duplicate(ledger: Ledger) -> Non
 
 def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.pause(spec.name)
+    pause(ledger, spec)
     ledger.admit(ticks(spec, 0, 1, 2))
     [row] = ledger.history(spec.name)
     assert (row.state, row.ticks, row.reason) == (RunState.EXCLUDED, 3, "paused")
@@ -95,7 +95,7 @@ def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:
 
 def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.pause(spec.name)
+    pause(ledger, spec)
     run = ledger.trigger(spec, RunRequest(kwargs={"day": "2026-03-01"}))
     assert run.state is RunState.QUEUED
     assert run.kwargs == {"day": "2026-03-01"}

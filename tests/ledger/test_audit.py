@@ -11,7 +11,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver
 from supervisor.run import RunState
 from supervisor.spec import JobSpec
-from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_ticks_that_were_dealt_with_are_accounted_for(ledger: Ledger, spec: JobS
     last = MIDNIGHT + timedelta(seconds=20)
     first = MIDNIGHT + timedelta(seconds=8)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 13)])
-    ledger.pause(spec.name)
+    pause(ledger, spec)
     ledger.admit(ticks(spec, 21))
     begin(ledger, run_id(spec, 1))
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)

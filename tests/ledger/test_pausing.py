@@ -7,9 +7,7 @@ from datetime import timedelta
 from supervisor.backfilling import backfill, missed_in_pause
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import PassedOver
-from supervisor.run import RunState
-from tests.ledger.jobs import MIDNIGHT, job, run_id, states, ticks
+from tests.ledger.jobs import MIDNIGHT, job, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
 
@@ -25,7 +23,7 @@ def test_a_pause_says_why_and_until_when(ledger: Ledger) -> None:
 
 def test_a_pause_with_an_end_excludes_the_ticks_before_it_only(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.pause(spec.name, until=MIDNIGHT + timedelta(seconds=2))
+    pause(ledger, spec, until=MIDNIGHT + timedelta(seconds=2))
     ledger.admit(ticks(spec, 0, 1))
     assert states(ledger, spec) == ["excluded"]
     assert ledger.admit(ticks(spec, 2))[0].placement is Placement.START
@@ -50,14 +48,6 @@ def test_resuming_tells_since_when_and_forgets_the_note(ledger: Ledger) -> None:
     assert ledger.resume(spec.name) is None
     assert ledger.job(spec.name).paused_note is None
     assert ledger.client.zcard(ledger.keys.pauses) == 0
-
-
-def test_ticks_missed_in_a_pause_are_excluded_not_missed(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.pause(spec.name)
-    last = MIDNIGHT + timedelta(seconds=59)
-    ledger.pass_over([PassedOver(spec, RunState.MISSED, "catchup", MIDNIGHT, last, 60)])
-    assert ledger.job(spec.name).counters == {"ticks": 60, "excluded:paused": 60}
 
 
 def test_the_time_of_a_pause_runs_only_when_asked_and_as_catchup_says(ledger: Ledger) -> None:
