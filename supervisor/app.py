@@ -17,6 +17,7 @@ import structlog
 from celery import Celery, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
+from celery.utils.imports import symbol_by_name
 
 from supervisor import logs
 from supervisor.errors import AppNotFound, NotConfigured
@@ -24,6 +25,8 @@ from supervisor.ledger.leader import LEADER_TTL
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
 log = structlog.get_logger("supervisor.app")
+
+GUARDED_TASK = "supervisor.tasks:GuardedTask"
 
 #: What the guarantees need of a worker; an app that sets one of them otherwise is warned.
 NEEDED = {
@@ -61,7 +64,10 @@ def supervise(
         "redis_url": os.environ.get("SUPERVISOR_REDIS_URL") or redis_url,
         "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
     }
-    app.task_cls = "supervisor.tasks:GuardedTask"
+    app.task_cls = guarded_class(app.task_cls)
+    app.on_after_finalize.connect(_adopt, weak=False, sender=app)
+    if app.finalized:  # type: ignore[attr-defined]
+        _adopt(app)
     if app.configured:  # type: ignore[attr-defined]
         _settle(app, app.conf)
     else:
@@ -70,6 +76,22 @@ def supervise(
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
     return app
+
+
+def guarded_class(task_cls: Any) -> Any:
+    """The guard's task class, over the app's own where it has one."""
+    if task_cls in (Celery.task_cls, GUARDED_TASK):
+        return GUARDED_TASK
+    own, guarded = symbol_by_name(task_cls), symbol_by_name(GUARDED_TASK)
+    if issubclass(own, guarded):
+        return own
+    return type(own.__name__, (guarded, own), {"__module__": own.__module__, "abstract": True})
+
+
+def _adopt(sender: Any, **_: Any) -> None:
+    from supervisor.tasks import adopt
+
+    adopt(sender)
 
 
 def settings_of(app: Celery) -> Settings | None:

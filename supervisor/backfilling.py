@@ -41,14 +41,16 @@ def backfill(
 ) -> list[Admission]:
     """Admits a run for each nominal time, in order; without a policy it is the job's.
 
-    With `queue_all` all of them may wait, whatever the job's `max_waiting`.
+    With `queue_all` all of them wait as long as it takes, whatever the job's bounds.
     """
+    waits = overlap is OverlapPolicy.QUEUE_ALL
     requests = [
         RunRequest(
             run_id=backfill_id(spec.name, nominal_at),
             nominal_at=nominal_at,
             overlap=overlap,
-            max_waiting=UNBOUNDED if overlap is OverlapPolicy.QUEUE_ALL else None,
+            max_waiting=UNBOUNDED if waits else None,
+            waits_for_ever=waits,
         )
         for nominal_at in nominal_times
     ]

@@ -52,6 +52,8 @@ HANGS_AFTER = timedelta(minutes=2)
 #: Entries dealt with in one tick; the rest are due in the next, which follows at once.
 ENTRIES_PER_TICK = 2_000
 RUNS_PER_PUBLISH = 500
+RUNS_PER_RESCUE = 200
+RESCUES_PER_TICK = 20
 
 #: What rescue did, as the event words of the log.
 RESCUES = {
@@ -88,8 +90,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._publisher = Publisher(app, self._ledger)
         self._unbegun = Unbegun(app, self._ledger)
         self._auditor = Auditor(self._ledger)
-        self._watchdog = Watchdog(HANGS_AFTER.total_seconds())
-        self._watchdog.start()
+        self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
 
@@ -98,7 +99,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next tick. A server that is away is waited for."""
-        self._watchdog.feed()
+        self._watched().feed()
         try:
             return self._tick()
         except (RedisError, OperationalError, OSError) as error:
@@ -106,7 +107,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
 
     def close(self) -> None:
-        self._watchdog.stop()
+        if self._watchdog:
+            self._watchdog.stop()
         if self._reloading:
             self._reloading.stop()
         try:
@@ -114,6 +116,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         except RedisError as error:
             log.warning("leadership not resigned", error=str(error))
         super().close()
+
+    def _watched(self) -> Watchdog:
+        """Started with the first tick: Celery's banner makes a scheduler that never ticks."""
+        if self._watchdog is None:
+            self._watchdog = Watchdog(HANGS_AFTER.total_seconds())
+            self._watchdog.start()
+        return self._watchdog
 
     def _tick(self) -> float:
         if not self._take_lead():
@@ -150,8 +159,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._reloading.reload(now)
 
     def _rescue(self) -> None:
-        for rescue in self._ledger.rescue(leadership=self._leader.leadership):
-            note_rescue(rescue)
+        for _ in range(RESCUES_PER_TICK):
+            rescued = self._ledger.rescue(RUNS_PER_RESCUE, self._leader.leadership)
+            for rescue in rescued:
+                note_rescue(rescue)
+            if len(rescued) < RUNS_PER_RESCUE:
+                return
 
     def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
         """Admits the ticks of the due jobs; gives when each of them is due next."""

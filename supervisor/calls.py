@@ -18,16 +18,21 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
+import structlog
 from celery import Celery, Task
 from celery.result import AsyncResult
+from celery.utils.time import maybe_make_aware
 
 from supervisor.delivery import GUARD, HEADER
+from supervisor.errors import InvalidGuard
 from supervisor.guarded import GuardedCall, guarded_task_spec
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.lock_keys import lock_key
-from supervisor.publisher import Publisher, publisher_of
+from supervisor.publisher import Publisher, as_json, publisher_of
 from supervisor.spec import GuardedTaskSpec
+
+log = structlog.get_logger("supervisor.calls")
 
 
 class GuardedResult(AsyncResult):  # type: ignore[type-arg]
@@ -63,18 +68,20 @@ def call_guarded(
     publisher = publisher_of(task.app)
     spec = spec_of(task)
     register(publisher, task)
+    expires = until(task.app, options.pop("expires", None))
     headers = dict(options.pop("headers", None) or {})
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
     request = RunRequest(
         run_id=task_id,
-        args=args,
-        kwargs=kwargs,
+        args=as_json(args),
+        kwargs=as_json(kwargs),
         key=said.key or key_of(task, spec, args, kwargs),
         overlap=said.overlap,
-        max_wait=said.max_wait,
-        start_deadline=until(options.pop("expires", None)),
-        delay=until(options.pop("eta", None) or options.pop("countdown", None)) or timedelta(),
-        options={**sendable(options), **({"headers": headers} if headers else {})},
+        max_wait=shortest(said.max_wait, None if said.max_wait else spec.max_wait, expires),
+        start_deadline=expires,
+        delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
+        or timedelta(),
+        options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
     )
     admission = publisher.ledger.admit_request(spec, request)
     if admission.placement is Placement.START:
@@ -89,9 +96,11 @@ def spec_of(task: Any) -> GuardedTaskSpec:
     return guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
 
 
-@cache
 def register(publisher: Publisher, task: Any) -> None:
-    """The ledger knows the task from then on, as a job without a schedule."""
+    """The ledger knows the task from then on, as a job without a schedule.
+
+    With each call: it may have forgotten the task with all its data.
+    """
     spec, ledger = spec_of(task), publisher.ledger
     ledger.client.hset(ledger.keys.guarded, spec.name, spec.model_dump_json(exclude_defaults=True))
 
@@ -99,8 +108,12 @@ def register(publisher: Publisher, task: Any) -> None:
 def register_all(app: Celery) -> None:
     """Makes the guarded tasks known before anybody calls them: their metrics start at 0."""
     for task in app.tasks.values():
-        if getattr(task, "guard", None):
+        if not getattr(task, "guard", None):
+            continue
+        try:
             register(publisher_of(app), task)
+        except InvalidGuard as error:  # its calls are refused; the other tasks work
+            log.error("guard invalid", task=task.name, problems=error.problems)
 
 
 def key_of(
@@ -114,13 +127,20 @@ def key_of(
     return lock_key(spec.key, job=spec.name, task=spec.task, kwargs=bound.arguments)
 
 
-def until(moment: Any) -> timedelta | None:
-    """How long from now until an instant, or in so many seconds."""
+def until(app: Celery, moment: Any) -> timedelta | None:
+    """How long from now until an instant, or in so many seconds; nothing less than now.
+
+    An instant without an offset is one of the app's zone, as everywhere in Celery.
+    """
     if moment is None:
         return None
     if isinstance(moment, datetime):
-        return max(timedelta(), moment - datetime.now(moment.tzinfo or UTC))
-    return timedelta(seconds=float(moment))
+        return max(timedelta(), maybe_make_aware(moment, app.timezone) - datetime.now(UTC))
+    return max(timedelta(), timedelta(seconds=float(moment)))
+
+
+def shortest(*durations: timedelta | None) -> timedelta | None:
+    return min((duration for duration in durations if duration is not None), default=None)
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:

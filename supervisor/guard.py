@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from supervisor.context import CurrentRun, set_current_run
-from supervisor.ledger.connection import Unavailable
+from supervisor.ledger.connection import RedisError, Unavailable
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
@@ -113,7 +113,7 @@ class Guard:
         while True:
             try:
                 return report()
-            except Unavailable as error:
+            except RedisError as error:  # away, read-only after a failover, or out of memory
                 if time.monotonic() > deadline:
                     return None
                 log.warning("ledger away", error=str(error))

@@ -27,7 +27,7 @@ from typing import Any
 
 import structlog
 
-from supervisor import interrupts
+from supervisor import at_work, interrupts
 from supervisor.leases import HeldLease, clock
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.replies import LeaseState, Renewal
@@ -174,8 +174,9 @@ class Heartbeat(threading.Thread):
         lease.kill_at = clock() + grace.total_seconds()
 
     def _kill(self, lease: HeldLease) -> None:
-        # In the pools without children the process is this worker itself.
-        if lease.is_active() and lease.pid != os.getpid():
+        # In the pools without children the process is this worker itself. A child that is past the
+        # job's code only has its end to report.
+        if lease.is_active() and lease.pid != os.getpid() and at_work.is_at_work(lease.pid):
             log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
             interrupts.send(signal.SIGKILL, lease.pid, self._pidfds.get(lease.pid))
         lease.kill_at = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
+from kombu.utils.json import dumps
 from redis.exceptions import RedisError
 
 from supervisor.app import required_settings
@@ -90,7 +92,15 @@ class Publisher:
             self._app.send_task(spec.task, args, kwargs, **options)
 
 
-def publisher_of(app: Celery) -> Publisher:
+def as_json(value: Any) -> Any:
+    """The value in plain JSON, with kombu's marks for times, UUIDs and decimals.
+
+    They come back as what they were when the message is read.
+    """
+    return json.loads(dumps(value))
+
+
+def publisher_of(app: Any) -> Publisher:
     """One publisher a process: connections do not survive a fork."""
     return _publisher_of(app, os.getpid())
 

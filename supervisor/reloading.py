@@ -35,7 +35,6 @@ class Reloading:
         self._problems: list[str] = []
         self._watching = Watching(files)
         self._watching.changed.set()
-        self._watching.start()
 
     def look_again(self) -> None:
         self._watching.changed.set()
@@ -45,6 +44,8 @@ class Reloading:
 
     def reload(self, now: datetime) -> None:
         """Loads the files if they changed, or if the ledger has lost what was loaded."""
+        if not self._watching.is_alive():
+            self._watching.start()
         if not self._watching.changed.is_set() and not self._ledger_differs():
             return
         self._watching.changed.clear()

@@ -18,18 +18,22 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
+import structlog
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
 from celery import Celery, Task, signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
+from supervisor import at_work
 from supervisor.calls import call_guarded, is_guarded_call
 from supervisor.delivery import TOKEN, Delivery, supervised
 from supervisor.errors import JobExited, JobOutOfMemory, RunCancelled, RunInterrupted
 from supervisor.guard import Guard
 from supervisor.interrupts import receive_interrupts
-from supervisor.ledger.replies import Refused
-from supervisor.publisher import publisher_of
+from supervisor.ledger.replies import Grant, Refused
+from supervisor.publisher import as_json, publisher_of
 from supervisor.run import RunState
+
+log = structlog.get_logger("supervisor.tasks")
 
 _delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
 
@@ -63,11 +67,14 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         delivery.entered = True
         try:
             delivery.at_work = True
+            at_work.tell(True)
             return super().__call__(*args, **kwargs)
         except (Ignore, Reject, Retry):
             raise
         except RunInterrupted as interruption:
             delivery.interrupted = interruption
+            if isinstance(interruption, RunCancelled):
+                self.backend.mark_as_revoked(self.request.id, "cancelled", request=self.request)
             raise Ignore(reason_of(interruption)) from interruption
         except SystemExit as error:
             if terminate_handler_fired():
@@ -83,6 +90,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             raise again from error
         finally:
             delivery.at_work = False
+            at_work.tell(False)
 
     def apply_async(
         self,
@@ -144,6 +152,17 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         return
     _delivery.set(None)
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
+    try:
+        report(guard, grant, delivery, task, retval, state)
+    except Exception as error:
+        # Celery would swallow it, and a run without an end would keep its lock.
+        log.exception("end cannot be reported as it was", run=grant.run_id)
+        guard.end(grant, RunState.FAILED, reason_of(error))
+
+
+def report(
+    guard: Guard, grant: Grant, delivery: Delivery, task: Any, retval: Any, state: str | None
+) -> None:
     if delivery.interrupted is not None:
         cancelled = isinstance(delivery.interrupted, RunCancelled)
         outcome = RunState.CANCELLED if cancelled else RunState.LOST
@@ -155,7 +174,11 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         case states.RETRY:
             delay = delivery.retry_in or until(None, retval.when, task.default_retry_delay)
             reason = reason_of(delivery.error or retval.exc or retval)
-            guard.retry(grant, delay, reason, delivery.retry_args, delivery.retry_kwargs)
+            guard.retry(
+                *(grant, delay, reason),
+                as_json(delivery.retry_args),
+                as_json(delivery.retry_kwargs),
+            )
         case states.FAILURE:
             timed_out = isinstance(retval, SoftTimeLimitExceeded)
             outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED

@@ -18,6 +18,7 @@ from celery import Celery, signals
 from celery.worker import state
 from celery.worker.request import Request
 
+from supervisor import at_work
 from supervisor.app import required_settings
 from supervisor.calls import register_all
 from supervisor.delivery import TOKEN, supervised, work_of
@@ -26,7 +27,7 @@ from supervisor.leases import HeldLease
 from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.runs import Ledger
-from supervisor.publisher import Publisher
+from supervisor.publisher import Publisher, publisher_of
 from supervisor.run import RunState
 from supervisor.tasks import adopt, worker_name
 
@@ -57,6 +58,16 @@ class GuardedRequest(Request):
                 )
             )
 
+    def revoked(self) -> bool:
+        """A message that Celery drops before any hook of ours: its run has ended as well."""
+        is_revoked = bool(super().revoked())
+        if is_revoked and self._header is not None:
+            try:
+                publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
+            except Unavailable as error:
+                log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
+        return is_revoked
+
     def on_timeout(self, soft: bool, timeout: Any) -> None:
         if not soft:
             self._mark(RunState.TIMED_OUT)
@@ -76,6 +87,7 @@ def prepare(sender: Any) -> None:
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
+    at_work.share()
     try:
         register_all(sender.app)
     except Unavailable as error:  # they are registered when they are called

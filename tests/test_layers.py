@@ -18,8 +18,8 @@ LAYERS = {
     "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
     " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
-    "execution": "guard context heartbeat leases interrupts delivery emission auditing watchdog"
-    " backfilling",
+    "execution": "guard at_work context heartbeat leases interrupts delivery emission auditing"
+    " watchdog backfilling",
     "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
     " worker",
     "operations": "up children processes embedded display web plan simulation",

@@ -18,6 +18,8 @@ def pause(context: Context, names: tuple[str, ...], note: str, until: str | None
     """Exclude the ticks of these jobs until they are resumed; `trigger` still works."""
     for spec in [context.ledger.spec(name) for name in names]:
         moment = zoned(until, spec.zone)
+        if moment and moment <= context.ledger.now():
+            raise click.UsageError("--until is in the past")
         context.ledger.pause(spec.name, note, moment)
         click.echo(f"{spec.name} paused" + (f" until {moment.isoformat()}" if moment else ""))
 

@@ -15,6 +15,7 @@ from supervisor.cli.output import print_json, print_table
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
+from supervisor.display.words import pause_words
 from supervisor.overlap import OverlapPolicy
 from supervisor.plan.upcoming import Upcoming, upcoming
 
@@ -32,6 +33,7 @@ def next_ticks(context: Context, job: str, count: int, after: str | None, as_jso
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
         raise click.UsageError(f"{job} has no schedule: code calls it")
+    record = context.ledger.job(job)
     found = upcoming(spec, zoned(after, spec.zone) or context.ledger.now(), count)
     if as_json:
         print_json(
@@ -45,6 +47,11 @@ def next_ticks(context: Context, job: str, count: int, after: str | None, as_jso
     print_table(("nominal time", spec.timezone, ""), rows(found, spec.zone))
     for surprise in found.surprises:
         click.echo(surprise_text(surprise))
+    if not found.ticks:
+        click.echo("no more ticks", err=True)
+    if record.paused:
+        told = pause_words(record.paused_note, record.paused_until)
+        click.echo(f"{job} is paused" + (f": {told}" if told else ""), err=True)
 
 
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
@@ -84,6 +91,8 @@ def backfill_ticks(
     assert first is not None and last is not None, "both are required"
     if first >= last:
         raise click.UsageError("--from must be before --to")
+    if last > context.ledger.now():
+        raise click.UsageError("--to is in the future: those times will have runs of their own")
     ticks = ticks_of(spec, first, last, limit + 1)
     if len(ticks) > limit:
         raise click.ClickException(

@@ -22,7 +22,8 @@ class RunRequest:
     """A run that is asked for by hand or by code; None means "as the job has it".
 
     nominal_at: the time that the run is for; now without it.
-    key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock.
+    key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock;
+    with `waits_for_ever` as long as it takes, whatever the job says.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
     """
 
@@ -33,6 +34,7 @@ class RunRequest:
     key: str | None = None
     overlap: OverlapPolicy | None = None
     max_wait: timedelta | None = None
+    waits_for_ever: bool = False
     max_waiting: int | None = None
     start_deadline: timedelta | None = None
     delay: timedelta = timedelta()
@@ -46,13 +48,17 @@ class RunRequest:
             "max_waiting": self.max_waiting,
             "start_deadline": self.start_deadline,
         }
-        changes = {key: value for key, value in said.items() if value is not None}
-        own = spec.model_copy(update=changes)
+        changes: dict[str, Any] = {k: value for k, value in said.items() if value is not None}
+        if self.waits_for_ever:
+            changes["max_wait"] = None
+        return spec.model_copy(update=changes).rules(self.lock_for(spec))
+
+    def lock_for(self, spec: JobSpec) -> str:
         if self.key is not None:
-            return own.rules(checked_key(self.key))
+            return checked_key(self.key)
         args = spec.args if self.args is None else self.args
         kwargs = spec.kwargs if self.kwargs is None else self.kwargs
-        return own.rules(spec.lock_for(args, kwargs))
+        return spec.lock_for(args, kwargs)
 
 
 @dataclass(frozen=True, slots=True)

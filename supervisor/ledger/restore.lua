@@ -21,10 +21,9 @@ redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)
 redis.call('SADD', K.open(job), id)
 remember(job, id, run.rules.history)
-count(job, 'restored')
 count(job, 'started')
--- Its tick is not emitted again.
-if is_tick == '1' and tonumber(nominal) > tonumber(hget(K.job(job), 'watermark') or 0) then
-  redis.call('HSET', K.job(job), 'watermark', nominal)
-end
+-- A tick that the server forgot while it remembers earlier ones is counted when beat emits it again
+-- and meets its run. In a ledger without data no tick of the past is emitted again.
+local watermark = tonumber(hget(K.job(job), 'watermark'))
+if is_tick == '0' or not watermark or tonumber(nominal) <= watermark then count(job, 'restored') end
 return { 'reasserted', '' }

@@ -15,7 +15,7 @@ local function owner_of(run)
 end
 
 local function hold(lock, slot, id, token, ms)
-  redis.call('SET', slot_key(lock, slot), token, 'PX', digits(ms))
+  redis.call('SET', slot_key(lock, slot), token, 'PX', digits(math.max(1, ms)))
   redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
   redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
 end

@@ -15,7 +15,7 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from supervisor.spec import JobSpec
-from supervisor.timing import Schedule, schedule_of, ticks_between
+from supervisor.timing import Schedule, is_fixed, schedule_of, ticks_between
 
 DAY = timedelta(days=1)
 INSTANT = timedelta(microseconds=1)
@@ -65,6 +65,8 @@ class Surprise:
 
 def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]:
     """What the clock changes in (after, until] do to the times of a job."""
+    if not is_fixed(spec):  # it keeps its distance in real time
+        return []
     plain = spec.model_copy(update={"jitter": None})  # it is added to whatever the clocks say
     naive, real = schedule_of(plain.model_copy(update={"timezone": "UTC"})), schedule_of(plain)
     if naive == real:  # the schedule does not look at the wall clock

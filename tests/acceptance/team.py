@@ -131,3 +131,8 @@ def custom(self):
 @app.task
 def unsupervised(path):
     Path(path).write_text(str(current_run()))
+
+
+@app.task(bind=True, guard=True)
+def echo(self, moment, amount):
+    print("echoed", type(moment).__name__, type(amount).__name__)  # noqa: T201

@@ -136,3 +136,73 @@ def test_a_wrong_call_is_refused_and_leaves_nothing(team: Project, call: str, er
     )
     assert raised == error
     assert team.ledger.job("team.import_feed").counters.get("triggered") == before
+
+
+def test_a_call_that_has_expired_never_runs_and_spoils_nothing(team: Project) -> None:
+    [expired] = team.code(
+        CALL + 'print(json.dumps([told(team.import_feed.apply_async(("x",), expires=-5))]))'
+    )
+    team.run_when(expired[0], "expired")
+    assert [run.id for run in team.ledger.history("team.import_feed", 1)] == [expired[0]]
+
+
+def test_times_and_decimals_reach_the_task_as_they_were(team: Project) -> None:
+    run = team.code(
+        """
+from datetime import UTC, datetime
+from decimal import Decimal
+moment = datetime(2026, 3, 1, tzinfo=UTC)
+print(json.dumps(team.echo.delay(moment, amount=Decimal("1.5")).id))"""
+    )
+    team.run_when(run, "succeeded")
+    assert "echoed datetime Decimal" in team.logs()
+
+
+def test_a_call_that_is_revoked_gives_its_key_back(team: Project) -> None:
+    revoked = team.code(
+        """
+result = team.import_feed.apply_async(("y",), queue="nobody")
+result.revoke()
+print(json.dumps(result.id))"""
+    )
+    worker = team.worker(queues="nobody", processes=1)
+    team.run_when(revoked, "cancelled")
+    worker.terminate()
+    again = team.code(CALL + 'print(json.dumps(told(team.import_feed.delay("y"))))')
+    assert again[1] == "start"
+
+
+def test_a_caller_goes_on_after_the_ledger_lost_its_data(team: Project) -> None:
+    calls = team.code(
+        CALL
+        + """
+from supervisor.publisher import publisher_of
+before = told(team.import_feed.delay("z"))
+ledger = publisher_of(team.app).ledger
+ledger.client.delete(ledger.keys.guarded)
+print(json.dumps([before, told(team.import_feed.delay("zz"))]))"""
+    )
+    team.run_when(calls[1][0], "succeeded")
+
+
+def test_a_task_class_of_the_apps_own_is_kept_and_guarded(team: Project) -> None:
+    made = team.code(
+        """
+from celery import Celery, Task
+from supervisor.app import supervise
+from supervisor.tasks import GuardedTask
+class Contextual(Task):
+    abstract = True
+    def __call__(self, *args, **kwargs):
+        return "in context", super().__call__(*args, **kwargs)
+app = supervise(Celery("other", broker=team.app.conf.broker_url, task_cls=Contextual))
+@app.task
+def first(): return 1
+@app.task(base=Task, guard=True)
+def second(): return 2
+app.finalize()
+print(json.dumps([first(), second(), [
+    isinstance(task, GuardedTask) for task in (first, second)
+]]))"""
+    )
+    assert made == [["in context", 1], 2, [True, True]]

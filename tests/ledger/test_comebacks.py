@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.ledger.replies import LeaseState, Refusal, Refused, ms_of
+from supervisor.auditing import audit
+from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
@@ -141,3 +142,21 @@ def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger
     ledger.restore(by_hand, "token")
     [admission] = ledger.admit(ticks(spec, 59))
     assert admission.blocked_by == by_hand.run_id
+
+
+def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
+    ledger: Ledger,
+) -> None:
+    """What a server loses that is restarted with the data of a second ago."""
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert audit(ledger, [spec]) == []
+    ledger.restore(work(spec, 1), "later")
+    for _ in range(2):
+        [again] = ledger.admit(ticks(spec, 1))
+        assert again.placement is Placement.DUPLICATE
+    ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
+    assert audit(ledger, [spec]) == []
+    assert ledger.job(spec.name).counters["ticks"] == 2

@@ -226,7 +226,6 @@ class LedgerMachine(RuleBasedStateMachine):
         assert renewal.state == self.model.restore(attempt)
         if renewal.state == "reasserted":
             assert self.ledger.restore(work, attempt.token) == renewal
-            self.watermark = max(self.watermark, second)
             self.fences.append(self.ledger.run(attempt.run).fencing_token or 0)
 
     @precondition(lambda self: self.living)

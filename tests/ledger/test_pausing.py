@@ -70,3 +70,12 @@ def test_a_backfill_runs_one_after_the_other_however_many(ledger: Ledger) -> Non
     assert record.waiting == 200
     assert record.counters == {"triggered": 201}
     assert again[0].run_id.startswith(run_id(spec, 0))
+
+
+def test_a_backfill_waits_however_long_the_job_itself_would(ledger: Ledger) -> None:
+    spec = job(ledger, max_wait="1ms")
+    backfill(ledger, spec, [MIDNIGHT, MIDNIGHT + timedelta(hours=1)])
+    until = ledger.now() + timedelta(milliseconds=5)
+    wait_until(lambda: ledger.now() > until)
+    ledger.rescue()
+    assert ledger.job(spec.name).waiting == 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.emission import BATCH, Emission, emission
+from supervisor.ledger.marks import Pause
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
@@ -123,3 +124,33 @@ def test_ten_hours_without_beat_come_to_what_the_page_says(catchup: str) -> None
     assert passed == [f"{t:%H:%M}" for p in found.passed for t in (p.first_at, p.last_at)]
     assert re.findall(r"window|catchup", row[1]) == [p.reason for p in found.passed]
     assert len(found.ticks) + sum(p.ticks for p in found.passed) == 10
+
+
+def pieces(spec: JobSpec, watermark: datetime, pause: Pause) -> list[tuple[list[str], list[str]]]:
+    """What beat does at noon, look by look, until nothing is due: runs, and what is passed over."""
+    found = []
+    while True:
+        part = emission(spec, schedule_of(spec), watermark, NOON, pause)
+        if not part.ticks and not part.passed:
+            return found
+        passed = [f"{p.state} {p.first_at:%H:%M}-{p.last_at:%H:%M}" for p in part.passed]
+        found.append((times(part), passed))
+        watermark = max(
+            t
+            for t in (*(p.last_at for p in part.passed), *(tick.nominal_at for tick in part.ticks))
+        )
+
+
+def test_ticks_of_a_pause_are_excluded_when_beat_was_away_too() -> None:
+    spec = JobSpec.model_validate(
+        {"name": "j", "task": "t", "every": "1h", "catchup": "all", "catchup_window": "1d"}
+    )
+    early = NOON - timedelta(hours=6)
+    pause = Pause(NOON - timedelta(hours=4, minutes=30), NOON - timedelta(hours=1, minutes=30))
+    assert pieces(spec, early, pause) == [
+        (["07:00:00"], []),
+        ([], ["excluded 08:00-10:00"]),
+        (["11:00:00", "12:00:00"], []),
+    ]
+    goes_on = Pause(pause.start, None)
+    assert pieces(spec, early, goes_on)[1:] == [([], ["excluded 08:00-12:00"])]
