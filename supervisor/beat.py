@@ -39,6 +39,7 @@ from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
+from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 from supervisor.unbegun import Unbegun
 from supervisor.watchdog import Watchdog
@@ -89,7 +90,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
         self._unbegun = Unbegun(app, self._ledger)
-        self._auditor = Auditor(self._ledger)
+        self._auditor = Auditor(self._ledger, self._revive)
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
@@ -152,6 +153,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                     self._reloading.look_again()
             self._leads = leads
         return leads
+
+    def _revive(self, spec: JobSpec, watermark: datetime) -> None:
+        """Enters a job again that RedBeat's schedule has lost."""
+        log.warning("entry written again", job=spec.name)
+        with self._ledger.client.pipeline(transaction=True) as pipe:
+            self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
+            pipe.execute()
 
     def _reload(self, now: datetime) -> None:
         """Takes over edits, from `now` on: what was due until then was emitted as it was loaded."""

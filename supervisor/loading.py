@@ -87,7 +87,7 @@ def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
         if watermark:
             left = missed(spec, schedule_of(spec), watermark, now, "edited")
             ledger.pass_over(left)
-    for finding in audit(ledger, outgoing):
+    for finding in audit(ledger, outgoing, now):
         note(finding)
 
 

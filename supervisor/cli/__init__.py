@@ -13,6 +13,7 @@ import click
 from redis.exceptions import RedisError
 
 from supervisor.cli import (
+    auditing,
     importing,
     pausing,
     planning,
@@ -66,7 +67,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for module in (
     *(schedules, importing, planning, simulating, service, serve),
-    *(runs, pausing, ticks),
+    *(runs, pausing, ticks, auditing),
 ):
     for verb in module.VERBS:
         main.add_command(verb)

@@ -1,14 +1,12 @@
-"""Verbs about nominal times: next, backfill, audit."""
+"""Verbs about nominal times: next, backfill."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.auditing import Finding, audit
 from supervisor.backfilling import backfill, ticks_of
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
@@ -108,52 +106,4 @@ def backfill_ticks(
     click.echo(f"{len(ticks)} nominal times: {told or 'none'}")
 
 
-@click.command("audit")
-@click.argument("jobs", metavar="[JOB]...", nargs=-1)
-@json_option
-@pass_context
-def audit_ticks(context: Context, jobs: tuple[str, ...], as_json: bool) -> None:
-    """Derive the ticks anew and compare them with what was counted. Exit 1 if they differ."""
-    ledger = context.ledger
-    specs = [ledger.spec(job) for job in jobs] or list(ledger.scheduled().values())
-    findings = audit(ledger, specs)
-    known = {record.spec.name: record.unaccounted_ticks for record in ledger.jobs()}
-    earlier = {spec.name: known.get(spec.name, 0) for spec in specs}
-    if as_json:
-        print_json({"findings": [shape(f) for f in findings], "unaccounted_ticks": earlier})
-    else:
-        click.echo(f"{len(specs)} jobs audited, {len(findings)} with findings")
-        for finding in findings:
-            click.echo(told(finding))
-        for job, number in earlier.items():
-            if number and job not in {finding.job for finding in findings}:
-                click.echo(f"{job}: {number} ticks unaccounted for in earlier audits")
-    if any(earlier.values()):
-        sys.exit(1)
-
-
-def told(finding: Finding) -> str:
-    stretch = finding.stretch
-    lines = [
-        f"{finding.job}: the schedule names {finding.named} ticks from {instant(stretch.first_at)}"
-        f" to {instant(stretch.last_at)}, {stretch.counted} were counted"
-    ]
-    if finding.unsettled:
-        lines.append(f"  {finding.unsettled} ticks or runs without an outcome")
-    lines += [f"  missing: {instant(at)}" for at in finding.missing]
-    return "\n".join(lines)
-
-
-def shape(finding: Finding) -> dict[str, object]:
-    return {
-        "job": finding.job,
-        "from": instant(finding.stretch.first_at),
-        "to": instant(finding.stretch.last_at),
-        "named": finding.named,
-        "counted": finding.stretch.counted,
-        "unsettled": finding.unsettled,
-        "missing": [instant(at) for at in finding.missing],
-    }
-
-
-VERBS: tuple[click.Command, ...] = (next_ticks, backfill_ticks, audit_ticks)
+VERBS: tuple[click.Command, ...] = (next_ticks, backfill_ticks)

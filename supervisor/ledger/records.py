@@ -75,6 +75,7 @@ class JobRecord:
     last_run: str | None
     state: str
     unaccounted_ticks: int
+    finding: Mapping[str, Any] | None
     paused_note: str | None = None
     paused_until: datetime | None = None
 
@@ -165,8 +166,10 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_states: Sequence[str
         next_run_at=to_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
-        unaccounted_ticks=int(fields.get("n:unaccounted", 0))
-        + abs(int(fields.get("unsettled", 0))),
+        unaccounted_ticks=sum(
+            abs(int(fields.get(key, 0))) for key in ("n:unaccounted", "unsettled", "overdue")
+        ),
+        finding=json.loads(fields.get("finding", "null")),
         paused_note=fields.get("paused_note"),
         paused_until=to_instant(fields.get("paused_until")),
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),

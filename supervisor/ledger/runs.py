@@ -34,7 +34,7 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
-from supervisor.ledger.stretches import Stretch
+from supervisor.ledger.stretches import Audited, Stretch
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
@@ -201,13 +201,22 @@ class Ledger(Readings):
             if reply
         ]
 
-    def close_stretches(self, audited: Iterable[tuple[Stretch, int]]) -> None:
-        """The next audit begins where these end; the numbers are ticks too many or too few."""
+    def close_stretches(self, audited: Iterable[Audited]) -> None:
+        """The next audit begins where these end."""
         calls = [
-            Call((s.job, ms_of(s.first_at), ms_of(s.last_at), s.counted, wrong))
-            for s, wrong in audited
+            Call(
+                (
+                    *(a.stretch.job, ms_of(a.stretch.first_at), ms_of(a.stretch.last_at)),
+                    *(a.stretch.counted, a.wrong, a.overdue, text(a.finding)),
+                )
+            )
+            for a in audited
         ]
         self._scripts.many("audit", calls)
+
+    def acknowledge_findings(self, job: str) -> None:
+        """What audits found so far is known: it counts no longer."""
+        self.client.hdel(self.keys.job(job), "n:unaccounted", "finding")
 
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +20,17 @@ class Stretch:
     last_at: datetime
     counted: int
     unsettled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit made of a stretch.
+
+    wrong: ticks that were counted twice or not at all. overdue: ticks after it that nobody has
+    dealt with yet. finding: what is to be remembered of it, if anything is wrong.
+    """
+
+    stretch: Stretch
+    wrong: int
+    overdue: int
+    finding: Mapping[str, Any] | None

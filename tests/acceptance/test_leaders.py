@@ -37,7 +37,10 @@ def leading_pid(project: Project) -> int | None:
 def ticks_lost_or_doubled(project: Project) -> dict[str, str]:
     """Per job, what the audit finds; and counters that say a tick was admitted twice."""
     ledger = project.ledger
-    return {finding.job: str(finding) for finding in audit(ledger, ledger.scheduled().values())}
+    return {
+        finding.job: str(finding)
+        for finding in audit(ledger, ledger.scheduled().values(), ledger.now())
+    }
 
 
 def ticking(project: Project) -> bool:

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from supervisor.auditing import audit
+from supervisor.auditing import audit, compare_records
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.stretches import Audited
 from supervisor.ledger.ticks import PassedOver
 from supervisor.run import RunState
 from supervisor.spec import JobSpec
@@ -19,7 +20,7 @@ def spec(ledger: Ledger) -> JobSpec:
     """A job that was loaded at midnight and audited then."""
     loaded = job(ledger, overlap="queue_all")
     ledger.client.hset(ledger.keys.job(loaded.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
-    assert audit(ledger, [loaded]) == []
+    assert audit(ledger, [loaded], MIDNIGHT) == []
     return loaded
 
 
@@ -32,7 +33,7 @@ def test_ticks_that_were_dealt_with_are_accounted_for(ledger: Ledger, spec: JobS
     ledger.admit(ticks(spec, 21))
     begin(ledger, run_id(spec, 1))
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
-    assert audit(ledger, [spec]) == []
+    assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).unaccounted_ticks == 0
 
 
@@ -40,19 +41,19 @@ def test_a_tick_that_was_never_counted_is_found_and_named_once(
     ledger: Ledger, spec: JobSpec
 ) -> None:
     ledger.admit(ticks(spec, 1, 2, 4, 5))
-    [finding] = audit(ledger, [spec])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
     assert (finding.named, finding.stretch.counted) == (5, 4)
     assert finding.missing == (MIDNIGHT + timedelta(seconds=3),)
-    assert audit(ledger, [spec]) == []
+    assert audit(ledger, [spec], MIDNIGHT) == []
     ledger.admit(ticks(spec, 6))
-    assert audit(ledger, [spec]) == []
+    assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
 def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 2))
     ledger.client.hincrby(ledger.keys.job(spec.name), "n:ticks", 1)
-    [finding] = audit(ledger, [spec])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
     assert (finding.difference, finding.unsettled) == (1, 1)
 
 
@@ -62,7 +63,7 @@ def test_a_run_that_vanished_without_an_outcome_is_found_as_long_as_it_is_gone(
     ledger.admit(ticks(spec, 1))
     ledger.client.srem(ledger.keys.open(spec.name), run_id(spec, 1))
     for _ in range(2):
-        [finding] = audit(ledger, [spec])
+        [finding] = audit(ledger, [spec], MIDNIGHT)
         assert (finding.difference, finding.unsettled) == (0, 1)
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
@@ -70,12 +71,12 @@ def test_a_run_that_vanished_without_an_outcome_is_found_as_long_as_it_is_gone(
 def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
     spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
     ledger.client.hset(ledger.keys.job(spec.name), "watermark", int(MIDNIGHT.timestamp() * 1000))
-    audit(ledger, [spec])
+    audit(ledger, [spec], MIDNIGHT)
     year = timedelta(days=365)
     minutes = 365 * 24 * 60
     passed = (MIDNIGHT + timedelta(minutes=1), MIDNIGHT + year)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", *passed, minutes - 1)])
-    [finding] = audit(ledger, [spec])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
     assert finding.difference == 1
 
 
@@ -83,5 +84,27 @@ def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec:
     ledger.admit(ticks(spec, 1, 3))
     [stretch] = ledger.open_stretches([spec.name])
     for _ in range(2):
-        ledger.close_stretches([(stretch, 1)])
+        ledger.close_stretches([Audited(stretch, 1, 0, None)])
     assert ledger.job(spec.name).unaccounted_ticks == 1
+
+
+def test_ticks_that_are_due_and_that_nobody_deals_with_are_overdue(
+    ledger: Ledger, spec: JobSpec
+) -> None:
+    ledger.admit(ticks(spec, 1, 2))
+    [finding] = audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42))
+    assert (finding.overdue, finding.difference) == (10, 0)
+    assert ledger.job(spec.name).unaccounted_ticks == 10
+    ledger.admit(ticks(spec, *range(3, 13)))
+    assert audit(ledger, [spec], MIDNIGHT + timedelta(seconds=42)) == []
+    assert ledger.job(spec.name).unaccounted_ticks == 0
+
+
+def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 1, 2, 4))
+    first, last = MIDNIGHT + timedelta(seconds=4), MIDNIGHT + timedelta(seconds=6)
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", 1)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 3)])
+    records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
+    assert [at.second for at in records.missing] == [3, 7, 8]
+    assert [at.second for at in records.doubled] == [4]

@@ -9,6 +9,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
 from tests.ledger.jobs import (
+    MIDNIGHT,
     begin,
     job,
     lease_runs_out,
@@ -152,11 +153,11 @@ def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert audit(ledger, [spec]) == []
+    assert audit(ledger, [spec], MIDNIGHT) == []
     ledger.restore(work(spec, 1), "later")
     for _ in range(2):
         [again] = ledger.admit(ticks(spec, 1))
         assert again.placement is Placement.DUPLICATE
     ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
-    assert audit(ledger, [spec]) == []
+    assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).counters["ticks"] == 2

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from supervisor.cli import main
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Tick
 from supervisor.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks
 
@@ -208,14 +209,21 @@ def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Superv
     assert supervisor(*days, "--limit", "2").exit_code == 1
 
 
-def test_the_audit_exits_1_when_a_tick_is_missing(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
-    ledger.admit(ticks(spec, 2))
+def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger, every="24h")
+    today = ledger.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    for days_ago in (3, 1, 0):
+        ledger.admit([Tick(spec, today - timedelta(days=days_ago))])
+        if days_ago == 3:
+            assert supervisor("audit", "--json").exit_code == 1  # two later ones are overdue
     found = supervisor("audit", spec.name)
     assert found.exit_code == 1
-    assert "missing: 2026-03-01T00:00:01.000Z" in found.stdout
-    again = supervisor("audit", "--json")
-    assert again.exit_code == 1
-    assert json.loads(again.stdout)["unaccounted_ticks"] == {"nightly": 1}
+    gone = (today - timedelta(days=2)).isoformat()
+    assert f"missing: {gone}" in found.stdout
+    by_record = supervisor("audit", "--from", (today - timedelta(days=3)).isoformat())
+    assert "4 ticks, record by record" in by_record.stdout
+    assert f"missing: {gone[:19]}" in by_record.stdout
+    assert supervisor("audit", "--acknowledge").exit_code == 1
+    assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
