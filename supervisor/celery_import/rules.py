@@ -1,21 +1,26 @@
-"""A RedBeat rrule -> `cron`, or `every` where its times are a grid anyway.
+"""A RedBeat rrule -> `cron` or `every` where either says the same, else `rrule`.
 
 A rule that says nothing of hours, minutes or days takes them from its `dtstart`, and an interval is
 counted from there. An interval of 5 minutes, 6 hours or 3 months is a pattern that comes again in
-each hour, day or year; one of 90 minutes is not, and a grid only where `dtstart` is on it.
+each hour, day or year, for cron; one of 90 minutes is a grid, with a `phase` where `dtstart` is not
+on it. Whatever is neither keeps its parts as an `rrule` (recurrences.py).
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from redbeat.schedules import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY, YEARLY, rrule
 
+from supervisor.celery_import.recurrences import recurrence, start_of
 from supervisor.celery_import.zones import is_fixed, zone_name
 from supervisor.durations import render
 from supervisor.errors import NotTranslatable
 from supervisor.importing.cron_text import DAYS, HOURS, MINUTES, MONTHS, WEEKDAYS, expression
+from supervisor.moments import render as render_moment
 
 UNITS = {
     SECONDLY: timedelta(seconds=1),
@@ -36,24 +41,61 @@ WITHOUT_FIELD = ("count", "until", "bysetpos", "byyearday", "byweekno", "byeaste
 
 def when_of_rule(rule: rrule, now: datetime) -> dict[str, Any]:
     """The keys for the times of the rule after `now`. Raises NotTranslatable."""
-    for name in WITHOUT_FIELD:
-        if getattr(rule, name) is not None:
-            raise NotTranslatable(f"there is no key for {name!r} of an rrule")
-    if rule.dtstart > now:
-        raise NotTranslatable(f"it begins at {rule.dtstart}, and there is no key for that")
+    if rule.interval < 1:
+        raise NotTranslatable(f"an interval of {rule.interval}")
+    if empty := [name for name in FIELDS + WITHOUT_FIELD if _is_empty(getattr(rule, name))]:
+        raise NotTranslatable(f"{empty[0]!r} of its rrule is an empty list")
+    if any(getattr(rule, name) is not None for name in WITHOUT_FIELD):
+        return recurrence(rule, now)
     if _is_grid(rule):
-        return {"every": render(UNITS[rule.freq] * rule.interval)}
-    return {"cron": _cron(rule), "timezone": zone_name(rule.dtstart.tzinfo)}
+        return {**_every(rule), **_start(rule, now, UTC)}
+    with suppress(NotTranslatable):
+        zone = zone_name(rule.dtstart.tzinfo)
+        return {"cron": _cron(rule), "timezone": zone, **_start(rule, now)}
+    if _is_shifted_grid(rule):
+        return {**_every(rule), **_start(rule, now, UTC)}
+    return recurrence(rule, now)
+
+
+def _is_empty(given: Any) -> bool:
+    return isinstance(given, Collection) and not given
+
+
+def _start(rule: rrule, now: datetime, zone: tzinfo | None = None) -> dict[str, str]:
+    """`start_at`, where the rule has yet to begin."""
+    if rule.dtstart <= now:
+        return {}
+    return {"start_at": start_of(rule) if zone is None else render_moment(_begin(rule, zone))}
+
+
+def _begin(rule: rrule, zone: tzinfo) -> datetime:
+    begin: datetime = rule.dtstart.astimezone(zone).replace(microsecond=0)
+    return begin
+
+
+def _every(rule: rrule) -> dict[str, str]:
+    every = UNITS[rule.freq] * rule.interval
+    phase = (_begin(rule, UTC) - EPOCH) % every
+    return {"every": render(every), **({"phase": render(phase)} if phase else {})}
 
 
 def _is_grid(rule: rrule) -> bool:
     """Whether its times are the multiples of its interval since 1970, and no plainer cron is."""
-    if rule.freq not in UNITS or any(getattr(rule, name) is not None for name in FIELDS):
-        return False
     if rule.interval == 1 and rule.freq != SECONDLY:
         return False
-    step = UNITS[rule.freq] * rule.interval
-    return is_fixed(rule.dtstart.tzinfo) and (rule.dtstart - EPOCH) % step == timedelta(0)
+    return _is_spaced(rule) and "phase" not in _every(rule)
+
+
+def _is_shifted_grid(rule: rrule) -> bool:
+    """Intervals of days and weeks are plainer as a rule with a beginning."""
+    return rule.freq >= HOURLY and _is_spaced(rule)
+
+
+def _is_spaced(rule: rrule) -> bool:
+    """Whether one interval lies between any two of its times."""
+    if rule.freq not in UNITS or any(getattr(rule, name) is not None for name in FIELDS):
+        return False
+    return is_fixed(rule.dtstart.tzinfo)
 
 
 def _cron(rule: rrule) -> str:

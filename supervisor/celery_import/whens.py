@@ -1,4 +1,4 @@
-"""A Celery schedule object -> the keys `cron`, `timezone` and `every` of a job."""
+"""A Celery schedule object -> the keys of a job that say when it runs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from supervisor.celery_import.zones import zone_of
 from supervisor.durations import LONGEST_SECONDS, render
 from supervisor.errors import NotTranslatable
 from supervisor.importing.cron_text import expression
+from supervisor.importing.rule_text import rule_for
 
 SECOND = timedelta(seconds=1)
 MILLISECOND = timedelta(milliseconds=1)
@@ -47,7 +48,7 @@ def when_of(source: Any, app: Celery, now: datetime, *, relative: bool = False) 
     if isinstance(source, rrule):
         return When(when_of_rule(source, now))
     if type(source) is crontab:
-        return When(_cron(source, app))
+        return When(_clock_times(source, app))
     if type(source) is schedule:
         return _interval(source, app)
     if isinstance(source, solar):
@@ -64,17 +65,22 @@ def _seconds(number: float) -> timedelta:
         raise NotTranslatable(f"{number} is no number of seconds") from None
 
 
-def _cron(source: Any, app: Celery) -> dict[str, Any]:
+def _clock_times(source: Any, app: Celery) -> dict[str, Any]:
+    """`cron`, or `rrule` where a day has to match two fields in a way that cron has not."""
     if source.nowfun is not None:
         raise NotTranslatable("it has a clock of its own (nowfun)")
-    cron = expression(
-        minutes=source.minute,
-        hours=source.hour,
-        days=source.day_of_month,
-        months=source.month_of_year,
-        weekdays=source.day_of_week,
-    )
-    return {"cron": cron, "timezone": zone_of(app)}
+    fields = {
+        "minutes": source.minute,
+        "hours": source.hour,
+        "days": source.day_of_month,
+        "months": source.month_of_year,
+        "weekdays": source.day_of_week,
+    }
+    zone = zone_of(app)
+    try:
+        return {"cron": expression(**fields), "timezone": zone}
+    except NotTranslatable:
+        return {"rrule": rule_for(**fields), "timezone": zone}
 
 
 def _interval(source: Any, app: Celery) -> When:

@@ -26,13 +26,19 @@ ORDER = (
     "description",
     "cron",
     "every",
+    "phase",
+    "rrule",
     "timezone",
+    "start_at",
     "paused",
     "queue",
     "start_deadline",
     "soft_time_limit",
     "time_limit",
 )
+
+#: Keys whose values are quoted, needed or not, as they are in the documentation.
+QUOTED = ("cron", "rrule")
 
 #: What a job has without the key.
 UNSAID = {"args": [], "kwargs": {}, "description": "", "timezone": "UTC", "paused": False}
@@ -97,7 +103,7 @@ def said(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def job_text(name: str, values: Mapping[str, Any]) -> str:
     """The lines of one job under ``jobs:``."""
-    quoted = {key: Quoted(value) if key == "cron" else value for key, value in values.items()}
+    quoted = {key: Quoted(value) if key in QUOTED else value for key, value in values.items()}
     text = yaml.dump(
         {name: quoted},
         Dumper=_Dumper,

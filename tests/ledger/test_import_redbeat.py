@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.schedules import crontab, schedule
+from dateutil.rrule import MO, SU
 from redbeat.schedulers import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
@@ -20,6 +22,7 @@ from supervisor.importing.schedule_text import write
 from supervisor.ledger.runs import Ledger
 from supervisor.schedule_files import load
 from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -46,10 +49,24 @@ def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path)
     save(app, "poll inbox", schedule(90), args=[1], kwargs={"folder": "orders"}, enabled=False)
     start = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)
     save(app, "weekly", rrule("WEEKLY", dtstart=start, app=app))
+    save(app, "fortnightly", rrule("WEEKLY", dtstart=start, interval=2, app=app))
+    save(app, "closing", crontab(0, 18, day_of_month="1,15", day_of_week="mon"))
     written = write([], read_redbeat(app, NOW))
     assert written.reports == []
     (tmp_path / "jobs.yaml").write_text(written.text)
     assert load(tmp_path / "jobs.yaml").specs == {
+        "closing": JobSpec(
+            name="closing",
+            task="proj.task",
+            rrule="FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=18;BYMINUTE=0",
+            timezone="Europe/Berlin",
+        ),
+        "fortnightly": JobSpec(
+            name="fortnightly",
+            task="proj.task",
+            rrule="FREQ=WEEKLY;INTERVAL=2",
+            start_at=datetime(2026, 1, 5, 3, 30),
+        ),
         "nightly": JobSpec(
             name="nightly",
             task="proj.task",
@@ -69,6 +86,31 @@ def test_all_kinds_of_entries_become_jobs_that_load(app: Celery, tmp_path: Path)
         ),
         "weekly": JobSpec(name="weekly", task="proj.task", cron="30 3 * * 1"),
     }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"freq": "WEEKLY", "interval": 2, "byweekday": [MO, 4], "wkst": SU},
+        {"freq": "MONTHLY", "bysetpos": -1, "byweekday": [0, 1, 2, 3, 4]},
+        {"freq": "DAILY", "count": 70},
+        {"freq": "DAILY", "until": datetime(2026, 3, 9, 3, 30, tzinfo=UTC)},
+        {"freq": "HOURLY", "interval": 5, "dtstart": datetime(2026, 6, 1, 3, 30, tzinfo=UTC)},
+        {"freq": "WEEKLY", "dtstart": datetime(2026, 6, 1, 3, tzinfo=timezone(timedelta(hours=2)))},
+    ],
+    ids=str,
+)
+def test_a_rule_comes_out_of_redis_with_its_times(app: Celery, given: dict[str, Any]) -> None:
+    start = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)
+    source = rrule(**{"dtstart": start, **given}, app=app)
+    save(app, "job", source)
+    schedule = schedule_of(JobSpec.model_validate({"name": "job", **jobs(app)["job"]}))
+    theirs = list(islice(source.rrule.xafter(NOW), 20))
+    at = NOW
+    for expected in theirs:
+        at = schedule.next_after(at) or at
+        assert at == expected
+    assert len(theirs) == 20 or schedule.next_after(at) is None
 
 
 def test_entries_of_schedule_files_are_left_out(app: Celery, ledger: Ledger) -> None:

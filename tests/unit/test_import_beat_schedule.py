@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,20 +8,14 @@ import pytest
 from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
-from redbeat.schedules import rrule
 
 from supervisor.celery_import.beat_schedule import read_beat_schedule
-from supervisor.celery_import.whens import when_of
 from supervisor.celery_import.zones import zone_name, zone_remark
 from supervisor.errors import NotTranslatable
 from supervisor.importing.found import Found, Item, LeftOut
 from supervisor.importing.schedule_text import fault_of, said
-from supervisor.spec import JobSpec
-from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-START = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)  # a Monday
-ON_GRID = START - (START - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(minutes=7)
 
 
 def app_with(schedules: dict[str, Any] | None = None, **conf: Any) -> Celery:
@@ -94,6 +86,15 @@ def test_a_crontab_is_read_in_the_zone_of_the_app(conf: dict[str, Any], zone: st
     assert values({"schedule": crontab(0, 4)}, **conf).get("timezone") == zone
 
 
+def test_a_day_of_two_fields_is_a_rule_in_the_zone_of_the_app() -> None:
+    entry = {"schedule": crontab(30, 6, day_of_month="1,15", day_of_week="mon")}
+    assert values(entry, timezone="Europe/Berlin") == {
+        "task": "t",
+        "rrule": "FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=6;BYMINUTE=30",
+        "timezone": "Europe/Berlin",
+    }
+
+
 def test_a_zone_that_nobody_knows_stops_the_crontabs_alone() -> None:
     assert "unknown here" in why({"task": "t", "schedule": crontab()}, timezone="Mars/Olympus")
     assert values({"schedule": 60}, timezone="Mars/Olympus")["every"] == "1m"
@@ -153,7 +154,6 @@ class Fortnightly(crontab):
         ({"task": "t", "schedule": 1e300}, "no number of seconds"),
         ({"task": "t", "schedule": Fortnightly()}, "Fortnightly"),
         ({"task": "t", "schedule": crontab(nowfun=datetime.now)}, "clock of its own"),
-        ({"task": "t", "schedule": crontab(0, 0, 5, 13)}, "both"),
         ({"task": "t"}, "no schedule"),
         ({"task": "t", "schedule": 60, "argz": [1]}, "argz"),
         ({"task": "t", "schedule": 60, "args": [datetime(2026, 1, 1)]}, "datetime"),
@@ -194,77 +194,3 @@ def test_entries_may_be_objects_and_tasks_may_add_themselves() -> None:
         ("object", []),
         ("t(2, 2)", ["beat_schedule 't(2, 2)'"]),
     ]
-
-
-def rule(freq: str, **given: Any) -> rrule:
-    return rrule(freq, **{"dtstart": START, "app": app_with(), **given})
-
-
-def ours(keys: dict[str, Any]) -> Iterator[datetime]:
-    times = schedule_of(JobSpec(name="j", task="t", **keys))
-    following = times.next_after(NOW)
-    while following is not None:
-        yield following
-        following = times.next_after(following)
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (rule("SECONDLY", interval=30), {"every": "30s"}),
-        (rule("MINUTELY"), {"cron": "* * * * *"}),
-        (rule("MINUTELY", interval=15), {"every": "15m"}),
-        (rule("MINUTELY", interval=20), {"cron": "10-50/20 * * * *"}),
-        (rule("MINUTELY", interval=7, dtstart=ON_GRID), {"every": "7m"}),
-        (rule("HOURLY", interval=6), {"cron": "30 3-21/6 * * *"}),
-        (rule("HOURLY", byhour=range(8, 19)), {"cron": "30 8-18 * * *"}),
-        (rule("DAILY"), {"cron": "30 3 * * *"}),
-        (rule("DAILY", byhour=[6, 18], byminute=0), {"cron": "0 6,18 * * *"}),
-        (rule("WEEKLY"), {"cron": "30 3 * * 1"}),
-        (rule("WEEKLY", byweekday=[5, 6]), {"cron": "30 3 * * 0,6"}),
-        (rule("MONTHLY"), {"cron": "30 3 5 * *"}),
-        (rule("MONTHLY", interval=3), {"cron": "30 3 5 */3 *"}),
-        (rule("MONTHLY", bymonthday=-1), {"cron": "30 3 L * *"}),
-        (rule("HOURLY", bymonthday=-1), {"cron": "30 * L * *"}),
-        (rule("MONTHLY", bymonthday=range(1, 8), byweekday=0), {"cron": "30 3 * * 1#1"}),
-        (rule("YEARLY"), {"cron": "30 3 5 1 *"}),
-        (rule("YEARLY", bymonth=[4, 10]), {"cron": "30 3 5 4,10 *"}),
-        (rule("YEARLY", bymonthday=15), {"cron": "30 3 15 * *"}),
-    ],
-    ids=str,
-)
-def test_a_rule_has_the_same_next_times(source: rrule, expected: dict[str, str]) -> None:
-    keys = when_of(source, app_with(), NOW).values
-    assert {key: value for key, value in keys.items() if key != "timezone"} == expected
-    theirs = islice(source.rrule.xafter(NOW), 20)
-    assert list(islice(ours(keys), 20)) == list(theirs)
-
-
-def test_a_rule_keeps_the_offset_of_its_start() -> None:
-    start = datetime(2026, 1, 5, 3, 30, tzinfo=timezone(timedelta(hours=2)))
-    source = rule("DAILY", dtstart=start)
-    keys = when_of(source, app_with(), NOW).values
-    assert keys == {"cron": "30 3 * * *", "timezone": "Etc/GMT-2"}
-    assert list(islice(ours(keys), 20)) == list(islice(source.rrule.xafter(NOW), 20))
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        (rule("DAILY", count=3), "count"),
-        (rule("DAILY", until=datetime(2027, 1, 1, tzinfo=UTC)), "until"),
-        (rule("MONTHLY", bysetpos=-1, byweekday=[0, 1]), "bysetpos"),
-        (rule("DAILY", dtstart=datetime(2027, 1, 1, tzinfo=UTC)), "begins"),
-        (rule("DAILY", interval=2), "interval of 2"),
-        (rule("WEEKLY", interval=2), "interval of 2"),
-        (rule("MINUTELY", interval=90), "interval of 90"),
-        (rule("DAILY", bysecond=30), "second 0"),
-        (rule("SECONDLY", byminute=5), "no seconds"),
-        (rule("MONTHLY", bymonthday=[1, -1]), "end of a month"),
-        (rule("MONTHLY", bymonthday=13, byweekday=4), "both"),
-    ],
-    ids=str,
-)
-def test_a_rule_that_cron_cannot_say_is_refused(source: rrule, reason: str) -> None:
-    with pytest.raises(NotTranslatable, match=reason):
-        when_of(source, app_with(), NOW)

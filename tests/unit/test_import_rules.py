@@ -1,0 +1,226 @@
+"""RedBeat's rules as jobs: the same next times, or a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from dateutil.rrule import FR, MO, TU, WE
+from redbeat.schedules import rrule
+
+from supervisor.celery_import.whens import when_of
+from supervisor.errors import NotTranslatable
+from supervisor.importing.schedule_text import fault_of, said
+from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+START = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)  # a Monday
+LATER = datetime(2026, 4, 8, 3, 30, tzinfo=UTC)  # a Wednesday
+ON_GRID = START - (START - datetime(1970, 1, 1, tzinfo=UTC)) % timedelta(minutes=7)
+BEGUN, TO_BEGIN = {"start_at": "2026-01-05T03:30:00"}, {"start_at": "2026-04-08T03:30:00"}
+
+APP = Celery("proj", broker="redis://", set_as_current=False)
+
+
+def rule(freq: str, **given: Any) -> rrule:
+    return rrule(freq, **{"dtstart": START, "app": APP, **given})
+
+
+def keys_of(source: rrule) -> dict[str, Any]:
+    """As they come out of the file: each job is read back."""
+    keys = when_of(source, APP, NOW).values
+    assert fault_of("j", said({"task": "t", **keys})) is None
+    return keys
+
+
+def ours(keys: dict[str, Any]) -> Iterator[datetime]:
+    times = schedule_of(JobSpec.model_validate({"name": "j", "task": "t", **keys}))
+    following = times.next_after(NOW)
+    while following is not None:
+        yield following
+        following = times.next_after(following)
+
+
+def assert_same_times(source: rrule, keys: dict[str, Any]) -> None:
+    theirs = islice(source.rrule.xafter(NOW), 20)
+    assert list(islice(ours(keys), 20)) == list(theirs)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (rule("SECONDLY", interval=30), {"every": "30s"}),
+        (rule("MINUTELY"), {"cron": "* * * * *"}),
+        (rule("MINUTELY", interval=15), {"every": "15m"}),
+        (rule("MINUTELY", interval=20), {"cron": "10-50/20 * * * *"}),
+        (rule("MINUTELY", interval=7, dtstart=ON_GRID), {"every": "7m"}),
+        (rule("HOURLY", interval=6), {"cron": "30 3-21/6 * * *"}),
+        (rule("HOURLY", byhour=range(8, 19)), {"cron": "30 8-18 * * *"}),
+        (rule("DAILY"), {"cron": "30 3 * * *"}),
+        (rule("DAILY", byhour=[6, 18], byminute=0), {"cron": "0 6,18 * * *"}),
+        (rule("WEEKLY"), {"cron": "30 3 * * 1"}),
+        (rule("WEEKLY", byweekday=[5, 6]), {"cron": "30 3 * * 0,6"}),
+        (rule("MONTHLY"), {"cron": "30 3 5 * *"}),
+        (rule("MONTHLY", interval=3), {"cron": "30 3 5 */3 *"}),
+        (rule("MONTHLY", bymonthday=-1), {"cron": "30 3 L * *"}),
+        (rule("HOURLY", bymonthday=-1), {"cron": "30 * L * *"}),
+        (rule("MONTHLY", bymonthday=range(1, 8), byweekday=0), {"cron": "30 3 * * 1#1"}),
+        (rule("YEARLY"), {"cron": "30 3 5 1 *"}),
+        (rule("YEARLY", bymonth=[4, 10]), {"cron": "30 3 5 4,10 *"}),
+        (rule("YEARLY", bymonthday=15), {"cron": "30 3 15 * *"}),
+        (rule("DAILY", dtstart=LATER), {"cron": "30 3 * * *", **TO_BEGIN}),
+        (
+            rule("MINUTELY", interval=15, dtstart=LATER),
+            {"every": "15m", "start_at": "2026-04-08T03:30:00Z"},
+        ),
+    ],
+    ids=str,
+)
+def test_cron_and_every_have_the_same_next_times(source: rrule, expected: dict[str, str]) -> None:
+    keys = keys_of(source)
+    assert {key: value for key, value in keys.items() if key != "timezone"} == expected
+    assert_same_times(source, keys)
+
+
+@pytest.mark.parametrize(
+    ("source", "every", "phase"),
+    [
+        (rule("MINUTELY", interval=90), "1h30m", "30m"),
+        (rule("MINUTELY", interval=7, dtstart=ON_GRID + timedelta(minutes=2)), "7m", "2m"),
+        (rule("MINUTELY", dtstart=START + timedelta(seconds=20)), "1m", "20s"),
+        (rule("SECONDLY", interval=30, dtstart=START + timedelta(seconds=10)), "30s", "10s"),
+        (rule("HOURLY", interval=5, dtstart=LATER), "5h", "2h30m"),
+        (
+            rule("HOURLY", interval=36, dtstart=START.astimezone(timezone(timedelta(hours=5.5)))),
+            "1d12h",
+            "1d3h30m",
+        ),
+    ],
+    ids=str,
+)
+def test_an_interval_that_begins_off_the_grid_has_a_phase(
+    source: rrule, every: str, phase: str
+) -> None:
+    keys = keys_of(source)
+    assert (keys["every"], keys["phase"]) == (every, phase)
+    assert_same_times(source, keys)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (rule("DAILY", interval=2), "FREQ=DAILY;INTERVAL=2"),
+        (rule("WEEKLY", interval=2), "FREQ=WEEKLY;INTERVAL=2"),
+        (
+            rule("WEEKLY", interval=2, byweekday=[MO, 4], byhour=[6, 18], wkst=6),
+            "FREQ=WEEKLY;INTERVAL=2;WKST=SU;BYDAY=MO,FR;BYHOUR=6,18",
+        ),
+        (rule("MONTHLY", interval=5), "FREQ=MONTHLY;INTERVAL=5"),
+        (rule("YEARLY", interval=2), "FREQ=YEARLY;INTERVAL=2"),
+        (rule("MONTHLY", bysetpos=-1, byweekday=[0, 1]), "FREQ=MONTHLY;BYDAY=MO,TU;BYSETPOS=-1"),
+        (rule("MONTHLY", byweekday=TU(2)), "FREQ=MONTHLY;BYDAY=2TU"),
+        (rule("YEARLY", byweekday=FR(-1)), "FREQ=YEARLY;BYDAY=-1FR"),
+        (rule("WEEKLY", byweekday=WE(2), interval=2), "FREQ=WEEKLY;INTERVAL=2;BYDAY=WE"),
+        (rule("MONTHLY", bymonthday=[1, -1]), "FREQ=MONTHLY;BYMONTHDAY=1,-1"),
+        (rule("MONTHLY", bymonthday=13, byweekday=4), "FREQ=MONTHLY;BYDAY=FR;BYMONTHDAY=13"),
+        (rule("YEARLY", byyearday=[1, 100]), "FREQ=YEARLY;BYYEARDAY=1,100"),
+        (rule("YEARLY", byweekno=20), "FREQ=YEARLY;BYWEEKNO=20"),
+        (rule("DAILY", bysecond=30), "FREQ=DAILY;BYSECOND=30"),
+        (rule("DAILY", count=70), "FREQ=DAILY;COUNT=70"),
+        (rule("DAILY", count=3), "FREQ=DAILY;COUNT=3"),
+        (
+            rule("DAILY", until=datetime(2026, 3, 9, 3, 30, tzinfo=UTC)),
+            "FREQ=DAILY;UNTIL=20260309T033000Z",
+        ),
+        (
+            rule("HOURLY", interval=5, byhour=range(8, 18)),
+            "FREQ=HOURLY;INTERVAL=5;BYHOUR=8,9,10,11,12,13,14,15,16,17",
+        ),
+        (rule("WEEKLY", bysetpos=1, byweekday=[1, 3]), "FREQ=WEEKLY;BYDAY=TU,TH;BYSETPOS=1"),
+    ],
+    ids=str,
+)
+def test_what_cron_cannot_say_stays_a_rule(source: rrule, text: str) -> None:
+    keys = keys_of(source)
+    assert keys == {"rrule": text, "timezone": "UTC", **BEGUN}
+    assert_same_times(source, keys)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        rule("WEEKLY", interval=2, dtstart=LATER, byweekday=[0, 4]),
+        rule("DAILY", dtstart=LATER, count=5),
+        rule("MONTHLY", dtstart=LATER, bysetpos=[1, -1], byweekday=range(5)),
+    ],
+    ids=str,
+)
+def test_a_rule_may_begin_later(source: rrule) -> None:
+    keys = keys_of(source)
+    assert keys["start_at"] == TO_BEGIN["start_at"]
+    assert_same_times(source, keys)
+
+
+@pytest.mark.parametrize(
+    ("zone", "name"),
+    [
+        (timezone(timedelta(hours=2)), "Etc/GMT-2"),
+        (ZoneInfo("Europe/Berlin"), "Europe/Berlin"),
+        (ZoneInfo("Asia/Tokyo"), "Asia/Tokyo"),
+    ],
+    ids=str,
+)
+def test_a_rule_keeps_the_clock_of_its_start(zone: tzinfo, name: str) -> None:
+    start, until = START.replace(tzinfo=zone), datetime(2026, 5, 1, 3, 30, tzinfo=zone)
+    daily, fortnightly, ending = (
+        rule("DAILY", dtstart=start),
+        rule("WEEKLY", dtstart=start, interval=2),
+        rule("DAILY", dtstart=start, until=until),
+    )
+    assert keys_of(daily) == {"cron": "30 3 * * *", "timezone": name}
+    text = "FREQ=WEEKLY;INTERVAL=2"
+    assert keys_of(fortnightly) == {"rrule": text, "timezone": name, **BEGUN}
+    for source in (daily, fortnightly, ending):
+        assert_same_times(source, keys_of(source))
+
+
+def test_what_is_less_than_a_second_counts_for_nobody() -> None:
+    source = rule("DAILY", interval=2, dtstart=START.replace(microsecond=123456))
+    assert keys_of(source)["start_at"] == BEGUN["start_at"]
+    assert_same_times(source, keys_of(source))
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (rule("YEARLY", byeaster=0), "byeaster"),
+        (rule("SECONDLY", byminute=5), "SECONDLY"),
+        (rule("SECONDLY", interval=30, count=5), "SECONDLY"),
+        (rule("DAILY", byhour=[6, 18], bysetpos=1), "one time of the day"),
+        (rule("HOURLY", byminute=[0, 30], bysetpos=1), "HOURLY"),
+        (rule("WEEKLY", interval=2, bymonthday=[1, 15]), "BYMONTHDAY"),
+        (rule("MONTHLY", byweekno=20), "BYWEEKNO"),
+        (rule("DAILY", count=0), "COUNT"),
+        (rule("DAILY", byhour=[]), "empty"),
+        (rule("WEEKLY", dtstart=LATER, byweekday=[0, 4], bysetpos=1), "rest of a week"),
+        (rule("DAILY", dtstart=START.astimezone(timezone(timedelta(hours=5.5)))), "no time zone"),
+        (
+            rule(
+                "DAILY",
+                interval=2,
+                dtstart=datetime(2026, 3, 29, 2, 30, tzinfo=ZoneInfo("Europe/Berlin")),
+            ),
+            "jumps over",
+        ),
+    ],
+    ids=str,
+)
+def test_a_rule_that_a_job_cannot_have_is_refused(source: rrule, reason: str) -> None:
+    with pytest.raises(NotTranslatable, match=reason):
+        when_of(source, APP, NOW)
