@@ -117,9 +117,9 @@ def audit(ledger: Ledger, specs: Iterable[JobSpec], now: datetime) -> list[Findi
     scheduled = {spec.name: spec for spec in specs if spec.has_schedule}
     audited = [
         judged(ledger, scheduled[stretch.job], stretch, now)
-        for stretch in ledger.open_stretches(scheduled)
+        for stretch in ledger.stretches.open(scheduled)
     ]
-    ledger.close_stretches(
+    ledger.stretches.close(
         Audited(f.stretch, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
         for f in audited
     )

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from typing import Any
 
 import structlog
 from celery import Celery
@@ -32,10 +32,10 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 from supervisor.app import required_settings, schedules_of
 from supervisor.auditing import Auditor
 from supervisor.emission import emission
+from supervisor.emission_log import note, note_rescue
 from supervisor.entries import DueEntry, Entries
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
@@ -55,22 +55,6 @@ ENTRIES_PER_TICK = 2_000
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TICK = 20
-
-#: What rescue did, as the event words of the log.
-RESCUES = {
-    "due": "run due",
-    "requeued": "run requeued",
-    "skipped": "run skipped",
-    "waiting": "run waiting",
-    "promoted": "run promoted",
-    "expired": "run expired",
-    "rescued": "run rescued",
-    "lost": "run lost",
-    "cancelled": "run ended",
-    "replaced": "run ended",
-    "failed": "run cannot be rescued",
-    "reasserted": "lease reasserted",
-}
 
 log = structlog.get_logger("supervisor.beat")
 
@@ -212,36 +196,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) == RUNS_PER_PUBLISH:
             pass
         self._publisher.publish(self._unbegun.vanished(now))
-
-
-def note_rescue(rescue: Rescue) -> None:
-    log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
-
-
-def note(admission: Admission) -> None:
-    for rescue in admission.settled:
-        note_rescue(rescue)
-    facts = {"job": admission.job, "run": admission.run_id}
-    match admission.placement:
-        case Placement.START:
-            log.info("run queued", **facts)
-        case Placement.WAIT | Placement.DELAY:
-            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
-        case Placement.REPLACE:
-            log.warning("run waiting", **facts, replaces=admission.blocked_by)
-        case Placement.REQUEUE:
-            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
-        case Placement.SKIP:
-            reason, blocker = admission.reason, admission.blocked_by
-            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
-        case Placement.EXCLUDED:
-            log.info("tick excluded", **facts, reason=admission.reason)
-        case Placement.DUPLICATE:
-            log.warning("duplicate dropped", **facts)
-        case Placement.NOT_LEADER:
-            log.error("relieved while emitting", **facts)
-        case _:
-            assert_never(admission.placement)
 
 
 def bound_broker_calls(app: Celery) -> None:

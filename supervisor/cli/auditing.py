@@ -55,7 +55,7 @@ def audit_ticks(
             click.echo(line)
     if acknowledge:
         for name in wrong:
-            ledger.acknowledge_findings(name)
+            ledger.stretches.acknowledge(name)
     if wrong or any(found.missing or found.doubled for found in records.values()):
         sys.exit(1)
 

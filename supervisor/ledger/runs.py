@@ -34,7 +34,7 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
-from supervisor.ledger.stretches import Audited, Stretch
+from supervisor.ledger.stretches import Stretches
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
@@ -52,6 +52,7 @@ class Ledger(Readings):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self._scripts = Scripts(client, keys)
+        self.stretches = Stretches(client, keys, self._scripts)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -190,33 +191,6 @@ class Ledger(Readings):
     def resume(self, job: str) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._scripts("pause", job, 0, "", ""))
-
-    def open_stretches(self, jobs: Iterable[str]) -> list[Stretch]:
-        """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
-        names = list(jobs)
-        replies = self._scripts.many("audit", [Call((name,)) for name in names])
-        return [
-            Stretch(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
-            for name, reply in zip(names, replies, strict=True)
-            if reply
-        ]
-
-    def close_stretches(self, audited: Iterable[Audited]) -> None:
-        """The next audit begins where these end."""
-        calls = [
-            Call(
-                (
-                    *(a.stretch.job, ms_of(a.stretch.first_at), ms_of(a.stretch.last_at)),
-                    *(a.stretch.counted, a.wrong, a.overdue, text(a.finding)),
-                )
-            )
-            for a in audited
-        ]
-        self._scripts.many("audit", calls)
-
-    def acknowledge_findings(self, job: str) -> None:
-        """What audits found so far is known: it counts no longer."""
-        self.client.hdel(self.keys.job(job), "n:unaccounted", "finding")
 
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""

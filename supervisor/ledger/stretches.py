@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.requests import text
+from supervisor.ledger.scripts import Call, Scripts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +40,39 @@ class Audited:
     wrong: int
     overdue: int
     finding: Mapping[str, Any] | None
+
+
+class Stretches:
+    """Opened and closed by the auditor; none is closed twice."""
+
+    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def open(self, jobs: Iterable[str]) -> list[Stretch]:
+        """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
+        names = list(jobs)
+        replies = self._scripts.many("audit", [Call((name,)) for name in names])
+        return [
+            Stretch(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
+            for name, reply in zip(names, replies, strict=True)
+            if reply
+        ]
+
+    def close(self, audited: Iterable[Audited]) -> None:
+        """The next audit begins where these end."""
+        calls = [
+            Call(
+                (
+                    *(a.stretch.job, ms_of(a.stretch.first_at), ms_of(a.stretch.last_at)),
+                    *(a.stretch.counted, a.wrong, a.overdue, text(a.finding)),
+                )
+            )
+            for a in audited
+        ]
+        self._scripts.many("audit", calls)
+
+    def acknowledge(self, job: str) -> None:
+        """What audits found so far is known: it counts no longer."""
+        self._client.hdel(self._keys.job(job), "n:unaccounted", "finding")

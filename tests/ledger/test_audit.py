@@ -82,9 +82,9 @@ def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
 
 def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 3))
-    [stretch] = ledger.open_stretches([spec.name])
+    [stretch] = ledger.stretches.open([spec.name])
     for _ in range(2):
-        ledger.close_stretches([Audited(stretch, 1, 0, None)])
+        ledger.stretches.close([Audited(stretch, 1, 0, None)])
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
