@@ -11,6 +11,7 @@ import structlog
 
 from supervisor.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
+from supervisor.foretelling import foretell
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.loading import load
@@ -71,6 +72,8 @@ class Reloading:
                 removed=changes.removed,
                 seconds=round(time.monotonic() - started, 3),
             )
+            edited = (*changes.added, *changes.changed)
+            foretell(self._ledger, [wanted.specs[name] for name in edited], now)
         self.digest = wanted.digest
         self._sign(now, problems=[])
 

@@ -18,11 +18,11 @@ LAYERS = {
     "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
     " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
-    "execution": "guard at_work context heartbeat leases interrupts delivery emission auditing"
-    " watchdog backfilling",
+    "execution": "guard at_work context heartbeat leases interrupts delivery emission emission_log"
+    " auditing watchdog backfilling plan simulation foretelling",
     "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
     " worker",
-    "operations": "up children processes embedded display web plan simulation",
+    "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +177,28 @@ def test_a_message_that_vanished_is_published_again(project: Project) -> None:
     ledger.client.zincrby(ledger.keys.sent, -16_000, run.id)
     wait_until(lambda: ledger.client.llen("celery") == 1, 10)
     assert ledger.run(run.id).attempt == 0
+
+
+def test_work_that_is_done_while_redis_is_away_is_reported_and_not_done_again(
+    fragile: tuple[EmbeddedServer, Project],
+) -> None:
+    server, project = fragile
+    project.schedule(
+        "jobs: {long: {task: team.work, every: 24h, args: [3], lease_ttl: 3s, paused: true}}"
+    )
+    project.beat()
+    project.worker()
+    ledger = project.ledger
+    wait_until(lambda: "long" in ledger.scheduled(), 20)
+    run = ledger.trigger(ledger.spec("long"))
+    wait_until(lambda: project.starts("long"))
+    started = project.starts("long")[0].at
+    # The lease is trusted for two seconds, the work takes three.
+    wait_until(lambda: time.time() > started + 2.2)
+    server.stop()
+    # Longer than it takes until a child that works without its lease would be killed.
+    wait_until(lambda: time.time() > started + 7, 10)
+    server.start()
+    done = project.run_when(run.id, "succeeded")
+    assert [attempt.outcome for attempt in done.attempts] == ["succeeded"]
+    assert len(project.starts("long")) == 1

@@ -156,3 +156,16 @@ def test_a_beat_that_loses_the_lock_stands_by_and_leads_again(project: Project) 
     assert beat.poll() is None
     wait_until(lambda: ticks(project) > seen, 3)
     wait_until(lambda: accounted(project.ledger, "steady"))
+
+
+def test_an_edit_is_foretold_in_the_log_of_the_beat_that_takes_it_over(project: Project) -> None:
+    project.schedule('jobs: {fixed: {task: team.work, cron: "0 6 * * *"}}')
+    project.beat()
+    wait_until(lambda: "fixed" in project.ledger.scheduled(), 20)
+    zoned = 'jobs: {fixed: {task: team.work, cron: "30 2 * * *", timezone: Europe/Berlin}}'
+    project.schedule(zoned)
+    told = wait_until(lambda: project.events("beat", "clock change ahead"), 5)
+    assert {event["kind"] for event in told} == {"gap", "fold"}
+    assert [e["schedule"] for e in project.events("beat", "job loaded")] == [
+        *("0 6 * * *", "30 2 * * *")
+    ]
