@@ -193,7 +193,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 log.exception("entry not emitted", entry=key)
 
     def _publish(self, now: datetime) -> None:
-        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) == RUNS_PER_PUBLISH:
+        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
             pass
         self._publisher.publish(self._unbegun.vanished(now))
 

@@ -124,7 +124,7 @@ def key_of(
         return None
     bound = inspect.signature(task.run).bind(*args, **kwargs)
     bound.apply_defaults()
-    return lock_key(spec.key, job=spec.name, task=spec.task, kwargs=bound.arguments)
+    return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=bound.arguments)
 
 
 def until(app: Celery, moment: Any) -> timedelta | None:

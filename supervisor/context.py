@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,8 @@ class CurrentRun:
     attempt: 1 for the first start, one more for each retry and each rerun after a crash.
     fencing_token: grows with every lease of the same lock; a store that remembers the highest
     one it saw can refuse the writes of a run that lost its lease without knowing.
+    step: of a run of several steps the one at work, and then attempt and fencing token are its own;
+    item: of a batch the number of its item, from 0; params: what the stages before handed on.
     """
 
     job: str
@@ -22,6 +26,9 @@ class CurrentRun:
     nominal_at: datetime
     attempt: int
     fencing_token: int
+    step: str | None = None
+    item: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", default=None)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.assignments import Assignment
 from supervisor.errors import RunInterrupted
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import Work
-from supervisor.run import Run
-from supervisor.spec import JobSpec
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
@@ -27,7 +26,8 @@ TOKEN = "supervisor_token"
 class Delivery:
     """One delivery of a run to this process; `retry_in` is set when it asks for another.
 
-    entered: the task's body was called; at_work: it is running; interrupted: by this it was ended.
+    entered: the task's body was called; at_work: it is running; interrupted: by this it was ended;
+    returned: by a step, for those after it.
     """
 
     run_id: str
@@ -41,6 +41,7 @@ class Delivery:
     entered: bool = False
     at_work: bool = False
     interrupted: RunInterrupted | None = None
+    returned: dict[str, Any] | None = None
     retry_in: timedelta | None = None
     retry_args: Any = None
     retry_kwargs: Any = None
@@ -76,16 +77,17 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     return header if header and header.get("run") == task_id else None
 
 
-def message_header(run: Run, spec: JobSpec) -> dict[str, Any]:
+def message_header(assignment: Assignment) -> dict[str, Any]:
     """What a run's message says beside Celery's own headers."""
+    run = assignment.run
     return {
         "run": run.id,
         "job": run.job,
         "nominal_at": run.nominal_at.isoformat(),
-        "rules": dict(run.rules),
-        "max_retries": spec.max_retries,
-        "retry_backoff": spec.retry_backoff.total_seconds(),
-        "retry_backoff_max": spec.retry_backoff_max.total_seconds(),
+        "rules": dict(assignment.rules),
+        "max_retries": assignment.max_retries,
+        "retry_backoff": assignment.retry_backoff,
+        "retry_backoff_max": assignment.retry_backoff_max,
     }
 
 

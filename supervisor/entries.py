@@ -116,7 +116,7 @@ def definition(spec: JobSpec) -> dict[str, Any]:
     """What a stock `RedBeatSchedulerEntry.from_key` reads of a job."""
     return {
         "name": spec.name,
-        "task": spec.task,
+        "task": spec.work,
         "args": list(spec.args),
         "kwargs": spec.kwargs,
         "options": {"queue": spec.routed_queue} if spec.routed_queue else {},

@@ -13,6 +13,7 @@ SupervisorError
 ├── PlanOutdated           what a plan was made against is no longer what is loaded
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
+├── UnusableReturn         a step returned what cannot be handed on
 ├── JobExited              the job called sys.exit
 └── JobOutOfMemory         the job ran into a MemoryError
 
@@ -114,6 +115,10 @@ class AppNotFound(SupervisorError, LookupError):
 
 class EmbeddedServerFailed(SupervisorError):
     """The embedded Valkey server did not start or stop as it should."""
+
+
+class UnusableReturn(SupervisorError, ValueError):
+    """What a step returned cannot be handed on to the later steps of its run."""
 
 
 class JobExited(SupervisorError):

@@ -16,9 +16,11 @@ reported again and again for `END_PATIENCE`: nothing else could start meanwhile.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -27,7 +29,8 @@ from supervisor.context import CurrentRun, set_current_run
 from supervisor.ledger.connection import RedisError, Unavailable
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.params import Params
+from supervisor.run import RunState, StepId
 
 END_PATIENCE = timedelta(seconds=60)
 
@@ -39,10 +42,18 @@ Publish = Callable[[Sequence[str]], Any]
 class Guard:
     """`publish` sends the messages of the runs it is given; `worker` is who we are to people."""
 
-    def __init__(self, ledger: Ledger, publish: Publish, worker: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        publish: Publish,
+        worker: str,
+        decode: Callable[[str], Any] = json.loads,
+    ) -> None:
         self._ledger = ledger
         self._publish = publish
         self._worker = worker
+        self._decode = decode
+        self._params: tuple[str, Mapping[str, Any]] = ("", {})
 
     def begin(self, run_id: str, job: str, token: str) -> Grant | Refused:
         """The lease for this delivery, or why its run must not start here and now."""
@@ -60,25 +71,47 @@ class Guard:
                 detail=answer.detail,
             )
             return answer
-        set_current_run(
-            CurrentRun(
-                job=answer.job,
-                run_id=run_id,
-                nominal_at=answer.nominal_at,
-                attempt=answer.attempt,
-                fencing_token=answer.fencing_token,
-            )
-        )
+        set_current_run(self._current_run(answer))
         log.info("run started", job=answer.job, run=run_id, attempt=answer.attempt)
         return answer
 
-    def end(self, grant: Grant, outcome: RunState, reason: str = "") -> None:
-        """Reports how the attempt ended; `lost` when the process is going down under it."""
+    def _current_run(self, grant: Grant) -> CurrentRun:
+        place = StepId.of(grant.run_id)
+        return CurrentRun(
+            job=grant.job,
+            run_id=place.run if place else grant.run_id,
+            nominal_at=grant.nominal_at,
+            attempt=grant.attempt,
+            fencing_token=grant.fencing_token,
+            step=place.step if place else None,
+            item=place.item if place else None,
+            params=self._params_of(place.run, grant.stage) if place else {},
+        )
+
+    def _params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
+        """The same for all steps and items of a stage: read once by each process."""
+        known = f"{run_id} {stage}"
+        if self._params[0] != known:
+            load = partial(self._ledger.steps.params, run_id)
+            self._params = (known, Params(load, self._decode))
+        return self._params[1]
+
+    def end(
+        self,
+        grant: Grant,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Reports how the attempt ended; `lost` when the process is going down under it.
+
+        returned: by a step, for those after it.
+        """
         self._report(
             grant,
             outcome.value,
             reason,
-            lambda: self._ledger.finish(grant.run_id, grant.token, outcome, reason),
+            lambda: self._ledger.finish(grant.run_id, grant.token, outcome, reason, returned),
         )
 
     def retry(

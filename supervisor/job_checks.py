@@ -10,16 +10,19 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from supervisor.errors import InvalidKey, InvalidSchedule, closest
-from supervisor.job_faults import JobFault, apart, fault_of, item_faults
+from supervisor.job_faults import JobFault, apart, fault_of, item_faults, step_fault
 from supervisor.spec import JobSpec
 from supervisor.timing import EPOCH, is_fixed, schedule_of
 from supervisor.when import KINDS
-from supervisor.yaml_source import UNREADABLE, shown
+from supervisor.yaml_source import UNREADABLE, KeyPath, shown
 
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
 #: What a job is, as against how it is treated: never shared by all jobs of a file.
-NOT_IN_DEFAULTS = ("task", *KINDS, "phase", "args", "kwargs", "description")
+NOT_IN_DEFAULTS = (
+    *("task", "steps", "params", *KINDS),
+    *("phase", "args", "kwargs", "description"),
+)
 
 LARGEST_ARGUMENTS = 16 * 1024
 
@@ -41,8 +44,8 @@ def check_job(
     faults += _schedule_faults(spec, own)
     faults += _argument_faults(spec)
     faults += _key_faults(spec)
-    if known_tasks is not None and spec.task == own.get("task"):
-        faults += _task_faults(spec.task, known_tasks)
+    if known_tasks is not None:
+        faults += _task_faults(spec, own, known_tasks)
     return spec, faults
 
 
@@ -74,12 +77,13 @@ def _settle(
         try:
             return JobSpec.model_validate({**_stand_ins(wrong, left), **left}), left, faults
         except ValidationError as error:
-            for detail in _first_of_each_key(error):
-                if detail["type"] == "conflict":
+            told = set(wrong)
+            for detail in _first_of_each_place(error):
+                if detail["type"] == "conflict" and not detail["loc"]:
                     faults += _conflict(detail["ctx"], left, wrong, from_defaults)
                     continue
-                key = str(detail["loc"][0])
-                if key not in wrong:
+                key = str(detail["loc"][0]) if detail["loc"] else "steps"
+                if key not in told:
                     faults += _faults_of(key, detail)
                 wrong.add(key)
             if "every" in wrong:
@@ -90,12 +94,16 @@ def _settle(
 def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
     if detail["type"] == "inside":
         return item_faults(key, detail["ctx"]["faults"])
+    if key == "steps" and len(detail["loc"]) > 1:
+        return [step_fault(detail)]
     return [fault_of(key, detail)]
 
 
 def _stand_ins(wrong: set[str], left: Mapping[str, Any]) -> dict[str, Any]:
     """`every` stands for whichever schedule is wrong."""
     lacking = wrong - {"every"}
+    if "steps" in wrong and "task" not in left:
+        lacking |= {"task"}
     if wrong & set(KINDS) and all(left.get(kind) is None for kind in KINDS):
         lacking |= {"every"}
     return {key: STAND_INS[key] for key in lacking if key in STAND_INS}
@@ -119,11 +127,12 @@ def _conflict(
     wrong.add(present[-1] if present else keys[-1])
 
 
-def _first_of_each_key(error: ValidationError) -> Iterable[ErrorDetails]:
-    """A union reports each of its branches; one of them is enough."""
-    first: dict[str, ErrorDetails] = {}
+def _first_of_each_place(error: ValidationError) -> Iterable[ErrorDetails]:
+    """A union reports each of its branches; one of them is enough. A place may be a step's key."""
+    first: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
-        first.setdefault(str(detail["loc"][0]) if detail["loc"] else "", detail)
+        is_step = detail["loc"][:1] == ("steps",)
+        first.setdefault(detail["loc"][: 3 if is_step else 1], detail)
     return first.values()
 
 
@@ -164,24 +173,35 @@ def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
         yield JobFault(("key",), f"'key': {what}", hint)
 
 
-def _task_faults(task: str, known_tasks: Collection[str]) -> Iterator[JobFault]:
-    if task not in known_tasks:
-        hint = closest(task, known_tasks) or "is its module among the app's imports?"
-        yield JobFault(("task",), f"unknown task {shown(task, 255)}", hint)
+def _task_faults(
+    spec: JobSpec, own: Mapping[str, Any], known_tasks: Collection[str]
+) -> Iterator[JobFault]:
+    named: list[tuple[str, KeyPath, str]] = [
+        ("steps", (number, "task"), step.task) for number, step in enumerate(spec.steps)
+    ]
+    if spec.task is not None and spec.task == own.get("task"):
+        named.append(("task", (), spec.task))
+    for key, path, task in named:
+        if task not in known_tasks:
+            hint = closest(task, known_tasks) or "is its module among the app's imports?"
+            yield JobFault((key,), f"unknown task {shown(task, 255)}", hint, path)
 
 
 def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:
-    if not spec.args and not spec.kwargs:
-        return
     size = 0
-    for key, value in (("args", spec.args), ("kwargs", spec.kwargs)):
+    given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs}
+    if spec.steps:
+        steps = [[step.args, step.kwargs] for step in spec.steps]
+        given = {"params": spec.params, "steps": steps}
+    for key, value in given.items():
         try:
             size += len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
         except ValueError:
             yield JobFault((key,), f"{key!r}: not JSON", "no .nan, no .inf, no half characters")
     if size > LARGEST_ARGUMENTS:
-        what = f"'args' and 'kwargs' are {size:,} bytes of JSON; {LARGEST_ARGUMENTS:,} are allowed"
-        yield JobFault(("args", "kwargs"), what, "store the data and pass where it is")
+        what = f"the arguments are {size:,} bytes of JSON; {LARGEST_ARGUMENTS:,} are allowed"
+        keys = ("args", "kwargs", "params", "steps")
+        yield JobFault(keys, what, "store the data and pass where it is")
 
 
 def _is_readable(value: Any) -> bool:

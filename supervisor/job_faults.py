@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from supervisor.errors import closest
 from supervisor.faults import ItemFault
 from supervisor.spec import JobSpec
+from supervisor.step_spec import StepSpec
 from supervisor.yaml_source import shown
 
 
@@ -35,23 +37,43 @@ def item_faults(key: str, faults: Sequence[ItemFault]) -> Iterator[JobFault]:
         yield JobFault((key,), f"{key!r}: {fault.what}", fault.hint, fault.path)
 
 
-def fault_of(key: str, detail: ErrorDetails) -> JobFault:
+def fault_of(
+    key: str, detail: ErrorDetails, fields: Mapping[str, FieldInfo] = JobSpec.model_fields
+) -> JobFault:
     value, kind, context = detail["input"], detail["type"], detail.get("ctx", {})
-    if kind == "missing":
-        return JobFault((key,), f"{key!r} is missing", "the name of the Celery task")
-    if key == "name":
+    if key == "name" and fields is JobSpec.model_fields:
         return JobFault((), f"{shown(value)} is not a name for a job", NAME_HINT)
     if kind == "value_error":
         what, hint = apart(str(context["error"]))
         return JobFault((key,), f"{key!r}: {what}", hint or _clock_hint(value))
     if kind == "enum":
-        return _enum_fault(key, value)
+        return _enum_fault(key, value, fields)
     if key == "serial":
         return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
     what = EXPECTED.get(kind, detail["msg"]).format(**context)
     hint = NAME_HINT if kind == "string_pattern_mismatch" else HINTS.get(kind)
     return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
 
+
+def step_fault(detail: ErrorDetails) -> JobFault:
+    """Of one step of a job; counted from 1, as people do."""
+    number, *rest = detail["loc"][1:]
+    where, key = f"step {int(number) + 1}", str(rest[0]) if rest else None
+    if detail["type"] == "conflict":
+        keys = detail["ctx"]["keys"]
+        return JobFault(("steps",), f"{where}: {detail['ctx']['text']}", None, (number, keys[0]))
+    if detail["type"] == "missing":
+        return JobFault(("steps",), f"{where}: {key!r} is missing", STEP_HINT, (number,))
+    if detail["type"] == "extra_forbidden":
+        hint = closest(key, StepSpec.model_fields)
+        return JobFault(("steps",), f"{where}: unknown key {shown(key)}", hint, (number, *rest))
+    if key is None:
+        return JobFault(("steps",), f"{where} is not a mapping", STEP_HINT, (number,))
+    fault = fault_of(key, detail, StepSpec.model_fields)
+    return JobFault(("steps",), f"{where}: {fault.what}", fault.hint, (number, *rest))
+
+
+STEP_HINT = "such as {task: proj.extract, priority: 3}"
 
 NAME_HINT = "letters, digits and _ . - only, at most 100, a letter or digit first"
 
@@ -78,8 +100,8 @@ HINTS = {
 }
 
 
-def _enum_fault(key: str, value: Any) -> JobFault:
-    words = JobSpec.model_fields[key].annotation
+def _enum_fault(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> JobFault:
+    words = fields[key].annotation
     assert isinstance(words, type) and issubclass(words, StrEnum)
     choices = [word.value for word in words]
     what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"

@@ -18,6 +18,9 @@ from supervisor.errors import InvalidKey, did_you_mean
 #: A serial queue's own lock; no other key begins like it.
 SERIAL_LOCK = "queue/"
 
+#: What stands for the lock of a step, which has none of its own; likewise.
+STEP_LOCK = "step/"
+
 #: Longer keys are cut and end with a digest of the whole.
 LONGEST = 200
 
@@ -63,8 +66,9 @@ def checked_key(key: str) -> str:
     """A key that was given as such, or made of a template. Raises InvalidKey."""
     if not key.strip():
         raise InvalidKey("the key is empty")
-    if key.startswith(SERIAL_LOCK):
-        raise InvalidKey(f"a key cannot begin with {SERIAL_LOCK!r}, as serial queues do")
+    for prefix, whose in ((SERIAL_LOCK, "serial queues"), (STEP_LOCK, "steps")):
+        if key.startswith(prefix):
+            raise InvalidKey(f"a key cannot begin with {prefix!r}, as {whose} do")
     if len(key) <= LONGEST:
         return key
     return f"{key[: LONGEST - 33]}:{sha256(key.encode()).hexdigest()[:32]}"

@@ -25,3 +25,18 @@ class OnLeaseLost(StrEnum):
 
     ABORT = "abort"
     CONTINUE = "continue"
+
+
+class OnStepFailure(StrEnum):
+    """What a run of several steps does when one of them failed after its retries."""
+
+    STOP = "stop"
+    CONTINUE = "continue"
+
+
+class OnItemFailure(StrEnum):
+    """What a batch does when one of its items failed after its retries."""
+
+    FAIL = "fail"
+    IGNORE = "ignore"
+    THRESHOLD = "threshold"

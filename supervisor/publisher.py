@@ -10,15 +10,19 @@ from typing import Any
 
 import structlog
 from celery import Celery
+from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 from redis.exceptions import RedisError
 
 from supervisor.app import required_settings
+from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState
-from supervisor.spec import JobSpec
+from supervisor.run import Run, RunState, StepId
+
+#: Messages sent before the ledger is told of them.
+RUNS_PER_ROUND = 100
 
 log = structlog.get_logger("supervisor.publisher")
 
@@ -27,38 +31,64 @@ class Publisher:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
+        self._assignments = Assignments(ledger)
 
     @property
     def ledger(self) -> Ledger:
         return self._ledger
 
     def publish(self, run_ids: Sequence[str]) -> int:
-        """Sends those of the runs that are queued; returns how many the broker took.
+        """Sends those of the runs that are queued; returns how many messages the broker took.
 
-        A broker that is away is logged: the runs stay in the outbox and beat sends them later.
+        Of a run of several steps it is those that are queued, of a batch its items. A broker that
+        is away is logged: the runs stay in the outbox and beat sends them later.
         """
-        sent: list[str] = []
+        sent = 0
         try:
-            runs = [run for run in self._ledger.runs(run_ids) if run.state is RunState.QUEUED]
-            specs = self._ledger.some_specs({run.job for run in runs})
+            for start in range(0, len(run_ids), RUNS_PER_ROUND):
+                sent += self._publish(self._ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
+        except (OperationalError, RedisError, OSError) as error:
+            log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
+        return sent
+
+    def _publish(self, runs: Sequence[Run]) -> int:
+        steps = self._ledger.steps.below([run.id for run in runs if run.has_steps])
+        open_runs = [*(run for run in runs if not run.has_steps), *self._ledger.runs(steps)]
+        queued = [run for run in open_runs if run.state is RunState.QUEUED]
+        sent = self._send_all([run for run in queued if run.foreach is None])
+        for batch in queued:
+            if batch.foreach is not None:
+                sent += self.publish(self._expanded(batch, batch.foreach))
+        return sent
+
+    def _expanded(self, batch: Run, param: str) -> list[str]:
+        """Ids of the items of a batch that may be published."""
+        place = StepId.of(batch.id)
+        items = place and self._ledger.steps.param(place.run, param)
+        if not isinstance(items, list):
+            what = f"there is no param {param!r}" if items is None else f"{param!r} is no list"
+            self._ledger.give_up(batch.id, what)
+            return []
+        return self._ledger.steps.expand(batch.id, items)
+
+    def _send_all(self, runs: Sequence[Run]) -> int:
+        sent: list[str] = []
+        assignments = self._assignments.of(runs)
+        try:
             with self._app.producer_or_acquire() as producer:
                 for run in runs:
-                    sent += self._send(producer, run, specs.get(run.job))
-        except (OperationalError, RedisError, OSError) as error:
-            log.warning("publish failed", runs=len(run_ids), sent=len(sent), error=str(error))
-        try:
+                    sent += self._send(producer, run, assignments.get(run.id))
+        finally:
+            # Those that are not recorded are sent once more, and dropped as duplicates.
             self._ledger.sent(sent)
-        except (RedisError, OSError) as error:
-            # They are sent once more; the second messages are dropped as duplicates.
-            log.warning("publish not recorded", runs=sent, error=str(error))
         return len(sent)
 
-    def _send(self, producer: Any, run: Run, spec: JobSpec | None) -> list[str]:
-        if spec is None:
+    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> list[str]:
+        if assignment is None:
             self._ledger.cancel(run.id, "job removed from the schedule files")
             return []
         try:
-            self._apply_async(producer, run, spec)
+            self._apply_async(producer, assignment)
         except (OperationalError, RedisError, OSError):
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
@@ -67,29 +97,30 @@ class Publisher:
             return []
         return [run.id]
 
-    def _apply_async(self, producer: Any, run: Run, spec: JobSpec) -> None:
+    def _apply_async(self, producer: Any, assignment: Assignment) -> None:
+        run = assignment.run
         options: dict[str, Any] = {
             "task_id": run.id,
             "producer": producer,
             "retry": False,  # the outbox is the retry
             "retries": max(0, run.attempt - run.crashes),
         }
-        if spec.time_limit:
-            options["time_limit"] = spec.time_limit.total_seconds()
-        if spec.soft_time_limit:
-            options["soft_time_limit"] = spec.soft_time_limit.total_seconds()
-        if spec.routed_queue:
-            options["queue"] = spec.routed_queue
+        for name in ("time_limit", "soft_time_limit", "queue"):
+            if getattr(assignment, name):
+                options[name] = getattr(assignment, name)
         options |= run.options
-        options["headers"] = {**run.options.get("headers", {}), HEADER: message_header(run, spec)}
-        args = spec.args if run.args is None else tuple(run.args)
-        kwargs = spec.kwargs if run.kwargs is None else dict(run.kwargs)
+        options["headers"] = {**options.get("headers", {}), HEADER: message_header(assignment)}
+        args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
-        task = self._app.tasks.get(spec.task)
-        if task is not None:
-            task.apply_async(args, kwargs, **options)
+        task = self._app.tasks.get(assignment.task)
+        if task is None:
+            self._app.send_task(assignment.task, args, kwargs, **options)
+        elif assignment.fills_up:
+            # `apply_async` would miss the arguments that are filled in by the worker.
+            own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
+            self._app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:
-            self._app.send_task(spec.task, args, kwargs, **options)
+            task.apply_async(args, kwargs, **options)
 
 
 def as_json(value: Any) -> Any:

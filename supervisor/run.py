@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,6 +83,9 @@ class Run:
     `args` and `kwargs` are None where they are the job's own, `rules` the job's at admission, and
     `options` what a caller gave `apply_async` for the message.
 
+    A run that `has_steps` names in `error_step` the first that failed. `foreach` is the param whose
+    items a step is fanned out over.
+
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`.
     """
@@ -107,10 +111,38 @@ class Run:
     ticks: int = 1
     first_nominal_at: datetime | None = None
     attempts: Sequence[Attempt] = ()
+    has_steps: bool = False
+    error_step: str | None = None
+    foreach: str | None = None
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = field(default=None)
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Any] = field(default_factory=dict)
+
+
+STEP_ID = re.compile(r"^([^/]*@[^/]*)/([^/#]+)(?:#([0-9]+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class StepId:
+    """Identity of a step of a run, ``<run>/<step>``, or of an item of a batch, ``...#<item>``."""
+
+    run: str
+    step: str
+    item: int | None = None
+
+    @classmethod
+    def of(cls, run_id: str) -> StepId | None:
+        """None for the id of a whole run."""
+        found = STEP_ID.match(run_id)
+        if found is None:
+            return None
+        run, step, item = found.groups()
+        return cls(run, step, None if item is None else int(item))
+
+    @property
+    def batch(self) -> str:
+        return f"{self.run}/{self.step}"
 
 
 def tick_id(job: str, nominal_at: datetime) -> str:

@@ -51,8 +51,10 @@ def json_schema() -> dict[str, Any]:
                 "description": job["description"],
                 "type": "object",
                 "additionalProperties": False,
-                "required": ["task"],
-                "oneOf": [_written(kind) for kind in KINDS],
+                "allOf": [
+                    {"oneOf": [{"required": ["task"]}, {"required": ["steps"]}]},
+                    {"oneOf": [_written(kind) for kind in KINDS]},
+                ],
                 "properties": properties,
             },
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, Self
@@ -9,11 +10,12 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from supervisor.durations import Duration, to_ms
-from supervisor.faults import conflict
-from supervisor.fields import Count, Name
+from supervisor.faults import ItemFault, conflict, inside
+from supervisor.fields import NAME_PATTERN, Count, Name
 from supervisor.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
-from supervisor.policies import Catchup, OnCrash, OnLeaseLost
+from supervisor.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
+from supervisor.step_spec import StepSpec
 from supervisor.when import KINDS, When
 
 SERIAL_PREFIX = "serial."
@@ -27,8 +29,14 @@ class JobSpec(When):
 
     name: Name
     """The key under ``jobs:``."""
-    task: Annotated[str, Field(min_length=1, max_length=255)]
-    """Name of the Celery task, as the worker registers it."""
+    task: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """Name of the Celery task, as the worker registers it; or else `steps`."""
+    steps: tuple[StepSpec, ...] = ()
+    """Several tasks in order of priority, in place of `task`."""
+    params: dict[str, Any] = {}  # noqa: RUF012
+    """What the steps of a run begin with; what a step returns is added for the later ones."""
+    on_step_failure: OnStepFailure = OnStepFailure.STOP
+    """stop: a failed step ends the run; continue: the others run all the same. It is failed."""
     args: tuple[Any, ...] = ()
     """Positional arguments of the task."""
     kwargs: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
@@ -129,12 +137,56 @@ class JobSpec(When):
             raise conflict("'serial' names the queue; leave 'queue' out", "serial", "queue")
         return self
 
+    @model_validator(mode="after")
+    def _a_task_or_steps(self) -> Self:
+        if (self.task is None) == (not self.steps):
+            raise conflict("give either 'task' or 'steps'", "task", "steps")
+        if self.steps and (self.args or self.kwargs):
+            text = "'args' and 'kwargs' are a task's; give steps their own, or 'params'"
+            raise conflict(text, "args", "kwargs")
+        if not self.steps:
+            for key in ("params", "on_step_failure"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise conflict(f"{key!r} needs 'steps'", key)
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        labels = [step.label for step in self.steps]
+        faults = [
+            ItemFault((number,), f"a second step {label!r}", "give one of them a 'name'")
+            for number, label in enumerate(labels)
+            if label in labels[:number]
+        ]
+        faults += [
+            ItemFault((number,), f"{step.task!r} makes no name", "give the step a 'name'")
+            for number, step in enumerate(self.steps)
+            if not re.fullmatch(NAME_PATTERN, step.label)
+        ]
+        if faults:
+            raise inside(faults)
+        return self
+
+    @property
+    def work(self) -> str:
+        """For people: the task, or the steps in the order of their stages."""
+        if self.task is not None:
+            return self.task
+        stages = sorted({step.priority for step in self.steps}, reverse=True)
+        labels = [[s.label for s in self.steps if s.priority == stage] for stage in stages]
+        return " > ".join(", ".join(stage) for stage in labels)
+
     @property
     def serial_queue(self) -> str | None:
         """Name of the dedicated queue of a serial job: ``serial.<name>``."""
         if not self.serial:
             return None
         return SERIAL_PREFIX + (self.name if self.serial is True else self.serial)
+
+    @property
+    def serial_lock(self) -> str:
+        """The lock that a run takes when it begins; of a run of several steps, each of them."""
+        return SERIAL_LOCK + self.serial_queue if self.serial_queue else ""
 
     @property
     def routed_queue(self) -> str | None:
@@ -147,13 +199,13 @@ class JobSpec(When):
     @property
     def lock(self) -> str:
         """The lock of a run with the job's own arguments. Raises InvalidKey."""
-        return self.lock_for(self.args, self.kwargs)
+        return self.lock_for(self.args, self.params if self.steps else self.kwargs)
 
     def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The lock of a run with these arguments. Raises InvalidKey."""
         if self.key is None:
             return self.name
-        return lock_key(self.key, job=self.name, task=self.task, args=args, kwargs=kwargs)
+        return lock_key(self.key, job=self.name, task=self.work, args=args, kwargs=kwargs)
 
     @property
     def most_running(self) -> int | None:
@@ -166,7 +218,7 @@ class JobSpec(When):
         """What the scripts need to know of a run, in ms; `lock` is by default the job's own."""
         return {
             "lock": self.lock if lock is None else lock,
-            "serial": SERIAL_LOCK + self.serial_queue if self.serial_queue else "",
+            "serial": "" if self.steps else self.serial_lock,
             "overlap": self.overlap.value,
             "max_running": self.most_running or 0,
             "max_skips": self.max_consecutive_skips or 0,

@@ -22,14 +22,18 @@ import structlog
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
 from celery import Celery, Task, signals, states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from kombu.utils.json import loads
 
 from supervisor import at_work
+from supervisor.arguments import filled
 from supervisor.calls import call_guarded, is_guarded_call
+from supervisor.context import current_run
 from supervisor.delivery import TOKEN, Delivery, supervised
 from supervisor.errors import JobExited, JobOutOfMemory, RunCancelled, RunInterrupted
 from supervisor.guard import Guard
 from supervisor.interrupts import receive_interrupts
 from supervisor.ledger.replies import Grant, Refused
+from supervisor.params import handed_on
 from supervisor.publisher import as_json, publisher_of
 from supervisor.run import RunState
 
@@ -68,7 +72,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         try:
             delivery.at_work = True
             at_work.tell(True)
-            return super().__call__(*args, **kwargs)
+            return self._work(delivery, args, kwargs)
         except (Ignore, Reject, Retry):
             raise
         except RunInterrupted as interruption:
@@ -91,6 +95,16 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         finally:
             delivery.at_work = False
             at_work.tell(False)
+
+    def _work(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+        """The task's body; a step's arguments are filled up, and what it returns is kept."""
+        run = current_run()
+        if run is None or run.step is None:
+            return super().__call__(*args, **kwargs)
+        returned = super().__call__(*args, **filled(self.run, args, kwargs, run.params))
+        if run.item is None:
+            delivery.returned = handed_on(returned, as_json)
+        return returned
 
     def apply_async(
         self,
@@ -170,7 +184,7 @@ def report(
         return
     match state:
         case states.SUCCESS:
-            guard.end(grant, RunState.SUCCEEDED)
+            guard.end(grant, RunState.SUCCEEDED, returned=delivery.returned)
         case states.RETRY:
             delay = delivery.retry_in or until(None, retval.when, task.default_retry_delay)
             reason = reason_of(delivery.error or retval.exc or retval)
@@ -203,7 +217,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
     """One guard a process, and the handlers of what may interrupt a run in it."""
     receive_interrupts(run_at_work)
     publisher = publisher_of(app)
-    return Guard(publisher.ledger, publisher.publish, worker_name(pid))
+    return Guard(publisher.ledger, publisher.publish, worker_name(pid), loads)
 
 
 def run_at_work() -> str | None:

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 
 from celery import Celery
 
+from supervisor.assignments import Assignment, Assignments
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run
-from supervisor.spec import JobSpec
 
 #: A worker that is there begins a run sooner than this after it took the message.
 PATIENCE = timedelta(seconds=2)
@@ -30,6 +30,7 @@ class Unbegun:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
+        self._assignments = Assignments(ledger)
         self._next_check: datetime | None = None
 
     def vanished(self, now: datetime) -> list[str]:
@@ -40,11 +41,9 @@ class Unbegun:
         sent = self._ledger.sent_unbegun(RUNS_PER_CHECK)
         if not any(is_overdue(run, now) for run in sent):
             return []
-        specs = self._ledger.some_specs({run.job for run in sent})
         by_queue: dict[str, list[Run]] = defaultdict(list)
-        for run in sent:
-            if run.job in specs:
-                by_queue[self._queue_of(run, specs[run.job])].append(run)
+        for assignment in self._assignments.of(sent).values():
+            by_queue[self._queue_of(assignment)].append(assignment.run)
         with self._app.connection_for_write() as connection:
             channel = connection.default_channel
             return [
@@ -54,10 +53,10 @@ class Unbegun:
                 if is_overdue(run, now)
             ]
 
-    def _queue_of(self, run: Run, spec: JobSpec) -> str:
-        own = getattr(self._app.tasks.get(spec.task), "queue", None)
-        named = run.options.get("queue") or spec.routed_queue or own
-        return str(named or self._app.amqp.router.route({}, spec.task)["queue"].name)
+    def _queue_of(self, assignment: Assignment) -> str:
+        own = getattr(self._app.tasks.get(assignment.task), "queue", None)
+        named = assignment.run.options.get("queue") or assignment.queue or own
+        return str(named or self._app.amqp.router.route({}, assignment.task)["queue"].name)
 
 
 def is_overdue(run: Run, now: datetime) -> bool:

@@ -14,12 +14,12 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
     "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
-    " faults fields moments when",
+    " faults fields moments when step_spec stages arguments params",
     "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
     " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
-    "execution": "guard at_work context heartbeat leases interrupts delivery emission emission_log"
-    " auditing watchdog backfilling plan simulation foretelling",
+    "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
+    " emission_log auditing watchdog backfilling plan simulation foretelling",
     "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
     " worker",
     "operations": "up children processes embedded display web",

@@ -19,7 +19,7 @@ def job_shape(job: JobRecord) -> dict[str, Any]:
     """One job; `counters` as in supervisor.ledger.records.JobRecord."""
     return {
         "job": job.spec.name,
-        "task": job.spec.task,
+        "task": job.spec.work,
         "schedule": job.spec.schedule,
         "timezone": job.spec.timezone,
         "overlap": job.spec.overlap.value,

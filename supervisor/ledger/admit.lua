@@ -3,14 +3,15 @@
 -- KEYS  the leading beat's lock
 -- ARGV  run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
 --       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), token of the leading
---       beat (or ''), ms from now in which the run is not to start (or 0)
+--       beat (or ''), ms from now in which the run is not to start (or 0), and of a run of several
+--       steps its plan and the params it begins with (JSON object, name -> JSON as text), else ''
 -- gives {verdict, reason, blocking run, and for each silent run that stood in the way what became of
 --       it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
 --       excluded    the job is paused; the tick is passed over
 
-local id, job, nominal, rules, args, kwargs, options, kind, leader, delay = unpack(ARGV)
+local id, job, nominal, rules, args, kwargs, options, kind, leader, delay, steps, params = unpack(ARGV)
 delay = tonumber(delay)
 nominal = tonumber(nominal) or now + delay
 
@@ -45,6 +46,10 @@ redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'ru
 for field, value in pairs({ args = args, kwargs = kwargs, options = options }) do
   if value ~= '' then redis.call('HSET', K.run(id), field, value) end
 end
+if steps ~= '' then
+  redis.call('HSET', K.run(id), 'steps', steps, 'stage', '')
+  for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
+end
 rules = cjson.decode(rules)
 local wait_until
 if rules.max_wait >= 0 then
@@ -59,6 +64,7 @@ if delay > 0 then
   redis.call('ZADD', K.delayed(), now + delay, id)
   return { 'delay', '', '' }
 end
-local run = { id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until }
+local run = { id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
+  nominal = nominal, stage = steps ~= '' and '' or nil }
 local decision, reason, blocker = place(run, now)
 return { decision, reason, blocker, unpack(settled) }

@@ -4,6 +4,8 @@
 -- The interval in which an attempt was at work, among those of its lock: from its fencing token, which
 -- is the time of its grant, to `finished`, both in microseconds; open without the latter.
 local function write_interval(run, finished)
+  -- Only a step that was given up once can be at work beside itself.
+  if run.parent and run.crashes == 0 then return end
   local grants = K.grants(run.rules.lock)
   redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
   redis.call('ZADD', grants, digits(run.fence),
@@ -22,7 +24,15 @@ local function end_attempt(run, outcome, reason, token)
     'last_token', token)
   redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
   write_interval(run, now_us)
-  if outcome ~= 'lost' then observe(run.job, 'duration', now - run.started) end
+  if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
+end
+
+-- What a job counts when one of its runs begins.
+local function note_start(run)
+  redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
+  if run.attempt > 1 then return end
+  count(run.job, 'started')
+  observe(run.job, 'start_delay', now - run.nominal)
 end
 
 -- The attempt that was given up is at work after all: its entry in the run's list goes.
@@ -34,6 +44,7 @@ local function take_back_attempt(run, token)
 end
 
 local function finish(run, outcome, reason, publish_at)
+  if run.parent then return end_one_below(run, outcome, reason, publish_at) end
   local job = K.job(run.job)
   count(run.job, 'finished:' .. outcome)
   redis.call('HSET', job, 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id)
@@ -80,13 +91,15 @@ function settle_silent(id, publish_at)
   end
   local owner = owner_of(run)
   if owner == run.token then return nil end
+  if (run.stage or '') ~= '' and (run.state == 'running' or run.state == 'queued') then
+    return settle_family(run, publish_at)
+  end
   if not owner and run.state == 'running' then
     -- Its holder has a lease's time to come back to a server that has changed.
     ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl)
   end
   if not owner and ends_at > now then
-    hold(lock, run.slot, id, run.token, ends_at - now)
-    redis.call('ZADD', K.leases(), ends_at, id)
+    hold_lease(run, run.token, ends_at - now)
     return 'reasserted', {}
   end
   if run.state == 'running' then

@@ -25,15 +25,22 @@ end
 local function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
-    'slot', 'wait_until', 'since')
+    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item')
   if not v[1] then return nil end
+  local parent = v[19] or nil
+  -- An item has the rules of its batch, which it names.
+  local rules = v[3] or hget(K.run(parent), 'rules')
+  if not rules then return nil end
+  rules = cjson.decode(rules)
+  if parent then rules.lock = STEP_LOCK .. id end
   return {
-    id = id, job = v[1], state = v[2], rules = cjson.decode(v[3]), token = v[4] or '',
+    id = id, job = v[1], state = v[2], rules = rules, token = v[4] or '',
     last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
     requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now),
     fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
+    parent = parent, stage = v[20] or nil, foreach = v[21] or nil, item = v[22] or nil,
   }
 end
 
@@ -51,6 +58,28 @@ local function observe(job, name, ms)
   redis.call('HINCRBY', K.job(job), 'h:' .. name .. ':sum', math.max(0, math.floor(ms)))
 end
 
+-- The run that a step, or an item of a step, belongs to: its id is the first part of theirs.
+local function root_of(id) return string.match(id, '^([^/]*@[^/]*)/') or id end
+
+-- Whether an id without a record is that of a step or an item of a run that is known: it has ended well.
+local function is_ended_step(id)
+  return root_of(id) ~= id and redis.call('EXISTS', K.run(root_of(id))) == 1
+end
+
+-- Takes a run's record away, and all that belongs to it.
+local function forget_run(id)
+  local steps = hget(K.run(id), 'steps')
+  for _, step in ipairs(steps and cjson.decode(steps).steps or {}) do
+    local below = id .. '/' .. step.name
+    for _, item in ipairs(redis.call('SMEMBERS', K.kept(below))) do
+      redis.call('UNLINK', K.run(below .. '#' .. item))
+    end
+    redis.call('UNLINK', K.run(below), K.below(below), K.items(below), K.states(below), K.kept(below))
+  end
+  if steps then redis.call('UNLINK', K.below(id), K.params(id)) end
+  redis.call('UNLINK', K.run(id))
+end
+
 -- Enters a run into its job's history; the oldest ended runs make room.
 local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
@@ -59,7 +88,7 @@ local function remember(job, id, length)
   for _, old in ipairs(redis.call('ZRANGE', K.history(job), 0, excess - 1)) do
     if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
       redis.call('ZREM', K.history(job), old)
-      redis.call('UNLINK', K.run(old))
+      forget_run(old)
     end
   end
 end

@@ -1,7 +1,7 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
 -- ARGV  run id, token of this attempt, worker
--- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job}, or
+-- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
 --       {'duplicate', state}  another delivery of this run is at work or has ended
 --       {'parked', run}       another run of the serial queue is at work; published again after it
 --       {'expired'}           the start deadline passed
@@ -11,17 +11,23 @@
 local id, token, worker = unpack(ARGV)
 
 local run = load_run(id)
+if not run and is_ended_step(id) then return { 'duplicate', 'succeeded' } end
 if not run then return { 'unknown' } end
 
+local function granted()
+  local stage = run.parent and hget(K.run(root_of(id)), 'stage') or ''
+  return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage }
+end
+
 if run.state == 'running' and run.token == token then  -- the reply to the first call was lost
-  return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job }
+  return granted()
 end
 if run.state ~= 'queued' then
   count(run.job, 'duplicates')
   return { 'duplicate', run.state }
 end
 
-local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
+local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if owner_of(run) ~= run.token and settle_silent(id, now) ~= 'reasserted' then
   return { 'expired' }
 end
@@ -44,10 +50,10 @@ if serial ~= '' then
   hold(serial, 1, id, token, ttl)
 end
 
-run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_us)
+if run.parent then begin_family(root_of(id)) end
+run.fence = next_fence(run)
 run.started, run.attempt = now, run.attempt + 1
-hold(lock, run.slot, id, token, ttl)
-redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
+hold_lease(run, token, ttl)
 write_interval(run)
 
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
@@ -55,10 +61,5 @@ redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digit
 redis.call('HDEL', K.run(id), 'parked', 'sends')
 redis.call('ZREM', K.outbox(), id)
 redis.call('ZREM', K.sent(), id)
-redis.call('ZADD', K.leases(), now + ttl, id)
-redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
-if run.attempt == 1 then
-  count(run.job, 'started')
-  observe(run.job, 'start_delay', now - run.nominal)
-end
-return { 'begin', digits(run.fence), run.attempt, run.nominal, ttl, run.job }
+if not run.parent then note_start(run) end
+return granted()

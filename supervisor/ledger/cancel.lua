@@ -1,11 +1,12 @@
 -- Ends a run: at once when it waits, is queued or retrying; one that is at work is asked to end.
 --
--- ARGV  run id, reason
+-- ARGV  run id, outcome (cancelled; or failed, of a run that cannot be started), reason
 -- gives {'cancelled', run id to publish, ...}, {'stopping'} or {'not_open'}
 
-local id, reason = unpack(ARGV)
+local id, outcome, reason = unpack(ARGV)
 local run = load_run(id)
-if not run or redis.call('SISMEMBER', K.open(run.job), id) == 0 then return { 'not_open' } end
+if not run or hget(K.run(id), 'finished') then return { 'not_open' } end
 if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
-local next_up = end_early(run, 'cancelled', reason, now)
-return { run.state == 'running' and 'stopping' or 'cancelled', unpack(next_up) }
+local next_up = end_early(run, outcome, reason, now)
+local has_ended = hget(K.run(id), 'finished') or not hget(K.run(id), 'job')
+return { has_ended and 'cancelled' or 'stopping', unpack(next_up) }

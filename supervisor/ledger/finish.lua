@@ -2,7 +2,8 @@
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
 --       told by another than the attempt itself, who cannot say since when), reason,
---       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or '')
+--       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then of
+--       a step that succeeded what it returned: name, JSON, name, JSON ...
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
@@ -12,7 +13,7 @@
 local id, token, outcome, reason, delay, args, kwargs = unpack(ARGV)
 
 local run = load_run(id)
-if not run then return { 'stale' } end
+if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
 local was_lost = hget(K.run(id), 'lost:' .. token)
 local tells_of_itself = outcome ~= 'dead'
@@ -36,6 +37,9 @@ if outcome == 'lost' or (stopped and outcome ~= 'succeeded') then
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
 end
 if outcome ~= 'retry' then
+  for i = 8, run.parent and #ARGV or 0, 2 do
+    redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
+  end
   end_attempt(run, outcome, reason, token)
   return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_GRACE)) }
 end
@@ -46,10 +50,9 @@ if kwargs ~= '' then redis.call('HSET', K.run(id), 'kwargs', kwargs) end
 end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')
 local held, deadline, serial = 'queued:' .. id, delay + run.rules.start_deadline, run.rules.serial
-hold(run.rules.lock, run.slot, id, held, deadline)
 forget_indexes(id)
+hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
-redis.call('ZADD', K.leases(), now + deadline, id)
 redis.call('ZADD', K.delayed(), now + delay, id)
 if serial ~= '' then give_back(serial, 1, id, token) end
 return { 'retrying', promote_parked(serial, now + HANDOVER_GRACE) }

@@ -12,6 +12,7 @@ local function put_back(id)
   local run = load_run(id)
   if not run or run.state ~= 'queued' then return end
   forget_indexes(id)
+  if run.stage then withdraw_stage(run) end
   redis.call('HSET', K.run(id), 'state', 'waiting')
   redis.call('HDEL', K.run(id), 'token', 'parked')
   if run.rules.serial ~= '' then leave_waiting(run.rules.serial, id) end
@@ -27,12 +28,11 @@ end
 -- Renews the lease, or takes it back where nobody contests it.
 local function keep(run, token)
   local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
-  local holder = hget(K.lock_state(lock), 'holder:' .. run.slot)
-  hold(lock, run.slot, run.id, token, ttl)
+  local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)
+  hold_lease(run, token, ttl)
   if serial ~= '' then
     local owner = redis.call('GET', K.lock(serial))
     if not owner or owner == token then hold(serial, 1, run.id, token, ttl) end
   end
-  redis.call('ZADD', K.leases(), now + ttl, run.id)
   if holder and holder ~= run.id then put_back(holder) end
 end

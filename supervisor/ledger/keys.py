@@ -24,6 +24,17 @@ TEMPLATES = {
     "grants": "lock:{%s}:grants",
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
     "run": "run:%s",
+    # SET     ids of the steps of a run, or of the items of a batch, that are open
+    "below": "run:%s:below",
+    # HASH    name -> JSON; the params of a run of several steps, as its present stage found them;
+    #         expires HISTORY_TTL after the run ended
+    "params": "run:%s:params",
+    # LIST    the items of a batch (JSON); goes when the batch ends
+    "items": "run:%s:items",
+    # STRING  a letter for each item of a batch, "." while it has not ended; expires likewise
+    "states": "run:%s:states",
+    # SET     numbers of the items of a batch that have a record, because they ended badly; likewise
+    "kept": "run:%s:kept",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
     #         paused; expires HISTORY_TTL after the job is removed
     "job": "job:%s",
@@ -88,6 +99,21 @@ class Keys:
 
     def run(self, run_id: str) -> str:
         return self._build("run", run_id)
+
+    def below(self, run_id: str) -> str:
+        return self._build("below", run_id)
+
+    def params(self, run_id: str) -> str:
+        return self._build("params", run_id)
+
+    def items(self, run_id: str) -> str:
+        return self._build("items", run_id)
+
+    def states(self, run_id: str) -> str:
+        return self._build("states", run_id)
+
+    def kept(self, run_id: str) -> str:
+        return self._build("kept", run_id)
 
     def job(self, name: str) -> str:
         return self._build("job", name)

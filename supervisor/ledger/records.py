@@ -125,10 +125,13 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         ticks=int(fields.get("ticks", 1)),
         first_nominal_at=to_instant(fields.get("first_nominal")),
         attempts=tuple(attempts),
+        has_steps="steps" in fields,
+        error_step=fields.get("error_step"),
+        foreach=fields.get("foreach"),
         args=json.loads(fields["args"]) if "args" in fields else None,
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
         options=json.loads(fields.get("options", "{}")),
-        rules=json.loads(fields["rules"]),
+        rules=json.loads(fields.get("rules", "{}")),
     )
 
 

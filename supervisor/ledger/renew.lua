@@ -14,7 +14,7 @@
 
 local function renew(id, token, has_begun)
   local run = load_run(id)
-  if not run then return { 'unknown', '' } end
+  if not run then return { is_ended_step(id) and 'ended' or 'unknown', '' } end
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
     local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
@@ -35,11 +35,11 @@ local function renew(id, token, has_begun)
   elseif run.state == 'queued' and run.last_token ~= token then
     if has_begun == '0' or not is_own then return { 'not_begun', '' } end
     -- A replica was promoted that had not heard of the begin.
-    run.fence = math.max(tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) + 1, now_us)
+    if run.parent then begin_family(root_of(id)) end
+    run.fence = next_fence(run)
     run.started, run.attempt = now, run.attempt + 1
-    redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(run.fence))
     redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
-    if run.attempt == 1 then count(run.job, 'started') end
+    if run.attempt == 1 and not run.parent then count(run.job, 'started') end
     write_interval(run)
   else
     return { 'ended', '' }

@@ -46,7 +46,10 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lease of one attempt. `fencing_token` grows with every lease of the same lock."""
+    """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
+
+    stage: of a step, the priority of the stage that its run is at.
+    """
 
     run_id: str
     job: str
@@ -55,6 +58,7 @@ class Grant:
     attempt: int
     nominal_at: datetime
     lease_ttl: timedelta
+    stage: str = ""
 
 
 class Refusal(StrEnum):
@@ -144,6 +148,13 @@ def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
         *(run_id, job, Placement(placement), reason or None, blocked_by or None),
         settled=rescues(settled),
     )
+
+
+def finished(reply: Sequence[str]) -> Finished:
+    ending, *next_up = reply
+    if ending == Ending.STALE:
+        return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
+    return Finished(Ending(ending), tuple(next_up))
 
 
 def rescues(flat: Sequence[str]) -> tuple[Rescue, ...]:

@@ -15,6 +15,7 @@ from supervisor.lock_keys import checked_key
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import tick_id
 from supervisor.spec import JobSpec
+from supervisor.stages import plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class RunRequest:
     """A run that is asked for by hand or by code; None means "as the job has it".
 
     nominal_at: the time that the run is for; now without it.
+    params: of a run of several steps, over those of the job.
     key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock;
     with `waits_for_ever` as long as it takes, whatever the job says.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
@@ -31,6 +33,7 @@ class RunRequest:
     nominal_at: datetime | None = None
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] | None = None
     key: str | None = None
     overlap: OverlapPolicy | None = None
     max_wait: timedelta | None = None
@@ -56,6 +59,8 @@ class RunRequest:
     def lock_for(self, spec: JobSpec) -> str:
         if self.key is not None:
             return checked_key(self.key)
+        if spec.steps:
+            return spec.lock_for((), {**spec.params, **(self.params or {})})
         args = spec.args if self.args is None else self.args
         kwargs = spec.kwargs if self.kwargs is None else self.kwargs
         return spec.lock_for(args, kwargs)
@@ -84,8 +89,18 @@ def request_call(spec: JobSpec, run_id: str, request: RunRequest) -> Call:
             *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
             *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
             *("manual", "", to_ms(request.delay)),
+            *steps_of(spec, request.params),
         )
     )
+
+
+def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]:
+    """The plan of a run of several steps, and what it begins with; '' for a job of one task."""
+    if not spec.steps:
+        return "", ""
+    begins_with = {**spec.params, **(params or {})}
+    texts = {name: json.dumps(value) for name, value in begins_with.items()}
+    return json.dumps(plan(spec)), json.dumps(texts)
 
 
 def text(value: Any) -> str:

@@ -5,6 +5,8 @@
 
 local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
 
+-- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
+if root_of(id) ~= id then return { 'lost', '' } end
 if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
 local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now }
 local lock = run.rules.lock

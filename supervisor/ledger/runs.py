@@ -7,7 +7,7 @@ a reply that was lost and asked for again - changes nothing but a counter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -18,7 +18,6 @@ from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import (
     Admission,
     Cancellation,
-    Ending,
     Finished,
     Grant,
     Refusal,
@@ -26,6 +25,7 @@ from supervisor.ledger.replies import (
     Renewal,
     Rescue,
     admission,
+    finished,
     instant,
     ms_of,
     renewal,
@@ -34,6 +34,7 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
+from supervisor.ledger.steps import Steps, flat
 from supervisor.ledger.stretches import Stretches
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
@@ -53,6 +54,7 @@ class Ledger(Readings):
         super().__init__(client, keys)
         self._scripts = Scripts(client, keys)
         self.stretches = Stretches(client, keys, self._scripts)
+        self.steps = Steps(client, keys, self._scripts)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -105,7 +107,7 @@ class Ledger(Readings):
         verdict, *rest = self._scripts("begin", run_id, token, worker)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
-        fence, attempt, nominal, ttl, job = rest
+        fence, attempt, nominal, ttl, job, stage = rest
         return Grant(
             run_id=run_id,
             job=job,
@@ -114,6 +116,7 @@ class Ledger(Readings):
             attempt=int(attempt),
             nominal_at=instant(nominal),
             lease_ttl=timedelta(milliseconds=int(ttl)),
+            stage=stage,
         )
 
     def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
@@ -133,13 +136,25 @@ class Ledger(Readings):
             )
         )
 
-    def finish(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> Finished:
-        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide."""
-        return self._finish(run_id, token, outcome.value, reason, timedelta())
+    def finish(
+        self,
+        run_id: str,
+        token: str,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+    ) -> Finished:
+        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
+
+        returned: by a step, for the params of its run.
+        """
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "", *flat(returned))
+        return finished(self._scripts("finish", run_id, token, *facts))
 
     def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        return self._finish(run_id, token, "dead", reason, timedelta())
+        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
+        return finished(self._scripts("finish", run_id, token, *facts))
 
     def retry(
         self,
@@ -154,7 +169,8 @@ class Ledger(Readings):
 
         `args` and `kwargs`, where given, replace the run's own for the next attempt.
         """
-        return self._finish(run_id, token, "retry", reason, delay, args, kwargs)
+        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), text(args), text(kwargs))
+        return finished(self._scripts("finish", run_id, token, *facts))
 
     def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Says beforehand what a running attempt is about to be ended for."""
@@ -162,7 +178,12 @@ class Ledger(Readings):
 
     def cancel(self, run_id: str, reason: str) -> Cancellation:
         """Ends a run that is not at work; asks one that is to end within its `stop_grace`."""
-        return Cancellation(self._scripts("cancel", run_id, reason[:REASON_LENGTH])[0])
+        verdict = self._scripts("cancel", run_id, "cancelled", reason[:REASON_LENGTH])[0]
+        return Cancellation(verdict)
+
+    def give_up(self, run_id: str, reason: str) -> None:
+        """A run that has not begun has failed: it cannot be started as it is."""
+        self._scripts("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
@@ -201,27 +222,3 @@ class Ledger(Readings):
         """The server's clock: the one that all instants of the ledger are read from."""
         seconds, microseconds = self.client.time()
         return instant(seconds * 1000 + microseconds // 1000)
-
-    def _finish(
-        self,
-        run_id: str,
-        token: str,
-        outcome: str,
-        reason: str,
-        delay: timedelta,
-        args: Any = None,
-        kwargs: Any = None,
-    ) -> Finished:
-        ending, *next_up = self._scripts(
-            "finish",
-            run_id,
-            token,
-            outcome,
-            reason[:REASON_LENGTH],
-            to_ms(delay),
-            text(args),
-            text(kwargs),
-        )
-        if ending == Ending.STALE:
-            return Finished(Ending.STALE, overlapped_with=next_up[0] if next_up else None)
-        return Finished(Ending(ending), tuple(next_up))

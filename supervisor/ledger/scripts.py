@@ -15,7 +15,8 @@ from redis.exceptions import NoScriptError
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.lock_keys import SERIAL_LOCK
+from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
+from supervisor.stages import ITEMS_AT_ONCE
 
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)
@@ -24,15 +25,24 @@ GRANTS_KEPT = 100
 #: A worker that promoted a run publishes it itself; after this, beat does.
 HANDOVER_GRACE = timedelta(seconds=2)
 
+#: A run of several steps holds its lock for so much longer than any of them may be silent.
+STEP_MARGIN = timedelta(seconds=30)
+
+#: Of a batch, items that ended badly are kept one by one, up to so many.
+MOST_KEPT_ITEMS = 1_000
+
+#: Of a run that ended, params of more bytes are dropped.
+LARGEST_KEPT_PARAM = 10_000
+
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the scripts share, in the order in which one part builds on another.
-PARTS = ("base", "slots", "attempts", "placing", "holding")
+PARTS = ("base", "slots", "attempts", "stages", "placing", "holding")
 
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
-    *("mark", "cancel", "pause", "rescue", "sent", "audit"),
+    *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand"),
 )
 
 
@@ -46,7 +56,10 @@ def constants() -> str:
     return (
         f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
         f"local GRANTS_KEPT, HANDOVER_GRACE = {GRANTS_KEPT}, {to_ms(HANDOVER_GRACE)}\n"
-        f"local SERIAL_LOCK, BOUNDS = '{SERIAL_LOCK}', {{{bounds}}}\n"
+        f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
+        f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
+        f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
+        f"local BOUNDS = {{{bounds}}}\n"
     )
 
 

@@ -2,6 +2,7 @@
 -- and always a time to live; the lock's state names the run behind it. Slots are numbered from 1.
 
 local settle_silent  -- in attempts.lua
+local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
 
 -- What was settled on the way of another call: {kind, run id, job, ...}.
 local settled = {}
@@ -10,7 +11,12 @@ local function slot_key(lock, slot)
   return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
 end
 
+-- Who holds the run's lease. A step has no lock, for there is nobody to contend with: its lease is the
+-- entry in the index alone.
 local function owner_of(run)
+  if run.parent then
+    return tonumber(redis.call('ZSCORE', K.leases(), run.id) or 0) > now and run.token or nil
+  end
   return redis.call('GET', slot_key(run.rules.lock, run.slot)) or nil
 end
 
@@ -18,6 +24,35 @@ local function hold(lock, slot, id, token, ms)
   redis.call('SET', slot_key(lock, slot), token, 'PX', digits(math.max(1, ms)))
   redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
   redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
+end
+
+-- A run of several steps holds its lock a little longer than any of its steps may be silent.
+local function extend_root(id, ms)
+  local root, ends = root_of(id), now + ms + STEP_MARGIN
+  local known = redis.call('ZSCORE', K.leases(), root)
+  if not known or tonumber(known) >= ends then return end
+  local v = redis.call('HMGET', K.run(root), 'rules', 'slot', 'token')
+  hold(cjson.decode(v[1]).lock, tonumber(v[2]), root, v[3], ends - now)
+  redis.call('ZADD', K.leases(), digits(ends), root)
+end
+
+-- The run's own lease, for `ms` from now.
+local function hold_lease(run, token, ms)
+  if run.parent then
+    extend_root(run.id, ms)
+  else
+    hold(run.rules.lock, run.slot, run.id, token, ms)
+  end
+  redis.call('ZADD', K.leases(), digits(now + ms), run.id)
+end
+
+-- Greater than that of every lease of the same lock before.
+local function next_fence(run)
+  local before = run.fence
+  if not run.parent then before = tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) end
+  local fence = math.max(before + 1, now_us)
+  if not run.parent then redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(fence)) end
+  return fence
 end
 
 -- Compare and delete: nobody gives back a stranger's slot.
@@ -62,21 +97,25 @@ local function living_holders(lock)
   return found, #slots_of(found)
 end
 
--- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on.
-local function queue(run, publish_at)
-  local token, deadline, lock = 'queued:' .. run.id, run.rules.start_deadline, run.rules.lock
-  local taken = holders(lock)
+local function take_slot(run)
+  local taken = holders(run.rules.lock)
   if taken[run.slot] ~= run.id then
     run.slot = 1
     while taken[run.slot] do run.slot = run.slot + 1 end
   end
-  hold(lock, run.slot, run.id, token, deadline)
-  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now, 'slot', run.slot,
-    'since', digits(next_instant()))
+  redis.call('HSET', K.run(run.id), 'slot', run.slot, 'since', digits(next_instant()))
+end
+
+-- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
+-- run of several steps it is the first of them that are.
+local function queue(run, publish_at)
+  local token = 'queued:' .. run.id
+  if not run.parent then take_slot(run) end
+  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now)
   redis.call('HDEL', K.run(run.id), 'parked', 'due')
   redis.call('ZREM', K.delayed(), run.id)
-  redis.call('ZADD', K.leases(), now + deadline, run.id)
-  redis.call('ZADD', K.outbox(), publish_at, run.id)
+  hold_lease(run, token, run.rules.start_deadline)
+  if run.stage then open_stage(run, publish_at) else redis.call('ZADD', K.outbox(), publish_at, run.id) end
 end
 
 local function leave_waiting(lock, id)

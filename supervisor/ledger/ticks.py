@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.ledger.replies import ms_of
+from supervisor.ledger.requests import steps_of
 from supervisor.ledger.scripts import Call
 from supervisor.run import RunState, tick_id
 from supervisor.spec import JobSpec
@@ -50,12 +51,9 @@ def tick_call(tick: Tick, leadership: Leadership | None) -> Call:
     return Call(
         (
             *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), rules),
-            "",
-            "",
-            "",
-            "tick",
-            token,
-            0,
+            *("", "", "", "tick"),
+            *(token, 0),
+            *steps_of(tick.spec, None),
         ),
         (leadership.key,) if leadership else (),
     )

@@ -111,7 +111,7 @@ def info(jobs: Iterable[JobRecord]) -> Metric:
     for job in jobs:
         spec = job.spec
         facts = {
-            "task": spec.task,
+            "task": spec.work,
             "schedule": spec.schedule,
             "timezone": spec.timezone,
             "overlap": spec.overlap.value,

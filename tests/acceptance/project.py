@@ -27,6 +27,8 @@ class Sign:
     """One line of the witness: a job's own word that it started or ended, outside the product."""
 
     run: str
+    step: str | None
+    item: int | None
     event: str
     at: float
     pid: int
@@ -44,7 +46,8 @@ class Project:
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "team.py").write_text(APP.read_text())
+        for module in (APP, APP.with_name("team_steps.py")):
+            (self.directory / module.name).write_text(module.read_text())
         self.schedules.mkdir(exist_ok=True)
 
     @property

@@ -23,6 +23,8 @@ def sign(event, task):
     run = current_run()
     line = {
         "run": run.run_id,
+        "step": run.step,
+        "item": run.item,
         "event": event,
         "at": time.time(),
         "pid": os.getpid(),

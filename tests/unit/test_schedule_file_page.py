@@ -23,7 +23,12 @@ ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.f
 
 
 def job_with(key: str, value: Any) -> JobSpec:
-    times = {} if key in KINDS else {"every": 60}
+    times: dict[str, Any] = {} if key in KINDS else {"every": 60}
+    needs_steps = key in ("params", "on_step_failure")
+    if needs_steps or key == "steps":
+        values: dict[str, Any] = {"steps": [{"task": "task", "priority": 1}], key: value}
+        no_steps = {"task": "task"} if key == "steps" and not value else {}
+        return JobSpec.model_validate({"name": "job", **times, **values, **no_steps})
     needed = {"max_consecutive_skips": 3} if key == "then" else {}
     return JobSpec.model_validate({"name": "job", "task": "task", **times, **needed, key: value})
 

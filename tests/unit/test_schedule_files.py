@@ -420,7 +420,7 @@ def test_a_name_that_no_key_metric_or_queue_could_bear_is_refused(write: Write, 
 
 def test_a_missing_task_is_told_at_the_job(write: Write) -> None:
     (text,) = texts_of(write("jobs:\n  a:\n    every: 1m\n"))
-    assert text == "2: job 'a': 'task' is missing (the name of the Celery task)"
+    assert text == "2: job 'a': give either 'task' or 'steps' (it has none of them)"
 
 
 def test_a_task_that_the_app_does_not_know_is_a_problem(write: Write) -> None:
@@ -439,7 +439,7 @@ def test_arguments_are_small(write: Write) -> None:
 
     load(with_payload(16 * 1024 - 11))
     (text,) = texts_of(with_payload(16 * 1024 - 10))
-    assert text.startswith("5: job 'a': 'args' and 'kwargs' are 16,385 bytes of JSON; 16,384 are")
+    assert text.startswith("5: job 'a': the arguments are 16,385 bytes of JSON; 16,384 are")
 
 
 def test_a_mistake_in_the_defaults_is_told_once_and_not_for_every_job(write: Write) -> None:

@@ -1,0 +1,19 @@
+-- The items of a batch, chunk by chunk: once they are all there, the first of them are queued.
+--
+-- ARGV  id of the batch's run, number of items in all, position of the first one here, items (JSON) ...
+-- gives {'more'}, or {'done', ids of items to publish ...}, or {'closed'}: nothing was changed
+
+local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local batch = load_run(id)
+if not batch or batch.state ~= 'queued' then return { 'closed' } end
+
+if redis.call('LLEN', K.items(id)) == offset then
+  for i = 4, #ARGV do redis.call('RPUSH', K.items(id), ARGV[i]) end
+end
+if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
+
+forget_indexes(id)
+redis.call('HSET', K.run(id), 'state', 'running', 'started', now, 'total', total, 'next', 0)
+if total > 0 then redis.call('SET', K.states(id), string.rep('.', total)) end
+begin_family(batch.parent)
+return { 'done', unpack(advance_batch(load_run(id), now + HANDOVER_GRACE)) }

@@ -1,0 +1,274 @@
+-- Runs of several steps. The run holds the lock of its job; its steps, and the items of a step that is
+-- fanned out (a batch), are runs of their own below it, with a lease and no lock. What is open is a
+-- set of ids, so that a step which ends twice is taken out once; whoever takes the last one out opens
+-- the next stage, or ends the run, in the same call.
+
+local function is_item(run) return run.item ~= nil end
+
+local function is_success(outcome) return outcome == 'succeeded' end
+
+local function count_open(id) return redis.call('SCARD', K.below(id)) end
+
+local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
+
+local function append(list, more)
+  for _, id in ipairs(more) do list[#list + 1] = id end
+  return list
+end
+
+local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
+
+-- A run below another: queued at once, with the rules of its step.
+local function open_below(parent, id, rules, fields, publish_at)
+  redis.call('HSET', K.run(id), 'job', parent.job, 'nominal', parent.nominal, 'kind', 'step',
+    'parent', parent.id, unpack(fields))
+  redis.call('SADD', K.below(parent.id), id)
+  queue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' }, publish_at)
+end
+
+local function open_step(run, step, publish_at)
+  local id = run.id .. '/' .. step.name
+  local fields = { 'rules', cjson.encode(step.rules), 'step', step.name }
+  if step.foreach then
+    append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
+      'max_failed', step.max_failed, 'max_failed_is_share', step.max_failed_is_share and 1 or 0 })
+  end
+  open_below(run, id, step.rules, fields, publish_at)
+end
+
+-- The steps of the highest priority below that of the stage before; false when there are none left.
+function open_stage(run, publish_at)
+  local before, stage = tonumber(run.stage) or math.huge, nil
+  local steps = plan_of(run.id).steps
+  for _, step in ipairs(steps) do
+    if step.priority < before and (not stage or step.priority > stage) then stage = step.priority end
+  end
+  if not stage then return false end
+  redis.call('HSET', K.run(run.id), 'stage', stage)
+  for _, step in ipairs(steps) do
+    if step.priority == stage then open_step(run, step, publish_at) end
+  end
+  return true
+end
+
+-- Nothing of the first stage has begun, and it is not its turn after all.
+function withdraw_stage(run)
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
+    forget_indexes(below)
+    redis.call('UNLINK', K.run(below), K.items(below))
+  end
+  redis.call('DEL', K.below(run.id))
+  redis.call('HSET', K.run(run.id), 'stage', '')
+end
+
+-- What the steps of a stage returned becomes the run's, in the order in which the job names them: of
+-- two that return the same name the later one holds, whichever ended first.
+local function merge_returned(run)
+  local said_by = {}
+  for _, step in ipairs(plan_of(run.id).steps) do
+    if step.priority == tonumber(run.stage) then
+      local fields = redis.call('HGETALL', K.run(run.id .. '/' .. step.name))
+      for i = 1, #fields, 2 do
+        local name = string.match(fields[i], '^out:(.*)$')
+        if name then
+          if said_by[name] then
+            redis.call('HSET', K.run(run.id), 'conflict:' .. name, said_by[name] .. ',' .. step.name)
+          end
+          said_by[name] = step.name
+          redis.call('HSET', K.params(run.id), name, fields[i + 1])
+        end
+      end
+    end
+  end
+end
+
+-- Large values have served their purpose; the others stay as long as the run.
+local function keep_small_params(id)
+  for _, name in ipairs(redis.call('HKEYS', K.params(id))) do
+    if redis.call('HSTRLEN', K.params(id), name) > LARGEST_KEPT_PARAM then
+      redis.call('HSET', K.params(id), name, '"(dropped when the run ended)"')
+    end
+  end
+  redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
+end
+
+-- The end of a run of several steps, all of which have ended.
+local function conclude(run, outcome, reason, publish_at)
+  if run.state == 'running' then end_attempt(run, outcome, reason, run.token) end
+  keep_small_params(run.id)
+  return finish(run, outcome, reason, publish_at)
+end
+
+-- The last step of a stage has ended. Returns ids of runs to publish.
+local function advance_run(run, publish_at)
+  if run.ending ~= '' then return conclude(run, run.ending, run.why_ending, publish_at) end
+  merge_returned(run)
+  local failed = hget(K.run(run.id), 'error_step')
+  local stops = failed and plan_of(run.id).on_failure == 'stop'
+  if not stops and open_stage(run, publish_at) then return { run.id } end
+  if not failed then return conclude(run, 'succeeded', '', publish_at) end
+  local v = redis.call('HMGET', K.run(run.id), 'error', 'error_outcome')
+  local never_began = run.state == 'queued' and v[2] == 'expired'
+  return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1], publish_at)
+end
+
+local function items_at_once(batch)
+  local most = tonumber(hget(K.run(batch.id), 'max_parallel'))
+  return most > 0 and most or ITEMS_AT_ONCE, most > 0
+end
+
+-- Queues as many of the items that are left as may be open at once. Without a bound of the job's own
+-- it is worth the while of whoever publishes them only when half of them are through.
+local function fill(batch, publish_at)
+  local most, is_exact = items_at_once(batch)
+  local v = redis.call('HMGET', K.run(batch.id), 'next', 'total')
+  local next_item, total, open = tonumber(v[1]), tonumber(v[2]), count_open(batch.id)
+  if next_item >= total or open >= most or (not is_exact and open > most / 2) then return {} end
+  local opened = {}
+  for item = next_item, math.min(total, next_item + most - open) - 1 do
+    opened[#opened + 1] = batch.id .. '#' .. item
+    open_below(batch, opened[#opened], batch.rules, { 'item', item }, publish_at)
+  end
+  redis.call('HSET', K.run(batch.id), 'next', next_item + #opened)
+  return opened
+end
+
+local function conclude_batch(batch, publish_at)
+  local v = redis.call('HMGET', K.run(batch.id), 'total', 'items:succeeded', 'stopped', 'step')
+  local total, good = tonumber(v[1]), tonumber(v[2] or 0)
+  redis.call('PEXPIRE', K.states(batch.id), HISTORY_TTL)
+  redis.call('PEXPIRE', K.kept(batch.id), HISTORY_TTL)
+  redis.call('HSET', K.run(batch.id), 'out:' .. v[4],
+    string.format('{"total": %d, "succeeded": %d, "failed": %d}', total, good, total - good))
+  if batch.ending ~= '' then return finish(batch, batch.ending, batch.why_ending, publish_at) end
+  if v[3] then return finish(batch, 'failed', v[3], publish_at) end
+  local bad = total - good
+  return finish(batch, 'succeeded', bad > 0 and bad .. ' of ' .. total .. ' items failed' or '', publish_at)
+end
+
+-- An item has ended, or there are items now. Returns ids of runs to publish.
+local function advance_batch(batch, publish_at)
+  local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'stopped')
+  local stops = batch.ending ~= '' or v[3]
+  if count_open(batch.id) == 0 and (stops or v[1] == v[2]) then return conclude_batch(batch, publish_at) end
+  return stops and {} or fill(batch, publish_at)
+end
+
+-- Ends what is open below a run: at once what has not begun; what is at work is asked to end, if
+-- `also_at_work`. Returns ids of runs to publish.
+local function end_below(id, outcome, why, also_at_work, publish_at)
+  local next_up = {}
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
+    local run = load_run(below)
+    if not run then
+      redis.call('SREM', K.below(id), below)
+    elseif count_open(below) > 0 then  -- a batch at work
+      redis.call('HSET', K.run(below), also_at_work and 'ending' or 'stopped', also_at_work and outcome or why,
+        'why_ending', why)
+      append(next_up, end_below(below, outcome, why, also_at_work, publish_at))
+    elseif run.state ~= 'running' then
+      append(next_up, finish(run, outcome, why, publish_at))
+    elseif also_at_work and run.ending == '' then
+      redis.call('HSET', K.run(below), 'ending', outcome, 'why_ending', why)
+    end
+  end
+  return next_up
+end
+
+-- A run of several steps is cancelled or replaced. Returns ids of runs to publish.
+local function end_family(run, outcome, why, publish_at)
+  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+  local next_up = end_below(run.id, outcome, why, true, publish_at)
+  if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
+  return append(next_up, advance_run(load_run(run.id), publish_at))
+end
+
+-- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
+local function note_failed_step(parent, run, outcome, reason, publish_at)
+  if hget(K.run(parent.id), 'error_step') or parent.ending ~= '' then return {} end
+  local said = outcome .. (reason ~= '' and ': ' .. reason or '')
+  redis.call('HSET', K.run(parent.id), 'error_step', hget(K.run(run.id), 'step'), 'error', said,
+    'error_outcome', outcome)
+  if plan_of(parent.id).on_failure ~= 'stop' then return {} end
+  return end_below(parent.id, 'cancelled', 'another step failed', false, publish_at)
+end
+
+local STATE_LETTERS = {
+  succeeded = 's', failed = 'f', timed_out = 't', lost = 'l', expired = 'x', cancelled = 'c', replaced = 'c',
+}
+
+-- One letter stands for an item that has ended; those that ended badly keep their record as well.
+local function note_item(batch, run, outcome, reason, publish_at)
+  redis.call('SETRANGE', K.states(batch.id), run.item, STATE_LETTERS[outcome])
+  redis.call('HINCRBY', K.run(batch.id), 'items:' .. outcome, 1)
+  if is_success(outcome) and run.crashes == 0 or redis.call('SCARD', K.kept(batch.id)) >= MOST_KEPT_ITEMS then
+    redis.call('UNLINK', K.run(run.id))
+  else
+    redis.call('SADD', K.kept(batch.id), run.item)
+    redis.call('HSET', K.run(run.id), 'value', redis.call('LINDEX', K.items(batch.id), run.item) or 'null')
+  end
+  local v = redis.call('HMGET', K.run(batch.id), 'items:failed', 'items:timed_out', 'items:lost', 'items:expired',
+    'items:cancelled', 'max_failed', 'stopped', 'total', 'max_failed_is_share')
+  local failed, most = 0, tonumber(v[6])
+  for i = 1, 5 do failed = failed + tonumber(v[i] or 0) end
+  if v[9] == '1' then most = math.floor(most * v[8] / 100) end
+  if most < 0 or failed <= most or v[7] or batch.ending ~= '' then return {} end
+  local said = 'item ' .. run.item .. ' ' .. outcome .. (reason ~= '' and ': ' .. reason or '')
+  redis.call('HSET', K.run(batch.id), 'stopped', said)
+  return end_below(batch.id, 'cancelled', 'another item failed', false, publish_at)
+end
+
+-- The end of a run below another. Returns ids of runs to publish.
+function end_one_below(run, outcome, reason, publish_at)
+  local next_up, parent, serial = {}, load_run(run.parent), run.rules.serial
+  if serial ~= '' then
+    give_back(serial, 1, run.id, run.token)
+    leave_waiting(serial, run.id)
+    next_up[1] = promote_parked(serial, publish_at)
+  end
+  close(run.id, run.job, outcome, reason)
+  if run.foreach then redis.call('UNLINK', K.items(run.id)) end
+  if redis.call('SREM', K.below(run.parent), run.id) == 0 or not parent or is_closed(parent.id) then return next_up end
+  if is_item(run) then
+    append(next_up, note_item(parent, run, outcome, reason, publish_at))
+  elseif not is_success(outcome) then
+    append(next_up, note_failed_step(parent, run, outcome, reason, publish_at))
+  end
+  if is_closed(parent.id) then return next_up end
+  parent = load_run(parent.id)
+  if is_item(run) then return append(next_up, advance_batch(parent, publish_at)) end
+  if count_open(parent.id) > 0 then return next_up end
+  return append(next_up, advance_run(parent, publish_at))
+end
+
+-- The first step of a run begins: so does the run.
+local function begin_family(id)
+  local run = load_run(id)
+  if not run or run.state ~= 'queued' then return end
+  run.token, run.attempt, run.started = 'steps:' .. id, 1, now
+  run.fence = next_fence(run)
+  redis.call('HSET', K.run(id), 'state', 'running', 'token', run.token, 'started', now, 'attempt', 1,
+    'fence', digits(run.fence))
+  hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases(), id) or now) - now))
+  write_interval(run)
+  note_start(run)
+end
+
+-- A run of several steps whose own lease ran out: it lives as long as anything below it does. What is
+-- open without a record, or without anything that would bring it forward, is mended.
+function settle_family(run, publish_at)
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
+    local child = load_run(below)
+    if not child or is_closed(below) then
+      redis.call('SREM', K.below(run.id), below)
+    elseif child.foreach and child.state == 'running' then
+      if count_open(below) == 0 then advance_batch(child, publish_at) end
+    elseif not redis.call('ZSCORE', K.leases(), below) then
+      redis.call('ZADD', K.leases(), now, below)
+    end
+  end
+  if is_closed(run.id) then return 'ended', {} end
+  if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id), publish_at) end
+  hold_lease(run, run.token, run.rules.lease_ttl + STEP_MARGIN)
+  return 'reasserted', {}
+end

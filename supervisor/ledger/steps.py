@@ -1,0 +1,82 @@
+"""Runs of several steps: their plans, what they hand on, and the batches among them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.scripts import Scripts
+from supervisor.run import StepId
+from supervisor.stages import Step
+
+#: Items brought in one call: few enough to keep nobody waiting.
+ITEMS_PER_CALL = 500
+
+
+class Steps:
+    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
+        """By run id and by name of the step, in the order of the job; of runs that have any."""
+        wanted = list(run_ids)
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in wanted:
+                pipe.hget(self._keys.run(run_id), "steps")
+            texts = pipe.execute() if wanted else []
+        return {
+            run_id: {step["name"]: Step.of(step) for step in json.loads(text)["steps"]}
+            for run_id, text in zip(wanted, texts, strict=True)
+            if text
+        }
+
+    def params(self, run_id: str) -> Mapping[str, str]:
+        """What the present stage of the run was handed: name -> JSON."""
+        found: dict[str, str] = self._client.hgetall(self._keys.params(run_id))
+        return found
+
+    def param(self, run_id: str, name: str) -> Any:
+        """One of them; None when there is none of that name."""
+        text = self._client.hget(self._keys.params(run_id), name)
+        return None if text is None else json.loads(text)
+
+    def below(self, run_ids: Sequence[str]) -> list[str]:
+        """Ids of the steps of these runs that are open."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.smembers(self._keys.below(run_id))
+            return [below for found in (pipe.execute() if run_ids else []) for below in found]
+
+    def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
+        """Hands a batch its items; gives the ids of those that may be published now.
+
+        Repeated, also by somebody else at the same time, it changes nothing.
+        """
+        for offset in range(0, max(1, len(items)), ITEMS_PER_CALL):
+            chunk = [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]]
+            verdict, *next_up = self._scripts("expand", batch, len(items), offset, *chunk)
+            if verdict != "more":
+                return list(next_up)
+        return []
+
+    def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
+        """Of the runs that are for an item of a batch: that item."""
+        places = {run_id: place for run_id in run_ids if (place := StepId.of(run_id))}
+        ours = {run_id: place for run_id, place in places.items() if place.item is not None}
+        with self._client.pipeline(transaction=False) as pipe:
+            for place in ours.values():
+                pipe.lindex(self._keys.items(place.batch), place.item)
+            texts = pipe.execute() if ours else []
+        return {
+            run_id: (json.loads(text),) for run_id, text in zip(ours, texts, strict=True) if text
+        }
+
+
+def flat(returned: Mapping[str, Any] | None) -> list[str]:
+    """What a step returned, as the script takes it: name, JSON, name, JSON ..."""
+    return [text for name, value in (returned or {}).items() for text in (name, json.dumps(value))]

@@ -1,0 +1,207 @@
+"""Runs of several steps, on real workers: in order, each step once, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from signal import SIGKILL
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from supervisor.ledger.requests import RunRequest
+from supervisor.run import Run, RunState
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.project import Sign
+from tests.waiting import wait_until
+
+STEPS = """
+      - {name: a1, task: team_steps.note, priority: 3}
+      - {name: a2, task: team_steps.note, priority: 3}
+      - {name: b1, task: team_steps.note, priority: 2}
+      - {name: b2, task: team_steps.note, priority: 2}
+      - {name: c1, task: team_steps.note, priority: 1}
+      - {name: c2, task: team_steps.note, priority: 1}
+"""
+#: At once; `PIPELINES=1000` for a longer look.
+RUNS = int(os.environ.get("PIPELINES", "200"))
+
+STAGE_OF = {"a1": 3, "a2": 3, "b1": 2, "b2": 2, "c1": 1, "c2": 1}
+
+JOBS = f"""
+defaults: {{paused: true, lease_ttl: 2s}}
+jobs:
+  documents:
+    every: 24h
+    params: {{tree: docs, suffix: txt}}
+    steps:
+      - {{task: team_steps.extract, priority: 3}}
+      - {{task: team_steps.convert, priority: 2}}
+      - {{task: team_steps.index, priority: 1}}
+  three-stages:
+    every: 24h
+    overlap: allow
+    steps: {STEPS}
+  fails:
+    every: 24h
+    steps:
+      - {{task: team.fail, priority: 2, max_retries: 1, retry_backoff: 0s}}
+      - {{task: team_steps.note, priority: 1}}
+  words:
+    every: 24h
+    overlap: allow
+    params: {{tree: docs}}
+    steps:
+      - {{task: team_steps.words, priority: 2, foreach: files, kwargs: {{seconds: 0.01}}}}
+      - {{task: team_steps.note, priority: 1}}
+  slow:
+    every: 24h
+    stop_grace: 1s
+    steps:
+      - {{task: team_steps.slow, priority: 2}}
+      - {{name: also, task: team_steps.slow, priority: 2}}
+      - {{task: team_steps.note, priority: 1}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    url = database(server.url, 8)
+    settings = 'app.conf.imports = ("team_steps",)\n'
+    with crew_of(tmp_path_factory.mktemp("steps"), url, JOBS, settings=settings) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def trigger(crew: Crew, job: str, count: int = 1, **params: object) -> list[Run]:
+    """Beat publishes the first steps."""
+    ledger = crew.project.ledger
+    spec, request = ledger.spec(job), RunRequest(params=params or None)
+    admitted = ledger.admit_requests(spec, [request] * count)
+    return ledger.runs([admission.run_id for admission in admitted])
+
+
+def ended(crew: Crew, runs: list[Run], timeout: float = 60) -> list[Run]:
+    ids = [run.id for run in runs]
+
+    def all_ended() -> bool:
+        return not any(run.state.is_open for run in crew.project.ledger.runs(ids))
+
+    wait_until(all_ended, timeout, every=0.1)
+    return crew.project.ledger.runs(ids)
+
+
+def early(signs: list[Sign]) -> list[Sign]:
+    """Starts before all steps of the stage before have ended for the first time."""
+    ends: dict[int, dict[str, float]] = defaultdict(dict)
+    for sign in signs:
+        if sign.event == "end":
+            ends[STAGE_OF[str(sign.step)]].setdefault(str(sign.step), sign.at)
+    return [
+        sign
+        for sign in signs
+        if sign.event == "start"
+        for before in [ends[STAGE_OF[str(sign.step)] + 1]]
+        if STAGE_OF[str(sign.step)] < 3 and (len(before) < 2 or sign.at < max(before.values()))
+    ]
+
+
+def by_run(crew: Crew, runs: list[Run]) -> dict[str, list[Sign]]:
+    wanted = {run.id for run in runs}
+    found: dict[str, list[Sign]] = defaultdict(list)
+    for sign in crew.project.witness(runs[0].job):
+        if sign.run in wanted:
+            found[sign.run].append(sign)
+    return found
+
+
+def test_each_step_is_handed_what_those_before_returned(crew: Crew) -> None:
+    [run] = ended(crew, trigger(crew, "documents"))
+    assert run.state is RunState.SUCCEEDED, run.reason
+    written = (crew.project.directory / "index.txt").read_text()
+    assert written == "docs/a.txt docs/b.txt docs/c.txt"
+
+
+def test_a_failed_step_is_retried_and_then_named(crew: Crew) -> None:
+    [run] = ended(crew, trigger(crew, "fails"))
+    assert (run.state, run.error_step) == (RunState.FAILED, "fail")
+    assert run.reason == "step fail failed: ValueError: not yet"
+    assert [sign.attempt for sign in crew.project.starts("fails")] == [1, 2]
+
+
+def test_whoever_is_killed_where_a_stage_ends_each_step_ends_once_and_none_is_early(
+    crew: Crew,
+) -> None:
+    """Before a step's end is reported, and after it was and before the next stage is sent."""
+    points = [(step, when) for step in STAGE_OF for when in ("before", "after")]
+    runs = trigger(crew, "three-stages", len(points))
+    for run, (step, when) in zip(runs, points, strict=True):
+        (crew.project.directory / f"{run.id}.{step}.{when}").write_text("child")
+    assert {run.state for run in ended(crew, runs)} == {RunState.SUCCEEDED}
+    killed = list(crew.project.directory.glob("*.done"))
+    assert len(killed) >= len(points) - 2, "too few were on time"
+    for signs in by_run(crew, runs).values():
+        assert early(signs) == []
+        ends = Counter(str(sign.step) for sign in signs if sign.event == "end")
+        assert ends.keys() == STAGE_OF.keys()
+    for run, (step, when) in zip(runs, points, strict=True):
+        # What was reported is never done again; what was not may be.
+        again = [s for s in by_run(crew, [run])[run.id] if s.event == "start" and s.attempt > 1]
+        assert {sign.step for sign in again} <= ({step} if when == "before" else set())
+
+
+def test_a_worker_that_is_killed_where_a_stage_ends_is_replaced(crew: Crew) -> None:
+    [run] = trigger(crew, "three-stages")
+    (crew.project.directory / f"{run.id}.b1.before").write_text("worker")
+    crew.staff()
+    [run] = ended(crew, [run])
+    assert run.state is RunState.SUCCEEDED
+    assert early(by_run(crew, [run])[run.id]) == []
+
+
+def test_many_runs_at_once_end_and_none_starts_a_stage_early(crew: Crew) -> None:
+    runs = trigger(crew, "three-stages", RUNS)
+    found = ended(crew, runs, timeout=RUNS / 4)
+    assert Counter(run.state for run in found) == {RunState.SUCCEEDED: RUNS}
+    signs = by_run(crew, runs)
+    assert [sign for of_run in signs.values() for sign in early(of_run)] == []
+    starts = Counter(sign.event for of_run in signs.values() for sign in of_run)
+    assert starts == {"start": 6 * RUNS, "end": 6 * RUNS}
+
+
+def test_a_batch_ends_once_though_the_worker_of_an_item_is_killed(crew: Crew) -> None:
+    files = [f"file {number}" for number in range(600)]
+    [run] = trigger(crew, "words", files=files)
+    worker = wait_until(lambda: [s for s in crew.project.starts("words") if s.run == run.id])[-1]
+    victim = next(w for w in crew.workers if crew.project.events_of(w, "run started"))
+    victim.send_signal(SIGKILL)
+    assert worker
+    [run] = ended(crew, [run])
+    assert run.state is RunState.SUCCEEDED, run.reason
+    written = (crew.project.directory / "words.txt").read_text().splitlines()
+    assert set(written) >= {f"{n} {name} docs" for n, name in enumerate(files)}
+    after = [s for s in crew.project.starts("words") if s.run == run.id and s.step == "note"]
+    assert len(after) == 1
+
+
+def test_a_failed_item_fails_its_batch(crew: Crew) -> None:
+    [run] = ended(crew, trigger(crew, "words", files=["good", "bad"]))
+    assert run.reason == "step words failed: item 1 failed: ValueError: a bad file"
+
+
+def test_what_is_no_list_cannot_be_fanned_out(crew: Crew) -> None:
+    [run] = ended(crew, trigger(crew, "words", files="docs"))
+    assert run.reason == "step words failed: 'files' is no list"
+
+
+def test_cancelling_a_run_ends_its_steps_at_work(crew: Crew) -> None:
+    [run] = trigger(crew, "slow")
+    wait_until(lambda: len([s for s in crew.project.starts("slow") if s.run == run.id]) == 2)
+    crew.project.supervisor("cancel", run.id)
+    [run] = ended(crew, [run], timeout=15)
+    assert (run.state, run.reason) == (RunState.CANCELLED, "cancelled by hand")

@@ -1,0 +1,187 @@
+"""Steps that are fanned out over a list: each item once, one end, bounded records."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from supervisor.ledger.replies import Ending, Refusal, Refused
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from supervisor.stages import ITEMS_AT_ONCE
+from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+
+
+def batch(ledger: Ledger, items: int = 3, begun: bool = True, **keys: Any) -> str:
+    """Id of the batch of a run that has been admitted, its items brought."""
+    steps = (
+        {"task": "proj.words", "priority": 2, "foreach": "files", **keys},
+        {"task": "proj.index", "priority": 1},
+    )
+    spec = job(ledger, task=None, steps=steps, params={"files": list(range(items))})
+    ledger.admit(ticks(spec, 1))
+    place = f"{run_id(spec, 1)}/words"
+    if begun:
+        ledger.steps.expand(place, list(range(items)))
+    return place
+
+
+def run_of(place: str) -> str:
+    return place.partition("/")[0]
+
+
+def open_items(ledger: Ledger, place: str) -> list[int]:
+    return sorted(int(below.partition("#")[2]) for below in ledger.steps.below([place]))
+
+
+def end(ledger: Ledger, place: str, item: int, outcome: RunState = RunState.SUCCEEDED) -> Any:
+    begin(ledger, f"{place}#{item}", f"token {item}")
+    return ledger.finish(
+        f"{place}#{item}", f"token {item}", outcome, "no" * (outcome != "succeeded")
+    )
+
+
+def item_states(ledger: Ledger, place: str) -> str:
+    return str(ledger.client.get(ledger.keys.states(place)))
+
+
+def counts(ledger: Ledger, place: str) -> dict[str, int]:
+    found: dict[str, int] = json.loads(ledger.steps.params(run_of(place))["words"])
+    return found
+
+
+def test_a_batch_is_published_until_it_has_its_items(ledger: Ledger) -> None:
+    place = batch(ledger, begun=False)
+    assert ledger.outbox() == [place]
+    assert len(ledger.steps.expand(place, [7, 8, 9])) == 3
+    assert ledger.outbox() == []
+    assert ledger.steps.items([f"{place}#1"]) == {f"{place}#1": (8,)}
+
+
+def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
+    place = batch(ledger)
+    for item in (2, 0):
+        assert end(ledger, place, item).next_up == ()
+    assert ledger.steps.below([run_of(place)]) == [place]
+    assert end(ledger, place, 1).next_up == (run_of(place),)
+    assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
+    assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
+
+
+def test_an_item_that_is_delivered_or_ends_twice_counts_once(ledger: Ledger) -> None:
+    place = batch(ledger)
+    end(ledger, place, 0)
+    again = ledger.begin(f"{place}#0", "another", "worker")
+    assert again == Refused(f"{place}#0", Refusal.DUPLICATE, "succeeded")
+    finished = ledger.finish(f"{place}#0", "token 0", RunState.SUCCEEDED)
+    assert finished.ending is Ending.ALREADY
+    assert open_items(ledger, place) == [1, 2]
+
+
+def test_items_brought_again_or_by_two_change_nothing(ledger: Ledger) -> None:
+    items = list(range(1_300))
+    place = batch(ledger, items=len(items), begun=False)
+    ledger.client.rpush(ledger.keys.items(place), *range(500))  # by one who died after it
+    assert len(ledger.steps.expand(place, items)) == ITEMS_AT_ONCE
+    assert ledger.client.llen(ledger.keys.items(place)) == len(items)
+    assert ledger.steps.expand(place, items) == []
+    assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
+
+
+def test_a_batch_without_items_has_succeeded(ledger: Ledger) -> None:
+    place = batch(ledger, items=0)
+    assert ledger.run(place).state is RunState.SUCCEEDED
+    assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
+    assert counts(ledger, place) == {"total": 0, "succeeded": 0, "failed": 0}
+
+
+def test_no_more_items_than_max_parallel_are_open(ledger: Ledger) -> None:
+    place = batch(ledger, items=5, max_parallel=2)
+    assert open_items(ledger, place) == [0, 1]
+    assert end(ledger, place, 1).next_up == (f"{place}#2",)
+    assert open_items(ledger, place) == [0, 2]
+
+
+def test_a_failed_item_fails_its_batch_and_the_rest_is_left(ledger: Ledger) -> None:
+    place = batch(ledger, items=5, max_parallel=3)
+    begin(ledger, f"{place}#0", "token 0")
+    end(ledger, place, 1, RunState.FAILED)
+    assert open_items(ledger, place) == [0]
+    ledger.finish(f"{place}#0", "token 0", RunState.SUCCEEDED)
+    assert ledger.run(place).reason == "item 1 failed: no"
+    ended = ledger.run(run_of(place))
+    assert (ended.state, ended.error_step) == (RunState.FAILED, "words")
+    assert item_states(ledger, place) == "sfc.."
+
+
+@pytest.mark.parametrize(
+    ("keys", "failing", "outcome"),
+    [
+        ({"on_item_failure": "ignore"}, 4, "succeeded"),
+        ({"on_item_failure": "threshold", "max_failed": 1}, 1, "succeeded"),
+        ({"on_item_failure": "threshold", "max_failed": 1}, 2, "failed"),
+        ({"on_item_failure": "threshold", "max_failed": "50%"}, 2, "succeeded"),
+        ({"on_item_failure": "threshold", "max_failed": "49%"}, 2, "failed"),
+    ],
+)
+def test_how_many_items_may_fail(
+    ledger: Ledger, keys: dict[str, Any], failing: int, outcome: str
+) -> None:
+    place = batch(ledger, items=4, **keys)
+    for item in range(failing):
+        end(ledger, place, item, RunState.FAILED)
+    for item in sorted(open_items(ledger, place)):
+        end(ledger, place, item)
+    assert ledger.run(place).state == outcome
+
+
+def test_items_that_ended_well_leave_a_letter_and_the_others_a_record(ledger: Ledger) -> None:
+    place = batch(ledger, items=3, on_item_failure="ignore")
+    end(ledger, place, 0)
+    end(ledger, place, 1, RunState.FAILED)
+    assert [run.id for run in ledger.runs([f"{place}#{item}" for item in range(2)])] == [
+        f"{place}#1"
+    ]
+    assert ledger.run(f"{place}#1").reason == "no"
+    assert item_states(ledger, place) == "sf."
+
+
+def test_an_item_whose_worker_died_is_run_again(ledger: Ledger) -> None:
+    place = batch(ledger, items=1)
+    begin(ledger, f"{place}#0", "first")
+    ledger.client.zadd(ledger.keys.leases, {f"{place}#0": 1})
+    assert [rescue.kind for rescue in ledger.rescue()] == ["rescued"]
+    end(ledger, place, 0)
+    assert ledger.run(place).state is RunState.SUCCEEDED
+
+
+def test_cancelling_the_run_ends_its_items(ledger: Ledger) -> None:
+    place = batch(ledger, items=4, max_parallel=2)
+    begin(ledger, f"{place}#0", "token")
+    ledger.cancel(run_of(place), "by hand")
+    assert open_items(ledger, place) == [0]
+    ledger.finish(f"{place}#0", "token", RunState.CANCELLED)
+    assert ledger.run(run_of(place)).state is RunState.CANCELLED
+    assert item_states(ledger, place) == "cc.."
+
+
+def test_a_batch_that_was_never_begun_is_cancelled(ledger: Ledger) -> None:
+    place = batch(ledger, begun=False)
+    ledger.client.rpush(ledger.keys.items(place), 0)
+    ledger.cancel(run_of(place), "by hand")
+    assert ledger.run(place).state is RunState.CANCELLED
+    assert not ledger.client.exists(ledger.keys.items(place))
+    assert ledger.steps.expand(place, [1, 2, 3]) == []
+
+
+def test_a_batch_leaves_nothing_that_does_not_expire(ledger: Ledger) -> None:
+    place = batch(ledger, items=3, on_item_failure="ignore")
+    end(ledger, place, 0, RunState.FAILED)
+    for item in (1, 2):
+        end(ledger, place, item)
+    begin(ledger, f"{run_of(place)}/index", "index")
+    ledger.finish(f"{run_of(place)}/index", "index", RunState.SUCCEEDED)
+    left = list(ledger.client.scan_iter(f"*{MIDNIGHT:%Y-%m-%d}*"))
+    assert [key for key in left if ledger.client.ttl(key) < 0] == []
