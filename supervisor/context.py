@@ -1,4 +1,4 @@
-"""What a job's code may ask of the run it works for."""
+"""What a job's code may ask of the run it works for, and what it may say of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisor.progress import Number
+    from supervisor.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,17 @@ class CurrentRun:
     step: str | None = None
     item: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    _report: Report | None = field(default=None, repr=False, compare=False)
+
+    def progress(self, done: Number, total: Number | None = None, text: str = "") -> None:
+        """Says how far the run is; in a loop as often as it likes, the last word counts."""
+        if self._report is not None:
+            self._report.progress(done, total, text)
+
+    def log(self, text: str, *args: object) -> None:
+        """Adds to the run's log, as in logging: ``log("loaded %s rows", n)``."""
+        if self._report is not None:
+            self._report.log(formatted(text, args))
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", default=None)
@@ -41,3 +56,11 @@ def current_run() -> CurrentRun | None:
 
 def set_current_run(run: CurrentRun | None) -> None:
     _current.set(run)
+
+
+def formatted(text: str, args: tuple[object, ...]) -> str:
+    """A mistake in a line of a log is seen there, and fails no job."""
+    try:
+        return str(text) % args if args else str(text)
+    except (TypeError, ValueError, KeyError):
+        return f"{text} {args}"

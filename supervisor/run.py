@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from supervisor.progress import Progress
+
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
@@ -118,6 +120,7 @@ class Run:
     kwargs: Mapping[str, Any] | None = field(default=None)
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
 
 
 STEP_ID = re.compile(r"^([^/]*@[^/]*)/([^/#]+)(?:#([0-9]+))?$")

@@ -35,6 +35,7 @@ from supervisor.interrupts import receive_interrupts
 from supervisor.ledger.replies import Grant, Refused
 from supervisor.params import handed_on
 from supervisor.publisher import as_json, publisher_of
+from supervisor.results import reporting, store_started
 from supervisor.run import RunState
 
 log = structlog.get_logger("supervisor.tasks")
@@ -62,6 +63,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
             _delivery.set(delivery)
+            store_started(self)
         super().before_start(task_id, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -72,7 +74,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         try:
             delivery.at_work = True
             at_work.tell(True)
-            return self._work(delivery, args, kwargs)
+            with reporting(self, delivery):
+                return self._work(delivery, args, kwargs)
         except (Ignore, Reject, Retry):
             raise
         except RunInterrupted as interruption:

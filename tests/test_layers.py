@@ -14,14 +14,15 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
     "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
-    " faults fields moments when step_spec stages arguments params",
+    " faults fields moments when step_spec stages arguments params"
+    " progress",
     "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
     " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
-    " emission_log auditing watchdog backfilling plan simulation foretelling",
+    " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling",
     "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
-    " worker",
+    " worker results",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }

@@ -77,7 +77,7 @@ local function forget_run(id)
     redis.call('UNLINK', K.run(below), K.below(below), K.items(below), K.states(below), K.kept(below))
   end
   if steps then redis.call('UNLINK', K.below(id), K.params(id)) end
-  redis.call('UNLINK', K.run(id))
+  redis.call('UNLINK', K.run(id), K.log(id))
 end
 
 -- Enters a run into its job's history; the oldest ended runs make room.
@@ -113,6 +113,7 @@ end
 local function close(id, job, state, reason)
   redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '')
   redis.call('PEXPIRE', K.run(id), HISTORY_TTL)
+  redis.call('PEXPIRE', K.log(id), HISTORY_TTL)
   redis.call('SREM', K.open(job), id)
   forget_indexes(id)
 end

@@ -23,6 +23,8 @@ TEMPLATES = {
     #         expires likewise
     "grants": "lock:{%s}:grants",
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
+    #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
+    #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     "run": "run:%s",
     # SET     ids of the steps of a run, or of the items of a batch, that are open
     "below": "run:%s:below",
@@ -35,6 +37,10 @@ TEMPLATES = {
     "states": "run:%s:states",
     # SET     numbers of the items of a batch that have a record, because they ended badly; likewise
     "kept": "run:%s:kept",
+    # STREAM  at (ms), attempt, number (1 for the attempt's first line), text, step; the newest
+    #         LINES_KEPT lines of a run's log, of all attempts and steps; expires HISTORY_TTL after
+    #         the last line, or after the run ended
+    "log": "run:%s:log",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
     #         paused; expires HISTORY_TTL after the job is removed
     "job": "job:%s",
@@ -114,6 +120,9 @@ class Keys:
 
     def kept(self, run_id: str) -> str:
         return self._build("kept", run_id)
+
+    def log(self, run_id: str) -> str:
+        return self._build("log", run_id)
 
     def job(self, name: str) -> str:
         return self._build("job", name)

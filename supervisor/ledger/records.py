@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.ledger.replies import instant, to_instant
+from supervisor.ledger.reports import progress_from
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.run import Attempt, Run, RunState
 from supervisor.spec import JobSpec
@@ -132,6 +133,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
         options=json.loads(fields.get("options", "{}")),
         rules=json.loads(fields.get("rules", "{}")),
+        progress=progress_from(fields, number),
     )
 
 

@@ -32,6 +32,7 @@ from supervisor.ledger.replies import (
     rescues,
     to_instant,
 )
+from supervisor.ledger.reports import Reports
 from supervisor.ledger.requests import RunRequest, Work, request_call, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps, flat
@@ -53,6 +54,7 @@ class Ledger(Readings):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self._scripts = Scripts(client, keys)
+        self.reports = Reports(client, keys, self._scripts)
         self.stretches = Stretches(client, keys, self._scripts)
         self.steps = Steps(client, keys, self._scripts)
 

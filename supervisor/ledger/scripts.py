@@ -16,6 +16,7 @@ from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
+from supervisor.progress import LINES_KEPT
 from supervisor.stages import ITEMS_AT_ONCE
 
 #: How long an ended run stays readable.
@@ -42,7 +43,7 @@ PARTS = ("base", "slots", "attempts", "stages", "placing", "holding")
 
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
-    *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand"),
+    *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "report"),
 )
 
 
@@ -56,6 +57,7 @@ def constants() -> str:
     return (
         f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
         f"local GRANTS_KEPT, HANDOVER_GRACE = {GRANTS_KEPT}, {to_ms(HANDOVER_GRACE)}\n"
+        f"local LINES_KEPT = {LINES_KEPT}\n"
         f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
