@@ -5,19 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.types import DurationType
+from supervisor.display.reports import LogText, line_shape, progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
+
+if TYPE_CHECKING:
+    from supervisor.ledger.runs import Ledger
+
+#: Of the end of a run's log; `show --follow` prints all of it.
+LINES_SHOWN = 20
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -56,21 +63,39 @@ def runs(context: Context, job: str | None, limit: int, outcome: str | None, as_
 
 @click.command()
 @click.argument("run")
+@click.option("--follow", "follows", is_flag=True, help="Until it has ended. Exit 1 if it failed.")
 @json_option
 @pass_context
-def show(context: Context, run: str, as_json: bool) -> None:
-    """Show all that is known of one run."""
-    found = run_shape(context.ledger.run(run))
+def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
+    """Show all that is known of one run, and the end of its log; or follow it."""
+    if follows and as_json:
+        raise click.UsageError("--follow shows a run to people; leave out --json")
+    if follows:
+        sys.exit(exit_status_of_followed(context.ledger, run))
+    record, lines = context.ledger.run(run), context.ledger.reports.lines(run)
+    found = run_shape(record)
     if as_json:
-        print_json(found)
+        print_json(found | {"log": [line_shape(line) for line in lines]})
         return
     attempts = found.pop("attempts")
+    found["progress"] = progress_words(record.progress) or None
     for key, value in found.items():
         if value is not None:
             click.echo(f"{key:<18}{value}")
     for attempt in attempts:
         facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
         click.echo(facts)
+    for text in list(LogText().of(lines))[-LINES_SHOWN:]:
+        click.echo(text)
+
+
+def exit_status_of_followed(ledger: Ledger, run: str) -> int:
+    from supervisor.cli.following import follow
+
+    try:
+        return 0 if follow(ledger, run).state is RunState.SUCCEEDED else 1
+    except KeyboardInterrupt:
+        return 1
 
 
 @click.command()

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.ledger.records import JobRecord
+from supervisor.progress import Progress
 from supervisor.run import Attempt, Run
 
 
@@ -62,7 +63,17 @@ def run_shape(run: Run) -> dict[str, Any]:
         "fencing_token": run.fencing_token,
         "ticks": run.ticks,
         "first_nominal_at": instant(run.first_nominal_at),
+        "progress": progress_shape(run.progress) if run.progress else None,
         "attempts": [attempt_shape(attempt) for attempt in run.attempts],
+    }
+
+
+def progress_shape(progress: Progress) -> dict[str, Any]:
+    return {
+        "done": progress.done,
+        "total": progress.total,
+        "text": progress.text,
+        "at": instant(progress.at),
     }
 
 

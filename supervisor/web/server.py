@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from supervisor.display.reports import progress_words
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.words import age, ahead, pause_words
 from supervisor.errors import UnknownJob
@@ -41,7 +42,7 @@ def create(ledger: Ledger) -> Starlette:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LedgerCollector(ledger))
     templates = Environment(loader=PackageLoader("supervisor.web"), autoescape=True)
-    templates.filters.update(age=age, ahead=ahead, pause=pause_words)
+    templates.filters.update(age=age, ahead=ahead, pause=pause_words, progress=progress_words)
 
     def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -48,6 +48,22 @@ def work(self, seconds=0.0):
 
 
 @app.task(bind=True)
+def tell(self, gate=None, fails=False):
+    """Says where it is, waits for the gate to be there, and says the rest."""
+    run = current_run()
+    run.progress(1, 4, "opened")
+    run.log("loaded %s rows", 17)
+    sign("start", self)
+    while gate and not Path(gate).exists():
+        time.sleep(0.02)
+    run.log("the last line")
+    run.progress(4, 4, "closed")
+    sign("end", self)
+    if fails:
+        raise ValueError("not so")
+
+
+@app.task(bind=True)
 def stubborn(self, seconds):
     """Goes on whatever is raised in it."""
     sign("start", self)

@@ -1,0 +1,195 @@
+"""`supervisor show`: what a run says of itself, now and until it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli import main
+from supervisor.ledger.runs import Ledger
+from supervisor.progress import Said, SaidLine, SaidProgress
+from supervisor.run import RunState
+from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.waiting import wait_until
+
+Supervisor = Callable[..., Result]
+
+
+@pytest.fixture
+def supervisor(redis_url: str) -> Supervisor:
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, ["--redis-url", redis_url, *words])
+
+    return call
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> str:
+    spec = job(ledger, lease_ttl="60s")
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    return run_id(spec, 0)
+
+
+def say(ledger: Ledger, run: str, batch: int, done: int, *texts: str) -> None:
+    progress = SaidProgress(done, 4, "loading", 0.0)
+    lines = tuple(SaidLine(number, text, 0.0) for number, text in enumerate(texts, 1))
+    assert ledger.reports.write(run, "token", Said(batch, progress, lines), 0.0)
+
+
+def test_show_tells_progress_and_the_end_of_the_log(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    say(ledger, run, 1, 1, *(f"line {number}" for number in range(30)), "\x1b[2Jcleared")
+    output = supervisor("show", run).stdout.splitlines()
+    assert "progress          1/4 (25%) loading" in output
+    assert output[-20].endswith("Z  line 11")
+    assert output[-1].endswith("Z  cleared")
+    assert not output[-21].endswith("line 10")
+
+
+def test_show_as_json_has_progress_and_all_lines(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    say(ledger, run, 1, 1, *map(str, range(30)))
+    shape = json.loads(supervisor("show", run, "--json").stdout)
+    assert shape["progress"] | {"at": ""} == {"done": 1, "total": 4, "text": "loading", "at": ""}
+    assert len(shape["log"]) == 30
+    first = shape["log"][0]
+    assert (first["text"], first["number"], first["attempt"], first["step"]) == ("0", 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1), (RunState.LOST, 1)]
+)
+def test_a_run_that_has_ended_is_told_at_once_and_by_the_exit_status(
+    ledger: Ledger, supervisor: Supervisor, outcome: RunState, status: int
+) -> None:
+    spec = job(ledger, on_crash="fail")
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    say(ledger, run_id(spec, 0), 1, 4, *(f"line {number}" for number in range(30)))
+    ledger.finish(run_id(spec, 0), "token", outcome, "so it is")
+    result = supervisor("show", run_id(spec, 0), "--follow")
+    assert result.exit_code == status
+    lines = result.stdout.splitlines()
+    assert [line.partition("  ")[2] for line in lines[:30]] == [f"line {n}" for n in range(30)]
+    assert lines[-1] == f"{run_id(spec, 0)} {outcome.value}: so it is"
+
+
+def test_a_run_is_followed_until_it_has_ended(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    results: list[Result] = []
+    following = threading.Thread(target=lambda: results.append(supervisor("show", run, "--follow")))
+    say(ledger, run, 1, 1, "one")
+    following.start()
+    # The follower's own connection reads the run again: it has seen what was said before.
+    reads = hash_reads(ledger)
+    wait_until(lambda: hash_reads(ledger) >= reads + 2)
+    say(ledger, run, 2, 4, "two")
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    following.join(10)
+    lines = results[0].stdout.splitlines()
+    assert [line.partition("  ")[2] or line for line in lines] == [
+        *("one", "running 1/4 (25%) loading", "two", "succeeded 4/4 (100%) loading"),
+        f"{run} succeeded",
+    ]
+
+
+def hash_reads(ledger: Ledger) -> int:
+    return int(ledger.client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+def test_follow_is_for_people(supervisor: Supervisor, run: str) -> None:
+    assert supervisor("show", run, "--follow", "--json").exit_code == 2
+
+
+def test_an_unknown_run_is_not_followed(ledger: Ledger, supervisor: Supervisor) -> None:
+    result = supervisor("show", "nobody@1", "--follow")
+    assert result.exit_code == 1
+    assert "nobody@1" in result.output
+
+
+class Terminal:
+    """What a command shows on a terminal."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._screen, side = pty.openpty()
+        self.process = subprocess.Popen(
+            command,
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(side)
+        self._shown = b""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def shown(self) -> str:
+        return self._shown.decode(errors="replace")
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._screen, 4096):
+                self._shown += chunk
+        except OSError:  # what Linux says when the other side is closed
+            pass
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        os.close(self._screen)
+
+
+@contextmanager
+def followed_on_a_terminal(url: str, run: str) -> Iterator[Terminal]:
+    command = [sys.executable, "-m", "supervisor", "--redis-url", url, "show", run, "--follow"]
+    terminal = Terminal(command)
+    try:
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def test_on_a_terminal_there_is_a_bar_below_the_lines(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
+    say(ledger, run, 1, 1, "\x1b[31m[red]one")
+    with followed_on_a_terminal(redis_url, run) as terminal:
+        wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
+        assert "━" in terminal.shown
+        assert "Z  [red]one" in terminal.shown
+        say(ledger, run, 2, 4, "two")
+        ledger.finish(run, "token", RunState.SUCCEEDED)
+        assert terminal.process.wait(10) == 0
+        wait_until(lambda: terminal.shown.rstrip().endswith(f"{run} succeeded"))
+        assert "Z  two" in terminal.shown
+
+
+def test_ctrl_c_ends_the_following_and_not_the_run(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
+    say(ledger, run, 1, 1)
+    with followed_on_a_terminal(redis_url, run) as terminal:
+        wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.process.wait(10) == 1
+        wait_until(lambda: terminal.shown.endswith("\x1b[2K") or "\x1b[?25h" in terminal.shown)
+        assert "Traceback" not in terminal.shown
+        assert "Aborted" not in terminal.shown
+    assert ledger.run(run).state is RunState.RUNNING

@@ -1,0 +1,312 @@
+"""Progress and log lines in the ledger: whose word counts, what is kept, for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from supervisor.embedded import EmbeddedServer, free_port
+from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.reports import Reports
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import HISTORY_TTL
+from supervisor.progress import LINES_KEPT, Said, SaidLine, SaidProgress
+from supervisor.reporter import PATIENCE, Reporter
+from supervisor.reports import clock
+from supervisor.run import RunState
+from supervisor.settings import Settings
+from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.waiting import wait_until
+
+TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> str:
+    """At work, under the token ``token``."""
+    spec = job(ledger, max_retries=1)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    return run_id(spec, 0)
+
+
+def said(*texts: str, batch: int = 1, done: int | None = None, total: int | None = None) -> Said:
+    progress = None if done is None else SaidProgress(done, total, "so far", 90.0)
+    lines = tuple(SaidLine(number, text, 90.0) for number, text in enumerate(texts, 1))
+    return Said(batch, progress, lines)
+
+
+def write(ledger: Ledger, run: str, what: Said, token: str = "token") -> bool:
+    """Ten seconds after it was said."""
+    return ledger.reports.write(run, token, what, 100.0)
+
+
+def texts(ledger: Ledger, run: str) -> list[str]:
+    return [line.text for line in ledger.reports.lines(run)]
+
+
+def test_what_a_run_says_is_readable_with_the_instant_it_was_said(ledger: Ledger, run: str) -> None:
+    assert ledger.run(run).progress is None
+    assert write(ledger, run, said("one", "two", done=2, total=8))
+    progress = ledger.run(run).progress
+    assert progress is not None
+    assert (progress.done, progress.total, progress.text, progress.share) == (2, 8, "so far", 0.25)
+    first, second = ledger.reports.lines(run)
+    assert (first.text, first.number, first.attempt, first.step) == ("one", 1, 1, None)
+    assert (second.text, second.number) == ("two", 2)
+    for at in (progress.at, first.at):
+        ago = (ledger.now() - at).total_seconds()
+        assert 10 <= ago < 12
+
+
+def test_a_progress_without_a_total_has_none(ledger: Ledger, run: str) -> None:
+    write(ledger, run, said(done=2, total=8))
+    write(ledger, run, said(done=3, batch=2))
+    progress = ledger.run(run).progress
+    assert progress is not None
+    assert (progress.done, progress.total, progress.share) == (3, None, None)
+
+
+def test_a_report_that_arrives_twice_is_written_once(ledger: Ledger, run: str) -> None:
+    assert write(ledger, run, said("one"))
+    assert write(ledger, run, said("one"))
+    assert write(ledger, run, said("two", batch=2))
+    assert texts(ledger, run) == ["one", "two"]
+
+
+def test_a_stale_attempt_can_say_nothing(ledger: Ledger, run: str) -> None:
+    spec = ledger.spec("nightly")
+    lease_runs_out(ledger, spec, run)
+    ledger.rescue()
+    assert not write(ledger, run, said("queued again", done=1))
+    begin(ledger, run, "second")
+    assert not write(ledger, run, said("stale", done=1))
+    assert write(ledger, run, said("mine"), "second")
+    assert texts(ledger, run) == ["mine"]
+    assert ledger.run(run).progress is None
+
+
+def test_a_run_that_has_ended_or_is_unknown_can_say_nothing(ledger: Ledger, run: str) -> None:
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    assert not write(ledger, run, said("late", done=1))
+    assert not write(ledger, "nobody@1", said("who", done=1))
+    assert texts(ledger, run) == texts(ledger, "nobody@1") == []
+
+
+def test_a_retry_begins_its_progress_anew_and_goes_on_with_the_log(
+    ledger: Ledger, run: str
+) -> None:
+    write(ledger, run, said("first", done=7))
+    ledger.retry(run, "token", timedelta())
+    kept = ledger.run(run).progress
+    assert kept is not None
+    assert kept.done == 7
+    ledger.rescue()
+    begin(ledger, run, "second")
+    assert ledger.run(run).progress is None
+    assert write(ledger, run, said("second", done=1), "second")
+    lines = ledger.reports.lines(run)
+    assert [(line.attempt, line.text) for line in lines] == [(1, "first"), (2, "second")]
+
+
+def test_the_newest_lines_of_a_run_are_kept(ledger: Ledger, run: str) -> None:
+    write(ledger, run, said(*map(str, range(LINES_KEPT))))
+    write(ledger, run, said("the last", batch=2))
+    kept = texts(ledger, run)
+    assert len(kept) == LINES_KEPT
+    assert (kept[0], kept[-1]) == ("1", "the last")
+
+
+def test_a_log_goes_on_after_a_line_that_is_known(ledger: Ledger, run: str) -> None:
+    write(ledger, run, said("one", "two"))
+    first, second = ledger.reports.lines(run)
+    assert ledger.reports.lines(run, first.id) == [second]
+    assert ledger.reports.lines(run, second.id) == []
+
+
+def test_a_log_lives_as_long_as_its_run_is_readable(ledger: Ledger, run: str) -> None:
+    write(ledger, run, said("one"))
+    log = ledger.keys.log(run)
+    assert TTL_MS - 10_000 < ledger.client.pttl(log) <= TTL_MS
+    ledger.client.pexpire(log, 60_000)
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    assert ledger.client.pttl(log) > TTL_MS - 10_000
+
+
+def test_a_run_that_leaves_the_history_takes_its_log_along(ledger: Ledger) -> None:
+    spec = job(ledger, history=1)
+    first, second = run_id(spec, 0), run_id(spec, 1)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, first)
+    write(ledger, first, said("one"))
+    ledger.finish(first, "token", RunState.SUCCEEDED)
+    ledger.admit(ticks(spec, 1))
+    assert [record.id for record in ledger.history(spec.name)] == [second]
+    assert not ledger.client.exists(ledger.keys.log(first))
+
+
+def test_a_step_logs_to_the_whole_run_under_its_label(ledger: Ledger, run: str) -> None:
+    step = f"{run}/load#3"
+    ledger.client.copy(ledger.keys.run(run), ledger.keys.run(step))
+    write(ledger, run, said("of the whole"))
+    assert write(ledger, step, said("of the step", done=1))
+    labels = [(line.step, line.text) for line in ledger.reports.lines(run)]
+    assert labels == [(None, "of the whole"), ("load#3", "of the step")]
+    assert texts(ledger, step) == ["of the step"]
+    assert ledger.run(run).progress is None
+    assert ledger.run(step).progress is not None
+
+
+# The thread that writes.
+
+
+Connect = Callable[[], Reports]
+
+
+@pytest.fixture
+def connect(settings: Settings) -> Connect:
+    return lambda: Ledger(connect_for_heartbeat(settings), Keys(settings.prefix)).reports
+
+
+@pytest.fixture
+def reporter(connect: Connect) -> Reporter:
+    return Reporter(connect)
+
+
+def test_news_are_written_while_the_job_goes_on(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
+    report = reporter.open(run, "token")
+    report.log("one")
+    wait_until(lambda: texts(ledger, run) == ["one"], 2)
+    report.log("two")
+    wait_until(lambda: texts(ledger, run) == ["one", "two"], 2)
+
+
+def test_a_busy_job_is_written_down_a_few_times_a_second(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
+    report = reporter.open(run, "token")
+    started = clock()
+    while clock() < started + 1:
+        report.progress(clock(), None, "")
+    reporter.close(report)
+    _, _, batch = ledger.client.hget(ledger.keys.run(run), "reported").partition(":")
+    assert 2 <= int(batch) <= 6
+
+
+def test_what_is_left_is_written_when_the_report_is_closed(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
+    report = reporter.open(run, "token")
+    for number in range(5):
+        report.log(str(number))
+        report.progress(number, 5, "")
+    reporter.close(report)
+    progress = ledger.run(run).progress
+    assert progress is not None
+    assert progress.done == 4
+    assert texts(ledger, run) == list("01234")
+
+
+def test_a_run_that_says_nothing_starts_no_thread(reporter: Reporter, run: str) -> None:
+    before = threading.active_count()
+    reporter.close(reporter.open(run, "token"))
+    assert threading.active_count() == before
+
+
+def test_progress_is_published_once_it_is_written_and_never_after_the_close(
+    ledger: Ledger, run: str, reporter: Reporter
+) -> None:
+    published: list[float] = []
+    report = reporter.open(run, "token", lambda progress: published.append(progress.done))
+    report.progress(1, 4, "")
+    wait_until(lambda: published == [1], 2)
+    report.progress(2, 4, "")
+    reporter.close(report)
+    written = ledger.run(run).progress
+    assert written is not None
+    assert written.done == 2
+    assert published == [1]
+
+
+def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter: Reporter) -> None:
+    is_publishing, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def publish(_: SaidProgress) -> None:
+        is_publishing.set()
+        may_end.wait(20)
+        ended.set()
+
+    def close() -> None:
+        reporter.close(report)
+        closed.append(ended.is_set())
+
+    closed: list[bool] = []
+    report = reporter.open(run, "token", publish)
+    report.progress(1, 4, "")
+    assert is_publishing.wait(5)
+    closing = threading.Thread(target=close)
+    closing.start()
+    closing.join(PATIENCE + 0.5)
+    assert closing.is_alive()
+    may_end.set()
+    closing.join(5)
+    assert closed == [True]
+
+
+def test_a_stale_attempt_publishes_nothing(run: str, reporter: Reporter) -> None:
+    published: list[SaidProgress] = []
+    report = reporter.open(run, "another's", published.append)
+    report.progress(1, 4, "")
+    reporter.close(report)
+    other = reporter.open(run, "token", published.append)
+    other.progress(2, 4, "")
+    wait_until(lambda: published, 2)
+    assert [said.done for said in published] == [2]
+
+
+def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> None:
+    nowhere = Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    reporter = Reporter(lambda: Ledger(connect_for_heartbeat(nowhere), Keys("s")).reports)
+    report = reporter.open(run, "token")
+    with capture_logs() as logs:
+        report.log("lost")
+        wait_until(lambda: report.unsent is not None, 5)
+        report.log("lost as well")
+        started = clock()
+        reporter.close(report)
+        assert clock() - started < PATIENCE + 0.2
+    assert [line["event"] for line in logs] == ["report not written"]
+
+
+def test_what_was_said_while_the_ledger_was_away_is_written_once_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        settings = Settings(redis_url=server.url)
+        ledger = Ledger.open(settings)
+        ledger.acknowledge_server()
+        spec = job(ledger, lease_ttl="60s")
+        ledger.admit(ticks(spec, 0))
+        begin(ledger, run_id(spec, 0))
+        reporter = Reporter(lambda: Ledger(connect_for_heartbeat(settings), ledger.keys).reports)
+        report = reporter.open(run_id(spec, 0), "token")
+        report.log("before")
+        wait_until(lambda: texts(ledger, report.run_id) == ["before"], 5)
+        ledger.client.client_pause(2_500)  # longer than the reporter waits for an answer
+        report.log("meanwhile")
+        wait_until(lambda: report.unsent is not None, 5)
+        for number in range(2 * LINES_KEPT):
+            report.log(f"line {number}")
+        wait_until(lambda: texts(ledger, report.run_id)[-1] == f"line {2 * LINES_KEPT - 1}", 10)
+        reporter.close(report)
+        lines = ledger.reports.lines(report.run_id)
+        assert len(lines) == LINES_KEPT
+        assert len({line.number for line in lines}) == LINES_KEPT
