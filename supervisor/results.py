@@ -1,9 +1,9 @@
 """What Celery's result backend, where a task has one, is told of a run at work.
 
-Celery stores STARTED before a delivery can be refused, so it is stored here, after `begin`.
-PROGRESS comes from the reporter's thread, with a backend of its own (Celery keeps one for each
-thread, unless it is told that one may be shared); the report is closed before Celery stores how the
-task ended.
+Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
+comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
+unless it is told that one may be shared); the report is closed before Celery stores how the task
+ended.
 """
 
 from __future__ import annotations
@@ -37,9 +37,24 @@ PROGRESS = "PROGRESS"
 log = structlog.get_logger("supervisor.results")
 
 
-def store_started(task: Any) -> None:
-    """As Celery does for `task_track_started`; a backend that is away fails no run."""
-    if not keeps_results(task):
+#: Names of the tasks whose start Celery would store, with `task_track_started`.
+_tracked: set[str] = set()
+
+
+def take_over_started(app: Celery) -> None:
+    """In a worker's main process: from now on only `store_started` stores that a task has started.
+
+    Celery would before a delivery can be refused, over what is stored of the run at work.
+    """
+    for task in app.tasks.values():
+        if task.track_started:
+            task.track_started = False
+            _tracked.add(task.name)
+
+
+def store_started(task: Any, *, is_run: bool) -> None:
+    """Of every run, and else as Celery does; a backend that is away fails no run."""
+    if not (is_run or task.name in _tracked) or not keeps_results(task):
         return
     meta = {"pid": os.getpid(), "hostname": task.request.hostname}
     try:

@@ -63,7 +63,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
             _delivery.set(delivery)
-            store_started(self)
+        store_started(self, is_run=header is not None)
         super().before_start(task_id, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

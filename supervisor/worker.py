@@ -28,6 +28,7 @@ from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher, publisher_of
+from supervisor.results import take_over_started
 from supervisor.run import RunState
 from supervisor.tasks import adopt, worker_name
 
@@ -87,6 +88,7 @@ def prepare(sender: Any) -> None:
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
+    take_over_started(sender.app)
     at_work.share()
     try:
         register_all(sender.app)

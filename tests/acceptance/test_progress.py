@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery
+from celery.result import AsyncResult
 
 from supervisor.delivery import HEADER, message_header
 from supervisor.embedded import EmbeddedServer
@@ -29,6 +31,7 @@ jobs:
 
 SETTINGS = """
 app.conf.result_backend = app.conf.broker_url
+app.conf.task_track_started = True
 tell_nobody = app.task(bind=True, ignore_result=True, name="team.tell_nobody")(tell.run.__func__)
 """
 
@@ -45,7 +48,7 @@ def crew(shared: Crew) -> Crew:
     return shared.staff()
 
 
-Stored = Callable[[Run], list[str]]
+Stored = Callable[[Run | AsyncResult[Any]], list[str]]
 
 
 @pytest.fixture
@@ -57,7 +60,7 @@ def stored(crew: Crew) -> Iterator[Stored]:
         channel.psubscribe("celery-task-meta-*")
         channel.get_message(timeout=5)
 
-        def states(run: Run) -> list[str]:
+        def states(run: Run | AsyncResult[Any]) -> list[str]:
             while message := channel.get_message():
                 told.append(json.loads(message["data"]))
             return [str(meta["status"]) for meta in told if meta["task_id"] == run.id]
@@ -162,8 +165,20 @@ def refused(crew: Crew) -> int:
     )
 
 
+def test_what_is_no_run_is_tracked_as_celery_does(
+    crew: Crew, stored: Stored, tmp_path: Path
+) -> None:
+    with Celery(broker=crew.project.url, backend=crew.project.url) as app:
+        sent = app.send_task("team.unsupervised", [str(tmp_path / "proof")])
+        assert sent.get(timeout=20) is None
+        assert stored(sent) == ["STARTED", "SUCCESS"]
+
+
 def test_a_task_that_ignores_its_results_has_none(crew: Crew, stored: Stored) -> None:
-    run = crew.trigger("ignored")
+    gate = gate_of(crew)
+    run = crew.trigger("ignored", gate)
+    wait_until(lambda: crew.project.ledger.run(run.id).progress, 20)
+    open_gate(gate)
     ended = crew.project.run_when(run.id, "succeeded")
     assert ended.progress is not None
     assert stored(run) == []

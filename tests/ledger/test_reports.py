@@ -263,13 +263,13 @@ def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter
 
 def test_a_stale_attempt_publishes_nothing(run: str, reporter: Reporter) -> None:
     published: list[SaidProgress] = []
-    report = reporter.open(run, "another's", published.append)
-    report.progress(1, 4, "")
-    reporter.close(report)
-    other = reporter.open(run, "token", published.append)
-    other.progress(2, 4, "")
-    wait_until(lambda: published, 2)
-    assert [said.done for said in published] == [2]
+    stale = reporter.open(run, "another's", published.append)
+    mine = reporter.open(run, "token", published.append)
+    stale.progress(1, 4, "")
+    for done in (2, 3):  # by the second time, what was said before the first was dealt with
+        mine.progress(done, 4, "")
+        wait_until(lambda done=done: done in [said.done for said in published], 2)  # type: ignore[misc]
+    assert [said.done for said in published] == [2, 3]
 
 
 def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> None:
@@ -303,10 +303,6 @@ def test_what_was_said_while_the_ledger_was_away_is_written_once_when_it_is_back
         ledger.client.client_pause(2_500)  # longer than the reporter waits for an answer
         report.log("meanwhile")
         wait_until(lambda: report.unsent is not None, 5)
-        for number in range(2 * LINES_KEPT):
-            report.log(f"line {number}")
-        wait_until(lambda: texts(ledger, report.run_id)[-1] == f"line {2 * LINES_KEPT - 1}", 10)
-        reporter.close(report)
-        lines = ledger.reports.lines(report.run_id)
-        assert len(lines) == LINES_KEPT
-        assert len({line.number for line in lines}) == LINES_KEPT
+        report.log("after")
+        wait_until(lambda: texts(ledger, report.run_id)[-1] == "after", 10)
+        assert texts(ledger, report.run_id) == ["before", "meanwhile", "after"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
@@ -81,8 +82,15 @@ def test_of_a_million_lines_the_newest_are_kept_with_their_numbers(
 
 
 def test_a_long_line_is_cut_before_it_is_kept(run: CurrentRun, report: Report) -> None:
-    run.log("x" * 1_000_000)
-    assert texts(taken(report)) == ["x" * LINE_LENGTH]
+    tracemalloc.start()
+    try:
+        for _ in range(LINES_KEPT):
+            run.log("x" * 100_000)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 * LINES_KEPT * LINE_LENGTH
+    assert texts(taken(report)) == ["x" * LINE_LENGTH] * LINES_KEPT
 
 
 def test_the_lines_of_a_text_are_lines_of_the_log(run: CurrentRun, report: Report) -> None:
