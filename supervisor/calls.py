@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
@@ -63,15 +63,31 @@ def call_guarded(
 ) -> GuardedResult:
     """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
     raises when the ledger is away: then nothing has been recorded."""
-    if task.typing and hasattr(task, "__header__"):
-        task.__header__(*args, **kwargs)
+    request = request_of(task, args, kwargs, task_id, options)
     publisher = publisher_of(task.app)
-    spec = spec_of(task)
     register(publisher, task)
+    admission = publisher.ledger.admit_request(spec_of(task), request)
+    if admission.placement is Placement.START:
+        publisher.publish([admission.run_id])
+    if admission.placement is Placement.SKIP:
+        task.backend.mark_as_revoked(admission.run_id, f"skipped: {admission.reason}")
+    return GuardedResult(admission, task)
+
+
+def request_of(
+    task: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    task_id: str | None,
+    options: Mapping[str, Any],
+) -> RunRequest:
+    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
+    check_arguments(task, args, kwargs)
+    options, spec = dict(options), spec_of(task)
     expires = until(task.app, options.pop("expires", None))
     headers = dict(options.pop("headers", None) or {})
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
-    request = RunRequest(
+    return RunRequest(
         run_id=task_id,
         args=as_json(args),
         kwargs=as_json(kwargs),
@@ -83,12 +99,12 @@ def call_guarded(
         or timedelta(),
         options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
     )
-    admission = publisher.ledger.admit_request(spec, request)
-    if admission.placement is Placement.START:
-        publisher.publish([admission.run_id])
-    if admission.placement is Placement.SKIP:
-        task.backend.mark_as_revoked(admission.run_id, f"skipped: {admission.reason}")
-    return GuardedResult(admission, task)
+
+
+def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError for arguments that the task refuses, as Celery's own `apply_async`."""
+    if task.typing and hasattr(task, "__header__"):
+        task.__header__(*args, **kwargs)
 
 
 @cache

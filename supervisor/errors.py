@@ -9,6 +9,7 @@ SupervisorError
 ├── InvalidKey             a lock's key that cannot be made of the arguments
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
+├── ArgumentsNotJson       arguments of a run that no JSON can hold
 ├── NotConfigured          a setting that the command needs is absent
 ├── PlanOutdated           what a plan was made against is no longer what is loaded
 ├── AppNotFound            the name after -A leads to no Celery app
@@ -95,6 +96,14 @@ class InvalidGuard(SupervisorError, ValueError):
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__(f"the guard of {where}: " + "; ".join(problems))
+
+
+class ArgumentsNotJson(SupervisorError, TypeError):
+    """An argument of a run is not JSON, such as an object of a database's table."""
+
+    def __init__(self, name: str, why: object) -> None:
+        self.name = name
+        super().__init__(f"the arguments of {name!r}: {why}; a row is passed by its primary key")
 
 
 class NotConfigured(SupervisorError):

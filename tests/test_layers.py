@@ -21,8 +21,8 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling",
-    "celery edge": "app beat calls celery_import entries loading publisher reloading tasks unbegun"
-    " worker results",
+    "celery edge": "app beat calls celery_import entries loading on_commit publisher reloading"
+    " tasks unbegun worker results",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }
@@ -92,7 +92,19 @@ def test_only_the_celery_edge_imports_celery(path: Path) -> None:
     assert {name for name in found if name.split(".")[0] in FOREIGN} == set()
 
 
-def test_the_package_alone_loads_no_celery_and_no_redis() -> None:
-    code = "import sys, supervisor; print(*{'celery', 'kombu', 'redis'} & sys.modules.keys())"
+def loaded_by(modules: str, *names: str) -> list[str]:
+    """Those of the names that a fresh interpreter has loaded once it has imported the modules."""
+    code = f"import sys, {modules}; print(*set({names}) & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    return sorted(done.stdout.split())
+
+
+def test_the_package_alone_loads_no_celery_no_redis_and_no_database() -> None:
+    names = ("celery", "kombu", "redis", "sqlalchemy", "django")
+    assert loaded_by("supervisor", *names) == []
+
+
+def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
+    assert loaded_by("supervisor.cli, supervisor.worker, supervisor.beat", "sqlalchemy") == []
+    assert "sqlalchemy" in loaded_by("supervisor.on_commit.sqlalchemy", "sqlalchemy")
+    assert loaded_by("supervisor.on_commit.django", "sqlalchemy") == []

@@ -1,0 +1,396 @@
+"""Triggers that wait for the commit of a SQLAlchemy session, SAVEPOINTs included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import IntegrityError, InvalidRequestError
+from sqlalchemy.ext.asyncio import (
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from structlog.testing import capture_logs
+
+from supervisor.ledger.runs import Ledger
+from supervisor.on_commit.sqlalchemy import trigger_on_commit
+from tests.ledger.shop import (
+    NOWHERE,
+    Order,
+    Tasks,
+    begin_as_sqlalchemy_does,
+    nightly,
+    numbers,
+    orders_engine,
+    runs,
+    sent,
+    shop_app,
+)
+
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "orders.db"
+
+
+@pytest.fixture
+def engine(database: Path) -> Iterator[Engine]:
+    made = orders_engine(database)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    return shop_app(redis_url)
+
+
+@pytest.fixture
+def ask(session: Session, app: Celery, ledger: Ledger) -> Ask:
+    """Asks the session's transaction, or another's, for a run of the job `nightly`."""
+    nightly(ledger)
+    return lambda of=session, **keys: trigger_on_commit(of, "nightly", app=app, **keys)
+
+
+def test_a_run_is_triggered_after_the_commit_and_not_before(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    session.add(Order(number=1))
+    run = ask()
+    session.flush()
+    assert runs(ledger) == []
+    session.commit()
+    assert runs(ledger) == [run]
+    assert [message[0] for message in sent(ledger)] == [run]
+
+
+def test_the_row_is_there_for_others_when_the_trigger_fires(
+    session: Session, app: Celery, database: Path
+) -> None:
+    app.conf.task_always_eager = True
+    seen: list[int] = []
+
+    @app.task(name="shop.look")
+    def look() -> None:
+        seen.extend(numbers(database))
+
+    session.add(Order(number=7))
+    trigger_on_commit(session, look)
+    session.commit()
+    assert seen == [7]
+
+
+def test_the_connection_is_given_back_before_a_trigger_fires(
+    session: Session, app: Celery, engine: Engine
+) -> None:
+    app.conf.task_always_eager = True
+    busy: list[int] = []
+
+    @app.task(name="shop.count")
+    def count() -> None:
+        busy.append(engine.pool.checkedout())  # type: ignore[attr-defined]
+
+    session.add(Order(number=7))
+    trigger_on_commit(session, count)
+    session.commit()
+    assert busy == [0]
+
+
+@pytest.mark.parametrize("end", ["rollback", "close", "reset", "invalidate", "expunge_and_close"])
+def test_a_transaction_that_does_not_commit_triggers_nothing(
+    session: Session, ask: Ask, ledger: Ledger, end: str
+) -> None:
+    session.add(Order(number=1))
+    ask()
+    if end == "expunge_and_close":
+        session.expunge_all()
+        end = "close"
+    getattr(session, end)()
+    session.commit()
+    assert runs(ledger) == []
+
+
+def test_a_commit_that_the_database_refuses_triggers_nothing(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    session.execute(
+        text(
+            "CREATE TABLE lines (number INTEGER"
+            " REFERENCES orders (number) DEFERRABLE INITIALLY DEFERRED)"
+        )
+    )
+    session.commit()
+    session.execute(text("INSERT INTO lines VALUES (99)"))
+    ask()
+    with pytest.raises(IntegrityError):
+        session.commit()
+    session.rollback()
+    session.commit()
+    assert runs(ledger) == []
+
+
+def test_a_trigger_of_a_savepoint_that_is_rolled_back_never_fires(
+    session: Session, ask: Ask, ledger: Ledger, database: Path
+) -> None:
+    session.add(Order(number=1))
+    outer = ask()
+    savepoint = session.begin_nested()
+    session.add(Order(number=2))
+    ask()
+    savepoint.rollback()
+    after = ask()
+    session.commit()
+    assert numbers(database) == [1]
+    assert runs(ledger) == [outer, after]
+
+
+def test_a_trigger_of_a_released_savepoint_waits_for_the_outermost_commit(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    with session.begin_nested():
+        session.add(Order(number=1))
+        inner = ask()
+    assert runs(ledger) == []
+    session.commit()
+    assert runs(ledger) == [inner]
+
+
+def test_a_released_savepoint_shares_the_fate_of_the_transaction_around_it(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    kept = ask()
+    middle = session.begin_nested()
+    with session.begin_nested():
+        ask()
+    middle.rollback()
+    session.commit()
+    with session.begin_nested():
+        ask()
+    session.rollback()
+    assert runs(ledger) == [kept]
+
+
+def test_a_commit_releases_the_savepoints_that_are_open(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    session.begin_nested()
+    first = ask()
+    session.begin_nested()
+    second = ask()
+    session.commit()
+    assert runs(ledger) == [first, second]
+
+
+def test_a_rollback_of_the_outermost_takes_open_savepoints_along(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    ask()
+    session.begin_nested()
+    ask()
+    session.rollback()
+    session.commit()
+    assert runs(ledger) == []
+
+
+def test_an_error_in_a_with_block_of_a_savepoint_drops_its_triggers_alone(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    with session.begin_nested():
+        session.add(Order(number=1))
+    kept = ask()
+    with pytest.raises(IntegrityError), session.begin_nested():
+        ask()
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+    session.commit()
+    assert runs(ledger) == [kept]
+
+
+def test_triggers_fire_in_the_order_they_were_asked_for(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    asked = [ask()]
+    with session.begin_nested():
+        asked.append(ask())
+        with session.begin_nested():
+            asked.append(ask())
+        asked.append(ask())
+    asked.append(ask())
+    session.commit()
+    assert runs(ledger) == asked
+
+
+def test_the_next_transaction_of_a_session_fires_its_own_triggers_alone(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    first = ask()
+    session.commit()
+    session.add(Order(number=1))
+    session.commit()
+    assert runs(ledger) == [first]
+    second = ask()
+    session.commit()
+    assert runs(ledger) == [first, second]
+
+
+def test_sessions_do_not_fire_each_others_triggers(
+    session: Session, ask: Ask, ledger: Ledger, engine: Engine
+) -> None:
+    ask()
+    with Session(engine) as other:
+        own = ask(other)
+        other.commit()
+    assert runs(ledger) == [own]
+
+
+@pytest.mark.parametrize("hook", ["before_flush", "after_flush", "before_commit"])
+def test_a_hook_of_the_session_may_ask(
+    session: Session, ask: Ask, ledger: Ledger, hook: str
+) -> None:
+    asked: list[str] = []
+    event.listen(session, hook, lambda *_: asked.append(ask()), once=True)
+    session.add(Order(number=1))
+    session.commit()
+    assert runs(ledger) == asked != []
+
+
+def test_a_savepoint_of_a_flush_hands_on_to_the_transaction_around_the_flush(
+    session: Session, ask: Ask, ledger: Ledger
+) -> None:
+    asked: list[str] = []
+
+    def in_savepoint(*_: Any) -> None:
+        with session.begin_nested():
+            asked.append(ask())
+
+    event.listen(session, "after_flush", in_savepoint, once=True)
+    session.add(Order(number=1))
+    session.commit()
+    assert runs(ledger) == asked != []
+
+
+def test_what_no_commit_can_follow_is_refused(session: Session, ask: Ask, engine: Engine) -> None:
+    refused: list[type[Exception]] = []
+
+    def too_late(_: Session) -> None:
+        with pytest.raises(InvalidRequestError, match="has committed") as caught:
+            ask()
+        refused.append(caught.type)
+
+    event.listen(session, "after_commit", too_late)
+    session.commit()
+    assert refused == [InvalidRequestError]
+    with Session(engine, autobegin=False) as manual:
+        with pytest.raises(InvalidRequestError, match="autobegin=False"):
+            ask(manual)
+        with manual.begin():
+            ask(manual)
+
+
+def test_a_trigger_may_ask_for_the_next(session: Session, app: Celery) -> None:
+    app.conf.task_always_eager = True
+    steps: list[int] = []
+
+    @app.task(name="shop.step")
+    def step(number: int) -> None:
+        steps.append(number)
+        if number < 3:
+            trigger_on_commit(session, step, (number + 1,))
+
+    trigger_on_commit(session, step, (1,))
+    for expected in (1, 2, 3, 3):
+        session.commit()
+        assert steps[-1] == len(steps) == expected
+
+
+def test_a_scoped_session_is_the_session_of_its_scope(
+    engine: Engine, ask: Ask, ledger: Ledger
+) -> None:
+    scoped = scoped_session(sessionmaker(engine))
+    run = ask(scoped)
+    scoped().commit()
+    ask(scoped)
+    scoped.remove()
+    assert runs(ledger) == [run]
+
+
+def test_an_async_session_fires_at_its_commit(database: Path, ask: Ask, ledger: Ledger) -> None:
+    async def order() -> list[str]:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{database}")
+        begin_as_sqlalchemy_does(engine.sync_engine)
+        kept = []
+        async with AsyncSession(engine) as session:
+            session.add(Order(number=1))
+            kept.append(ask(session))
+            savepoint = await session.begin_nested()
+            ask(session)
+            await savepoint.rollback()
+            await session.commit()
+            ask(session)
+            await session.rollback()
+        scoped = async_scoped_session(async_sessionmaker(engine), lambda: None)
+        kept.append(ask(scoped))
+        await scoped.commit()
+        await scoped.remove()
+        await engine.dispose()
+        return kept
+
+    kept = asyncio.run(order())
+    assert numbers(database) == [1]
+    assert runs(ledger) == kept
+
+
+def test_a_commit_succeeds_without_redis_and_the_log_has_all_facts(
+    session: Session, database: Path
+) -> None:
+    app = shop_app(NOWHERE)
+    tasks = Tasks(app)
+    session.add(Order(number=1))
+    lost = [
+        trigger_on_commit(session, "nightly", [1], {"deep": True}, app=app, key="a"),
+        trigger_on_commit(session, tasks.import_feed, ("f",)),
+        trigger_on_commit(session, tasks.mail, kwargs={"number": 1}, retry=False),
+    ]
+    with capture_logs() as lines:
+        session.commit()
+    assert numbers(database) == [1]
+    told = [line for line in lines if line["event"] == "trigger failed"]
+    assert [line["run"] for line in told] == lost
+    assert {line["log_level"] for line in told} == {"error"}
+    assert all(line["exc_info"] for line in told)
+    facts = {key: told[0][key] for key in ("job", "args", "kwargs", "options")}
+    assert facts == {
+        "job": "nightly",
+        "args": (1,),
+        "kwargs": {"deep": True},
+        "options": {"key": "a"},
+    }
+    assert (told[1]["task"], told[1]["args"]) == ("shop.import_feed", ("f",))
+    assert (told[2]["task"], told[2]["kwargs"]) == ("shop.mail", {"number": 1})
+
+
+def test_a_trigger_that_fails_does_not_keep_the_next_from_firing(
+    session: Session, ask: Ask, app: Celery, ledger: Ledger
+) -> None:
+    unknown = trigger_on_commit(session, "nigthly", app=app)
+    known = ask()
+    with capture_logs() as lines:
+        session.commit()
+    assert runs(ledger) == [known]
+    [line] = [line for line in lines if line["event"] == "trigger failed"]
+    assert (line["run"], line["job"]) == (unknown, "nigthly")
