@@ -13,6 +13,7 @@ from celery import Celery
 from sqlalchemy.orm import Session
 
 from supervisor.errors import ArgumentsNotJson, InvalidGuard, InvalidKey, NotConfigured
+from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
 from supervisor.on_commit.sqlalchemy import trigger_on_commit
 from supervisor.overlap import OverlapPolicy
@@ -75,6 +76,18 @@ def test_a_guarded_task_is_a_run_under_the_id_that_was_returned(
     assert ledger.run(first).args == ["a"]
     assert ledger.client.llen("slow") == 1
     assert first.startswith("shop.import_feed@manual-")
+
+
+def test_to_ask_again_under_the_same_id_is_safe(
+    session: Session, tasks: Tasks, ledger: Ledger
+) -> None:
+    run = trigger_on_commit(session, tasks.import_feed, ("a",))
+    session.commit()
+    again = tasks.import_feed.apply_async(("a",), task_id=run)
+    trigger_on_commit(session, tasks.import_feed, ("a",), task_id=run)
+    session.commit()
+    assert again.admission.placement is Placement.DUPLICATE
+    assert [message[0] for message in sent(ledger)] == [run]
 
 
 def test_a_job_takes_what_the_verb_trigger_takes(
@@ -180,6 +193,13 @@ def test_a_task_that_is_called_wrongly_is_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=words):
         trigger_on_commit(session, tasks.import_feed, **options)
+
+
+def test_an_unguarded_task_that_lacks_an_argument_is_refused_at_once(
+    session: Session, tasks: Tasks
+) -> None:
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'number'"):
+        trigger_on_commit(session, tasks.mail)
 
 
 def test_what_is_neither_a_job_nor_a_task_is_refused(session: Session, tasks: Tasks) -> None:
