@@ -28,7 +28,7 @@ def report(woken: list[Report]) -> Report:
 
 @pytest.fixture
 def run(report: Report) -> CurrentRun:
-    return CurrentRun("nightly", "nightly@1", NOW, 1, 1, report)
+    return CurrentRun("nightly", "nightly@1", NOW, 1, 1, _report=report)
 
 
 def taken(report: Report) -> Said:
