@@ -14,6 +14,7 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
+from supervisor.assignments import of_job
 from supervisor.delivery import HEADER, message_header
 from supervisor.embedded import EmbeddedServer
 from supervisor.run import Run, ulid
@@ -148,7 +149,7 @@ def test_a_delivery_that_is_refused_changes_no_result(crew: Crew, stored: Stored
     run = crew.trigger("tells", gate)
     wait_until(lambda: stored(run)[-1:] == ["PROGRESS"], 20)
     ledger = crew.project.ledger
-    header = message_header(ledger.run(run.id), ledger.spec("tells"))
+    header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"))
     before = refused(crew)
     with Celery(broker=crew.project.url) as app:
         app.send_task("team.tell", [gate], task_id=run.id, headers={HEADER: header})
