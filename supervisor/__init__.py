@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # PyPI's `supervisor` (supervisord) installs into a folder of the same name: mixed, both break.
 _INTRUDERS = [
@@ -20,4 +21,16 @@ if _INTRUDERS:
 from supervisor.context import CurrentRun, current_run  # noqa: E402  (after the check above)
 from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
 
-__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run"]
+if TYPE_CHECKING:
+    from supervisor.starting import start
+
+__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    # Celery and Redis are loaded by those who start something.
+    if name == "start":
+        from supervisor.starting import start
+
+        return start
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,7 +17,7 @@ from supervisor.when import When
 #: Keys of a job that mean nothing without a schedule, or that the task itself says.
 NOT_IN_A_GUARD = (
     *When.model_fields,
-    *("task", "args", "kwargs", "catchup", "catchup_window", "paused"),
+    *("task", "steps", "params", "args", "kwargs", "catchup", "catchup_window", "paused"),
 )
 
 
@@ -26,18 +26,37 @@ def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
     where = f"task {task!r}"
     if not isinstance(guard, Mapping):
         raise InvalidGuard(where, [f"{guard!r} is neither True nor a mapping of a job's keys"])
-    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in guard]
-    own = {key: value for key, value in guard.items() if key not in NOT_IN_A_GUARD}
+    return spec_without_schedule(where, task, {"task": task}, guard)
+
+
+def started_spec(job: str, steps: Sequence[Any], policies: Mapping[str, Any]) -> GuardedTaskSpec:
+    """The job that code starts steps of: (task, priority), or mappings of a step's keys.
+
+    Raises InvalidGuard.
+    """
+    named = [
+        {"task": step[0], "priority": step[1]} if isinstance(step, tuple | list) else step
+        for step in steps
+    ]
+    return spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
+
+
+def spec_without_schedule(
+    where: str, name: str, work: Mapping[str, Any], policies: Mapping[str, Any]
+) -> GuardedTaskSpec:
+    """`work`: the task or the steps. Raises InvalidGuard with all that is wrong."""
+    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
+    own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
     # What a template needs is known when the task is called.
     checked = {key: value for key, value in own.items() if key != "key"}
-    _, faults = check_job(task, {**checked, "task": task, "every": 60}, {}, None)
+    _, faults = check_job(name, {**checked, **work, "every": 60}, {}, None)
     problems = refused + [
         fault.what + (f" ({fault.hint})" if fault.hint else "") for fault in faults
     ]
     if problems:
         raise InvalidGuard(where, problems)
     try:
-        return GuardedTaskSpec(**{**own, "name": task, "task": task})
+        return GuardedTaskSpec(**{**own, **work, "name": name})
     except ValidationError as error:
         raise InvalidGuard(where, [str(e["msg"]) for e in error.errors()]) from error
 

@@ -78,6 +78,23 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """How far a batch is: `ended` counts its items by outcome."""
+
+    total: int
+    ended: Mapping[str, int]
+
+    @property
+    def done(self) -> int:
+        return sum(self.ended.values())
+
+    @property
+    def failed(self) -> int:
+        """Items that ended, and not well."""
+        return self.done - self.ended.get(RunState.SUCCEEDED, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
@@ -85,8 +102,9 @@ class Run:
     `args` and `kwargs` are None where they are the job's own, `rules` the job's at admission, and
     `options` what a caller gave `apply_async` for the message.
 
-    A run that `has_steps` names in `error_step` the first that failed. `foreach` is the param whose
-    items a step is fanned out over.
+    A run that `has_steps` names in `error_step` the first that failed, and in `returned_twice` the
+    params for which a value of more than one step was there: of the last of them it was taken.
+    `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
 
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`.
@@ -116,11 +134,23 @@ class Run:
     has_steps: bool = False
     error_step: str | None = None
     foreach: str | None = None
+    batch: Batch | None = None
+    returned_twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = field(default=None)
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of a run; `run` is None as long as its stage has not begun."""
+
+    name: str
+    task: str
+    priority: int
+    run: Run | None
 
 
 STEP_ID = re.compile(r"^([^/]*@[^/]*)/([^/#]+)(?:#([0-9]+))?$")

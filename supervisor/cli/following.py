@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 
 from supervisor.display.reports import LogText, harmless, progress_words
 from supervisor.display.rows import why
+from supervisor.display.steps import at_work_words, items_words, share_of
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run
 
@@ -20,11 +21,11 @@ POLL_SECONDS = 0.4
 
 
 class Screen(Protocol):
-    """Where a run is followed: `say` adds a line, `show` tells how the run is now."""
+    """Where a run is followed: `say` adds a line, `show` tells how the run is, and how far."""
 
     def say(self, line: str) -> None: ...
 
-    def show(self, run: Run) -> None: ...
+    def show(self, state: str, words: str, share: float | None) -> None: ...
 
 
 def follow(ledger: Ledger, run_id: str) -> Run:
@@ -54,10 +55,20 @@ def follow_on(screen: Screen, ledger: Ledger, run_id: str) -> Run:
         last = lines[-1].id if lines else last
         for text in log.of(lines):
             screen.say(text)
-        screen.show(run)
+        screen.show(run.state.value, *how_far(ledger, run))
         if not run.state.is_open:
             return run
         time.sleep(POLL_SECONDS)
+
+
+def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
+    """In words, and from 0 to 1 where that is known."""
+    if run.has_steps:
+        steps = ledger.steps.records(run.id)
+        return at_work_words(steps), share_of(steps)
+    if run.batch:
+        return items_words(run.batch), run.batch.done / max(1, run.batch.total)
+    return progress_words(run.progress), run.progress.share if run.progress else None
 
 
 class LineScreen:
@@ -69,11 +80,11 @@ class LineScreen:
     def say(self, line: str) -> None:
         click.echo(line)
 
-    def show(self, run: Run) -> None:
-        words = f"{run.state.value} {progress_words(run.progress)}".rstrip()
-        if words != self._shown:
-            click.echo(words)
-        self._shown = words
+    def show(self, state: str, words: str, share: float | None) -> None:
+        line = f"{state} {words}".rstrip()
+        if line != self._shown:
+            click.echo(line)
+        self._shown = line
 
 
 class BarScreen:
@@ -87,8 +98,7 @@ class BarScreen:
     def say(self, line: str) -> None:
         self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, run: Run) -> None:
-        share = run.progress.share if run.progress else None
-        self._task.description = run.state.value
-        self._task.fields["words"] = progress_words(run.progress)
+    def show(self, state: str, words: str, share: float | None) -> None:
+        self._task.description = state
+        self._task.fields["words"] = words
         self._task.total, self._task.completed = (None, 0) if share is None else (1, share)

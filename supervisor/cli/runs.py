@@ -11,8 +11,8 @@ import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
+from supervisor.cli.showing import print_whole, whole_shape
 from supervisor.cli.types import DurationType
-from supervisor.display.reports import LogText, line_shape, progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.ledger.replies import Cancellation
@@ -22,9 +22,7 @@ from supervisor.run import RunState
 
 if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
-
-#: Of the end of a run's log; `show --follow` prints all of it.
-LINES_SHOWN = 20
+    from supervisor.spec import JobSpec
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -72,21 +70,10 @@ def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
         raise click.UsageError("--follow shows a run to people; leave out --json")
     if follows:
         sys.exit(exit_status_of_followed(context.ledger, run))
-    record, lines = context.ledger.run(run), context.ledger.reports.lines(run)
-    found = run_shape(record)
     if as_json:
-        print_json(found | {"log": [line_shape(line) for line in lines]})
-        return
-    attempts = found.pop("attempts")
-    found["progress"] = progress_words(record.progress) or None
-    for key, value in found.items():
-        if value is not None:
-            click.echo(f"{key:<18}{value}")
-    for attempt in attempts:
-        facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
-        click.echo(facts)
-    for text in list(LogText().of(lines))[-LINES_SHOWN:]:
-        click.echo(text)
+        print_json(whole_shape(context.ledger, run))
+    else:
+        print_whole(context.ledger, run)
 
 
 def exit_status_of_followed(ledger: Ledger, run: str) -> int:
@@ -102,6 +89,7 @@ def exit_status_of_followed(ledger: Ledger, run: str) -> int:
 @click.argument("job")
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
+@click.option("--params", "params_text", help="What the steps begin with, a JSON object.")
 @click.option("--overlap", type=click.Choice([word.value for word in OverlapPolicy]))
 @click.option("--key", help="The lock's key, in place of the job's.")
 @click.option("--max-wait", type=DurationType(), help="How long to wait for the lock: 90s, 5m.")
@@ -112,6 +100,7 @@ def trigger(
     job: str,
     args_text: str | None,
     kwargs_text: str | None,
+    params_text: str | None,
     overlap: str | None,
     key: str | None,
     max_wait: timedelta | None,
@@ -121,11 +110,14 @@ def trigger(
     request = RunRequest(
         args=parsed("--args", args_text, list),
         kwargs=parsed("--kwargs", kwargs_text, dict),
+        params=parsed("--params", params_text, dict),
         overlap=OverlapPolicy(overlap) if overlap else None,
         key=key,
         max_wait=max_wait,
     )
-    run = context.ledger.trigger(context.ledger.spec(job), request)
+    spec = context.ledger.spec(job)
+    refuse_what_it_has_no_use_for(spec, request)
+    run = context.ledger.trigger(spec, request)
     if as_json:
         print_json(run_shape(run))
     else:
@@ -146,6 +138,13 @@ def cancel(context: Context, run: str) -> None:
         click.echo(f"{run} has ended: {context.ledger.run(run).state.value}", err=True)
         sys.exit(1)
     click.echo(f"{run} {done.value}")
+
+
+def refuse_what_it_has_no_use_for(spec: JobSpec, request: RunRequest) -> None:
+    if spec.steps and (request.args is not None or request.kwargs is not None):
+        raise click.UsageError(f"{spec.name} has several steps: they begin with --params")
+    if not spec.steps and request.params is not None:
+        raise click.UsageError(f"{spec.name} is one task: it has --args and --kwargs, no --params")
 
 
 def parsed(option: str, text: str | None, kind: type) -> Any:

@@ -52,6 +52,7 @@ def run_shape(run: Run) -> dict[str, Any]:
         "reason": run.reason,
         "blocked_by": run.blocked_by,
         "overlapped_with": run.overlapped_with,
+        "error_step": run.error_step,
         "nominal_at": instant(run.nominal_at),
         "queued_at": instant(run.queued_at),
         "started_at": instant(run.started_at),

@@ -12,7 +12,7 @@ from typing import Any
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.run import Attempt, Run, RunState
+from supervisor.run import Attempt, Batch, Run, RunState
 from supervisor.spec import JobSpec
 
 
@@ -129,12 +129,23 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         has_steps="steps" in fields,
         error_step=fields.get("error_step"),
         foreach=fields.get("foreach"),
+        batch=batch_from(fields) if "total" in fields else None,
+        returned_twice={n: by.split(",") for n, by in starting_with("conflict:", fields).items()},
         args=json.loads(fields["args"]) if "args" in fields else None,
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
         options=json.loads(fields.get("options", "{}")),
         rules=json.loads(fields.get("rules", "{}")),
         progress=progress_from(fields, number),
     )
+
+
+def batch_from(fields: Mapping[str, str]) -> Batch:
+    ended = {outcome: int(count) for outcome, count in starting_with("items:", fields).items()}
+    return Batch(int(fields["total"]), ended)
+
+
+def starting_with(prefix: str, fields: Mapping[str, str]) -> dict[str, str]:
+    return {k.removeprefix(prefix): v for k, v in fields.items() if k.startswith(prefix)}
 
 
 def attempt_from(line: Mapping[str, Any]) -> Attempt:

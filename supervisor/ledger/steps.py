@@ -8,8 +8,9 @@ from typing import Any
 
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.records import run_from
 from supervisor.ledger.scripts import Scripts
-from supervisor.run import StepId
+from supervisor.run import StepId, StepRecord
 from supervisor.stages import Step
 
 #: Items brought in one call: few enough to keep nobody waiting.
@@ -34,6 +35,33 @@ class Steps:
             for run_id, text in zip(wanted, texts, strict=True)
             if text
         }
+
+    def records(self, run_id: str) -> list[StepRecord]:
+        """The steps of a run, in the order in which they run; none for a run of one task."""
+        planned = self.plans([run_id]).get(run_id, {})
+        steps = sorted(planned.values(), key=lambda step: -step.priority)
+        with self._client.pipeline(transaction=False) as pipe:
+            for step in steps:
+                pipe.hgetall(self._keys.run(f"{run_id}/{step.name}"))
+            found = pipe.execute() if steps else []
+        return [
+            StepRecord(
+                step.name,
+                step.task,
+                step.priority,
+                run_from(f"{run_id}/{step.name}", fields) if fields else None,
+            )
+            for step, fields in zip(steps, found, strict=True)
+        ]
+
+    def item_states(self, batch: str) -> str:
+        """A letter for each item, as in stages.lua; a dot while it has not ended."""
+        return str(self._client.get(self._keys.states(batch)) or "")
+
+    def kept_items(self, batch: str, limit: int = 20) -> list[str]:
+        """Ids of items that have a record of their own, in order: they did not end well."""
+        numbers = sorted(map(int, self._client.smembers(self._keys.kept(batch))))
+        return [f"{batch}#{number}" for number in numbers[:limit]]
 
     def params(self, run_id: str) -> Mapping[str, str]:
         """What the present stage of the run was handed: name -> JSON."""

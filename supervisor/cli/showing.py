@@ -1,0 +1,82 @@
+"""All that is known of one run: its attempts, its steps, the end of its log."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from supervisor.cli.output import print_table
+from supervisor.display.reports import LogText, line_shape, progress_words
+from supervisor.display.rows import why
+from supervisor.display.shapes import run_shape
+from supervisor.display.steps import (
+    STEP_COLUMNS,
+    items_words,
+    param_words,
+    step_row,
+    step_shape,
+)
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run
+
+#: Of the end of a run's log; `show --follow` prints all of it.
+LINES_SHOWN = 20
+
+
+def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
+    """Raises UnknownRun."""
+    run = ledger.run(run_id)
+    log = [line_shape(line) for line in ledger.reports.lines(run_id)]
+    shape = run_shape(run) | {"log": log}
+    if run.has_steps:
+        steps = [step_shape(step) for step in ledger.steps.records(run_id)]
+        shape |= {"steps": steps, "params": params_of(ledger, run_id)}
+        shape["returned_twice"] = {name: list(by) for name, by in run.returned_twice.items()}
+    if run.batch:
+        kept = ledger.runs(ledger.steps.kept_items(run_id, limit=run.batch.total))
+        shape["items"] = {
+            "total": run.batch.total,
+            "ended": dict(run.batch.ended),
+            "states": ledger.steps.item_states(run_id),
+            "kept": [run_shape(item) for item in kept],
+        }
+    return shape
+
+
+def print_whole(ledger: Ledger, run_id: str) -> None:
+    """Raises UnknownRun."""
+    run = ledger.run(run_id)
+    found = run_shape(run)
+    attempts = found.pop("attempts")
+    found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
+    if run.has_steps:
+        found["params"] = param_words(params_of(ledger, run_id)) or None
+        attempts = []
+    for name, by in run.returned_twice.items():
+        found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} holds"
+    for key, value in found.items():
+        if value is not None:
+            click.echo(f"{key:<18}{value}")
+    for attempt in attempts:
+        facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
+        click.echo(facts)
+    print_parts(ledger, run)
+    for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
+        click.echo(text)
+
+
+def print_parts(ledger: Ledger, run: Run) -> None:
+    if run.has_steps:
+        now = datetime.now(UTC)
+        rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
+        print_table(STEP_COLUMNS, rows)
+    if run.batch:
+        for item in ledger.runs(ledger.steps.kept_items(run.id)):
+            click.echo(f"{item.id}  {item.state.value}  {why(item)}")
+
+
+def params_of(ledger: Ledger, run_id: str) -> dict[str, Any]:
+    return {name: json.loads(text) for name, text in ledger.steps.params(run_id).items()}

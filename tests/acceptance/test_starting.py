@@ -1,0 +1,116 @@
+"""Several tasks that code starts, as runs of a job that no schedule names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.run import RunState
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def team(project: Project) -> Iterator[Project]:
+    with (project.directory / "team.py").open("a") as module:
+        module.write('app.conf.imports = ("team_steps",)\n')
+    project.schedule("jobs: {scheduled: {task: team.work, every: 24h}}")
+    project.beat()
+    project.worker()
+    wait_until(project.ledger.specs, 20)
+    yield project
+
+
+START = "import supervisor, team_steps\nstart = supervisor.start\n"
+
+
+def test_steps_that_code_starts_are_a_run(team: Project) -> None:
+    run_id = team.code(
+        START
+        + """
+index = {"task": "team_steps.index", "priority": 1}
+steps = [("team_steps.extract", 3), (team_steps.convert, 2), index]
+print(json.dumps(start(steps, params={"tree": "src", "suffix": "md"}, max_retries=1)))"""
+    )
+    run = team.run_when(run_id, "succeeded")
+    assert run.job == "extract-convert-index"
+    assert (team.directory / "index.txt").read_text() == "src/a.md src/b.md src/c.md"
+    assert team.ledger.job(run.job).counters["finished:succeeded"] == 1
+    shown = team.supervisor("show", run_id).stdout
+    assert "params" in shown
+    for step in ("extract", "convert", "index"):
+        assert any(line.startswith(step) and "succeeded" in line for line in shown.splitlines())
+    followed = team.supervisor("show", run_id, "--follow")
+    assert followed.returncode == 0, followed.stderr
+    shape = json.loads(team.supervisor("show", run_id, "--json").stdout)
+    assert [step["step"] for step in shape["steps"]] == ["extract", "convert", "index"]
+    assert shape["params"]["converted"] == ["src/a.md", "src/b.md", "src/c.md"]
+
+
+def test_runs_that_code_starts_wait_where_it_says_so(team: Project) -> None:
+    runs = team.code(
+        START
+        + """
+slow = [("team_steps.slow", 1)]
+def call(**more):
+    return start(slow, job="slow", params={"seconds": 5}, **more)
+calls = [call(), call()]
+calls += [call(key="k:{seconds}", overlap="queue_one") for _ in range(3)]
+print(json.dumps(calls))"""
+    )
+    *beside, held, waits, skipped = (run.state.value for run in team.ledger.runs(runs))
+    assert {*beside, held} <= {"queued", "running"}
+    assert (waits, skipped) == ("waiting", "skipped")
+
+
+def test_the_same_run_is_started_once(team: Project) -> None:
+    runs = team.code(
+        START
+        + """
+steps = [("team_steps.note", 1)]
+print(json.dumps([start(steps, run_id="note@order-17") for _ in range(2)]))"""
+    )
+    assert runs == ["note@order-17"] * 2
+    team.run_when("note@order-17", "succeeded")
+    assert team.ledger.job("note").counters["started"] == 1
+
+
+def test_what_cannot_be_started_is_told_at_once_and_recorded_nowhere(team: Project) -> None:
+    told = team.code(
+        START
+        + """
+def problems(*args, **more):
+    try:
+        start(*args, **more)
+    except supervisor.errors.SupervisorError as error:
+        return str(error)
+print(json.dumps([
+    problems([("a.x", 1), ("b.x", 1)], overlp="skip", every=3),
+    problems([("a", 1)], job="scheduled"),
+    problems([("a", 1)], job="a b"),
+]))"""
+    )
+    assert "a second step 'x'" in told[0]
+    assert "unknown key 'overlp' (did you mean 'overlap'?)" in told[0]
+    assert "'every' is not for a guarded task" in told[0]
+    assert "a schedule file has a job of this name" in told[1]
+    assert "'a b' is not a name for a job" in told[2]
+    assert set(team.ledger.specs()) >= {"scheduled"}
+    assert "a b" not in team.ledger.specs()
+
+
+def test_a_trigger_gives_the_steps_other_params(team: Project) -> None:
+    team.schedule(
+        "jobs: {documents: {every: 24h, params: {tree: a, suffix: b}, steps: "
+        "[{task: team_steps.extract, priority: 2}, {task: team_steps.convert, priority: 1}]}}"
+    )
+    wait_until(lambda: "documents" in team.ledger.specs())
+    params = json.dumps({"suffix": "pdf"})
+    done = team.supervisor("trigger", "documents", "--params", params, "--json")
+    run = team.run_when(json.loads(done.stdout)["run"], RunState.SUCCEEDED)
+    handed_on = json.loads(team.ledger.steps.params(run.id)["converted"])
+    assert handed_on == ["a/a.pdf", "a/b.pdf", "a/c.pdf"]
+    refused = team.supervisor("trigger", "documents", "--kwargs", params)
+    assert (refused.returncode, "--params" in refused.stderr) == (2, True)
