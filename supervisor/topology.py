@@ -41,12 +41,14 @@ class Topology:
         shared: dict[str, list[str]] = {default_queue: []}
         serial: dict[str, list[str]] = {}
         for spec in specs:
-            queues = serial if spec.serial_queue else shared
-            queues.setdefault(spec.routed_queue or default_queue, []).append(spec.name)
+            named = (step.queue or spec.routed_queue for step in spec.steps or (spec,))
+            for queue in dict.fromkeys(named):
+                queues = serial if queue and queue == spec.serial_queue else shared
+                queues.setdefault(queue or default_queue, []).append(spec.name)
         default = WorkerSpec(
             name=DEFAULT_WORKER,
             queues=tuple(shared),
-            jobs=tuple(sorted(job for jobs in shared.values() for job in jobs)),
+            jobs=tuple(sorted({job for jobs in shared.values() for job in jobs})),
             serial=False,
         )
         dedicated = (

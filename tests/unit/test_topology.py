@@ -29,3 +29,16 @@ def test_a_serial_worker_has_one_process_whatever_the_others_have() -> None:
     assert "-c 8" in " ".join(default.command("proj", 8))
     command = " ".join(serial.command("proj", 8))
     assert "-Q serial.own -c 1 --prefetch-multiplier 1" in command
+
+
+def test_a_job_of_several_tasks_needs_the_queues_of_its_steps() -> None:
+    steps = [
+        {"task": "a", "priority": 2, "queue": "quick"},
+        {"task": "b", "priority": 1},
+        {"task": "c", "priority": 0},
+    ]
+    plain = spec("plain", task=None, steps=steps)
+    own = spec("own", task=None, steps=steps, serial=True)
+    default, dedicated = Topology.of([plain, own]).workers
+    assert (default.queues, default.jobs) == (("celery", "quick"), ("own", "plain"))
+    assert (dedicated.queues, dedicated.jobs) == (("serial.own",), ("own",))
