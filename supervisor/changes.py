@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.spec import JobSpec
+from supervisor.step_spec import StepSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +46,30 @@ def difference(loaded: Mapping[str, JobSpec], wanted: Mapping[str, JobSpec]) -> 
 def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
     """The keys whose values differ, in the order in which the documentation has them."""
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
-    return tuple(Edit(key, old[key], new[key]) for key in new if old[key] != new[key])
+    found: list[Edit] = []
+    for key in new:
+        if old[key] != new[key]:
+            found += (
+                step_edits(before, after) if key == "steps" else [Edit(key, old[key], new[key])]
+            )
+    return tuple(found)
+
+
+def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
+    """Step by step: ``steps.index.priority``; a whole step that came or went as what it says."""
+    old = {step.label: step for step in before.steps}
+    new = {step.label: step for step in after.steps}
+    for label in dict.fromkeys([*old, *new]):
+        if label not in old or label not in new:
+            yield Edit(f"steps.{label}", said(old.get(label)), said(new.get(label)))
+            continue
+        were, are = old[label].model_dump(mode="json"), new[label].model_dump(mode="json")
+        for key in are:
+            if were[key] != are[key]:
+                yield Edit(f"steps.{label}.{key}", were[key], are[key])
+    if old == new:
+        yield Edit("steps", list(old), list(new))  # their order, which settles what holds
+
+
+def said(step: StepSpec | None) -> dict[str, Any] | None:
+    return None if step is None else step.model_dump(mode="json", exclude_defaults=True)

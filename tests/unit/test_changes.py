@@ -38,3 +38,18 @@ def test_an_edit_has_the_value_before_and_after_as_a_file_would_say_it() -> None
 
 def test_what_was_spelled_out_and_what_is_the_default_are_the_same() -> None:
     assert edits(spec(), spec(overlap="skip", timezone="UTC")) == ()
+
+
+def test_edited_steps_are_told_step_by_step() -> None:
+    def with_steps(*steps: dict[str, Any]) -> JobSpec:
+        return spec(task=None, steps=steps)
+
+    a, b, c = ({"task": f"proj.{name}", "priority": 1} for name in "abc")
+    before, after = with_steps(a, b), with_steps({**a, "priority": 2, "queue": "q"}, c)
+    assert edits(before, after) == (
+        Edit("steps.a.priority", 1, 2),
+        Edit("steps.a.queue", None, "q"),
+        Edit("steps.b", b, None),
+        Edit("steps.c", None, c),
+    )
+    assert edits(with_steps(a, b), with_steps(b, a)) == (Edit("steps", ["a", "b"], ["b", "a"]),)
