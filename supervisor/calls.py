@@ -30,6 +30,7 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.lock_keys import lock_key
 from supervisor.publisher import Publisher, as_json, publisher_of
+from supervisor.run import is_below
 from supervisor.spec import GuardedTaskSpec
 
 log = structlog.get_logger("supervisor.calls")
@@ -84,6 +85,8 @@ def request_of(
     """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
     check_arguments(task, args, kwargs)
     options, spec = dict(options), spec_of(task)
+    if task_id and is_below(task_id):
+        raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
     expires = until(task.app, options.pop("expires", None))
     headers = dict(options.pop("headers", None) or {})
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)

@@ -178,6 +178,11 @@ class StepId:
         return f"{self.run}/{self.step}"
 
 
+def is_below(run_id: str) -> bool:
+    """Whether an id would be taken for that of something below another run."""
+    return "@" in run_id.partition("/")[0] and "/" in run_id
+
+
 def tick_id(job: str, nominal_at: datetime) -> str:
     """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
     moment = nominal_at.astimezone(UTC)

@@ -6,10 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from supervisor.app import supervise
+from supervisor.calls import request_of
 from supervisor.errors import InvalidGuard
 from supervisor.guarded import GuardedCall, guarded_task_spec
 from supervisor.overlap import OverlapPolicy
+from supervisor.run import is_below
 
 
 def test_a_guard_takes_the_keys_of_a_job() -> None:
@@ -60,3 +64,20 @@ def test_a_call_says_key_policy_and_patience() -> None:
 def test_a_call_that_says_nonsense_is_refused(header: Any, what: str) -> None:
     with pytest.raises(InvalidGuard, match=what):
         GuardedCall.of(header, "proj.t")
+
+
+@pytest.mark.parametrize("run_id", ["me@example.org/42", "nightly@2026-03-01T02:00:00Z/a#1"])
+def test_a_call_cannot_have_the_id_of_a_step(run_id: str) -> None:
+    app = Celery("team", set_as_current=False)
+    supervise(app)
+
+    @app.task(guard=True)
+    def work() -> None: ...
+
+    with pytest.raises(InvalidGuard, match="is that of a step"):
+        request_of(work, (), {}, run_id, {})
+
+
+@pytest.mark.parametrize("run_id", ["me@example.org", "imports/42", "a/b@c/d"])
+def test_any_other_id_is_a_callers_to_choose(run_id: str) -> None:
+    assert not is_below(run_id)
