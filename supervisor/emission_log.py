@@ -20,6 +20,8 @@ RESCUES = {
     "lost": "run lost",
     "cancelled": "run ended",
     "replaced": "run ended",
+    "timed_out": "run ended",
+    "ended": "run ended",
     "failed": "run cannot be rescued",
     "reasserted": "lease reasserted",
 }

@@ -24,8 +24,8 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, due, requeued, skipped,
-    waiting, promoted or failed."""
+    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, timed_out, ended, due,
+    requeued, skipped, waiting, promoted or failed."""
 
     kind: str
     run_id: str

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.emission_log import note_rescue
 from supervisor.ledger.replies import Ending, LeaseState, Refused, Rescue
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
@@ -236,3 +237,14 @@ def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger
     assert ledger.rescue() == (Rescue("due", run_id(spec, 0), spec.name),)
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
     assert not lock_is_free(ledger, spec)
+
+
+def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1))
+    ledger.mark(run_id(spec, 1), "token", RunState.TIMED_OUT, "hard time limit")
+    lease_runs_out(ledger, spec, run_id(spec, 1))
+    rescues = ledger.rescue()
+    assert rescues == (Rescue("timed_out", run_id(spec, 1), spec.name),)
+    note_rescue(rescues[0])
