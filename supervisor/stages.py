@@ -16,8 +16,8 @@ from supervisor.policies import OnItemFailure
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
 
-#: Items of a batch without `max_parallel` that are queued or at work at once: their messages and
-#: records are what it costs in memory.
+#: Items of a batch that are queued or at work at once, unless `max_parallel` is less: their
+#: messages and records are what it costs in memory, and one script queues them all.
 ITEMS_AT_ONCE = 1_000
 
 
@@ -97,7 +97,7 @@ def batch(step: StepSpec) -> dict[str, Any]:
     most = {OnItemFailure.FAIL: 0, OnItemFailure.IGNORE: -1}.get(step.on_item_failure)
     return {
         "foreach": step.foreach,
-        "max_parallel": step.max_parallel or 0,
+        "max_parallel": min(step.max_parallel or 0, ITEMS_AT_ONCE),
         "max_failed": int(str(step.max_failed).rstrip("%")) if most is None else most,
         "max_failed_is_share": share,
     }

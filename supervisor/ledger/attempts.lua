@@ -49,6 +49,7 @@ local function finish(run, outcome, reason, publish_at)
   count(run.job, 'finished:' .. outcome)
   redis.call('HSET', job, 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id)
   if outcome == 'succeeded' then redis.call('HSET', job, 'last_success', now) end
+  if run.stage then keep_small_params(run.id) end
   close(run.id, run.job, outcome, reason)
   return release(run, publish_at)
 end
@@ -73,8 +74,8 @@ local function crash(run, reason, publish_at)
 end
 
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
--- run (reasserted, expired, rescued, lost, cancelled, replaced, skipped) and the ids of runs to
--- publish; nil when there was nothing to settle.
+-- run (reasserted, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
+-- steps) and the ids of runs to publish; nil when there was nothing to settle.
 function settle_silent(id, publish_at)
   local run = load_run(id)
   if not run then

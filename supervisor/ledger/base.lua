@@ -118,9 +118,20 @@ local function close(id, job, state, reason)
   forget_indexes(id)
 end
 
+-- Large values have served their purpose; the others stay as long as the run.
+local function keep_small_params(id)
+  for _, name in ipairs(redis.call('HKEYS', K.params(id))) do
+    if redis.call('HSTRLEN', K.params(id), name) > LARGEST_KEPT_PARAM then
+      redis.call('HSET', K.params(id), name, '"(dropped when the run ended)"')
+    end
+  end
+  redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
+end
+
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
+  if run.stage then keep_small_params(run.id) end
   redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
   count(run.job, 'skipped:' .. reason)
   redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)

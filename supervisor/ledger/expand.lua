@@ -1,7 +1,8 @@
 -- The items of a batch, chunk by chunk: once they are all there, the first of them are queued.
 --
 -- ARGV  id of the batch's run, number of items in all, position of the first one here, items (JSON) ...
--- gives {'more'}, or {'done', ids of items to publish ...}, or {'closed'}: nothing was changed
+-- gives {'more'}, or {'done', ids of items to publish ...}, or {'closed'}: nothing was changed; or
+--       {'grace'}: the server has changed; asked again once old leases have run out
 
 local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local batch = load_run(id)
@@ -11,6 +12,13 @@ if redis.call('LLEN', K.items(id)) == offset then
   for i = 4, #ARGV do redis.call('RPUSH', K.items(id), ARGV[i]) end
 end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
+
+-- With its items the run begins, and nobody who comes back could have its place any more.
+local granted_from = server_since() + batch.rules.lease_ttl
+if granted_from > now then
+  redis.call('ZADD', K.outbox(), granted_from, id)
+  return { 'grace' }
+end
 
 forget_indexes(id)
 redis.call('HSET', K.run(id), 'state', 'running', 'started', now, 'total', total, 'next', 0)

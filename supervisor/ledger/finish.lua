@@ -10,7 +10,7 @@
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
 --                at work at the same time, if there was one
 
-local id, token, outcome, reason, delay, args, kwargs = unpack(ARGV)
+local id, token, outcome, reason, delay, args, kwargs = unpack(ARGV, 1, 7)  -- what follows may be long
 
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end

@@ -38,7 +38,8 @@ end
 -- Asks the holder to end: a run at work is told by its worker's heartbeat, another ends here and now.
 -- Returns the ids of the runs that may now be published.
 local function end_early(run, outcome, why, publish_at)
-  if (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
+  local is_batch_at_work = run.foreach and run.state == 'running'
+  if is_batch_at_work or (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
   if run.state ~= 'running' then return finish(run, outcome, why, publish_at) end
   if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
   return {}

@@ -28,6 +28,7 @@ end
 
 local function open_step(run, step, publish_at)
   local id = run.id .. '/' .. step.name
+  redis.call('UNLINK', K.run(id))  -- of a run that was put back it may have ended before
   local fields = { 'rules', cjson.encode(step.rules), 'step', step.name }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
@@ -59,6 +60,7 @@ function withdraw_stage(run)
   end
   redis.call('DEL', K.below(run.id))
   redis.call('HSET', K.run(run.id), 'stage', '')
+  redis.call('HDEL', K.run(run.id), 'error_step', 'error', 'error_outcome')
 end
 
 -- What the steps of a stage returned becomes the run's, in the order in which the job names them: of
@@ -67,7 +69,8 @@ local function merge_returned(run)
   local said_by = {}
   for _, step in ipairs(plan_of(run.id).steps) do
     if step.priority == tonumber(run.stage) then
-      local fields = redis.call('HGETALL', K.run(run.id .. '/' .. step.name))
+      local key = K.run(run.id .. '/' .. step.name)
+      local fields = redis.call('HGETALL', key)
       for i = 1, #fields, 2 do
         local name = string.match(fields[i], '^out:(.*)$')
         if name then
@@ -76,33 +79,23 @@ local function merge_returned(run)
           end
           said_by[name] = step.name
           redis.call('HSET', K.params(run.id), name, fields[i + 1])
+          redis.call('HDEL', key, fields[i])
         end
       end
     end
   end
 end
 
--- Large values have served their purpose; the others stay as long as the run.
-local function keep_small_params(id)
-  for _, name in ipairs(redis.call('HKEYS', K.params(id))) do
-    if redis.call('HSTRLEN', K.params(id), name) > LARGEST_KEPT_PARAM then
-      redis.call('HSET', K.params(id), name, '"(dropped when the run ended)"')
-    end
-  end
-  redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
-end
-
 -- The end of a run of several steps, all of which have ended.
 local function conclude(run, outcome, reason, publish_at)
   if run.state == 'running' then end_attempt(run, outcome, reason, run.token) end
-  keep_small_params(run.id)
   return finish(run, outcome, reason, publish_at)
 end
 
 -- The last step of a stage has ended. Returns ids of runs to publish.
 local function advance_run(run, publish_at)
-  if run.ending ~= '' then return conclude(run, run.ending, run.why_ending, publish_at) end
   merge_returned(run)
+  if run.ending ~= '' then return conclude(run, run.ending, run.why_ending, publish_at) end
   local failed = hget(K.run(run.id), 'error_step')
   local stops = failed and plan_of(run.id).on_failure == 'stop'
   if not stops and open_stage(run, publish_at) then return { run.id } end
@@ -154,6 +147,11 @@ local function advance_batch(batch, publish_at)
   return stops and {} or fill(batch, publish_at)
 end
 
+local function advance(run, publish_at)
+  if run.foreach then return advance_batch(run, publish_at) end
+  return advance_run(run, publish_at)
+end
+
 -- Ends what is open below a run: at once what has not begun; what is at work is asked to end, if
 -- `also_at_work`. Returns ids of runs to publish.
 local function end_below(id, outcome, why, also_at_work, publish_at)
@@ -175,12 +173,12 @@ local function end_below(id, outcome, why, also_at_work, publish_at)
   return next_up
 end
 
--- A run of several steps is cancelled or replaced. Returns ids of runs to publish.
+-- A run of several steps, or a batch at work, is cancelled or replaced. Returns ids of runs to publish.
 local function end_family(run, outcome, why, publish_at)
   if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
   local next_up = end_below(run.id, outcome, why, true, publish_at)
   if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
-  return append(next_up, advance_run(load_run(run.id), publish_at))
+  return append(next_up, advance(load_run(run.id), publish_at))
 end
 
 -- The first failure below a run: of a step the run's, of an item the batch's when there are too many.
@@ -236,9 +234,8 @@ function end_one_below(run, outcome, reason, publish_at)
   end
   if is_closed(parent.id) then return next_up end
   parent = load_run(parent.id)
-  if is_item(run) then return append(next_up, advance_batch(parent, publish_at)) end
-  if count_open(parent.id) > 0 then return next_up end
-  return append(next_up, advance_run(parent, publish_at))
+  if not is_item(run) and count_open(parent.id) > 0 then return next_up end
+  return append(next_up, advance(parent, publish_at))
 end
 
 -- The first step of a run begins: so does the run.
@@ -254,18 +251,27 @@ local function begin_family(id)
   note_start(run)
 end
 
--- A run of several steps whose own lease ran out: it lives as long as anything below it does. What is
--- open without a record, or without anything that would bring it forward, is mended.
-function settle_family(run, publish_at)
-  for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
-    local child = load_run(below)
-    if not child or is_closed(below) then
-      redis.call('SREM', K.below(run.id), below)
-    elseif child.foreach and child.state == 'running' then
-      if count_open(below) == 0 then advance_batch(child, publish_at) end
+-- What is open below a run without a record, or without anything that would bring it forward.
+local function mend_below(id)
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
+    local run = load_run(below)
+    if not run or is_closed(below) then
+      redis.call('SREM', K.below(id), below)
+      redis.call('HSETNX', K.run(id), 'stopped', 'the record of ' .. below .. ' is gone')  -- of a batch
+    elseif run.foreach and run.state == 'running' then
+      mend_below(below)
     elseif not redis.call('ZSCORE', K.leases(), below) then
       redis.call('ZADD', K.leases(), now, below)
     end
+  end
+end
+
+-- A run of several steps whose own lease ran out: it lives as long as anything below it does.
+function settle_family(run, publish_at)
+  mend_below(run.id)
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
+    local batch = load_run(below)
+    if batch.foreach and batch.state == 'running' then advance_batch(batch, publish_at) end
   end
   if is_closed(run.id) then return 'ended', {} end
   if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id), publish_at) end

@@ -1,0 +1,185 @@
+"""Runs of several steps at their limits: sizes, servers that forgot, and what is left of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.emission_log import note_rescue
+from supervisor.ledger.replies import Ending, LeaseState, Rescue
+from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from supervisor.stages import ITEMS_AT_ONCE
+from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, ticks
+from tests.ledger.test_batches import batch, open_items, run_of
+from tests.ledger.test_comebacks import another_server, grace_is_over, work
+from tests.ledger.test_stages import STEPS, goes_silent, open_steps, params, pipeline, succeed
+
+
+def test_cancelling_a_batch_ends_its_items_and_fails_the_run(ledger: Ledger) -> None:
+    place = batch(ledger, items=5, max_parallel=3)
+    begin(ledger, f"{place}#0", "token")
+    assert ledger.cancel(place, "by hand") == "stopping"
+    assert open_items(ledger, place) == [0]
+    assert renew(ledger, f"{place}#0") is LeaseState.STOP
+    ledger.finish(f"{place}#0", "token", RunState.CANCELLED)
+    assert ledger.run(place).state is RunState.CANCELLED
+    assert ledger.run(run_of(place)).reason == "step words cancelled: by hand"
+
+
+def test_a_batch_none_of_whose_items_has_begun_is_cancelled_at_once(ledger: Ledger) -> None:
+    place = batch(ledger, items=5)
+    assert ledger.cancel(place, "by hand") == "cancelled"
+    assert ledger.run(run_of(place)).state is RunState.FAILED
+
+
+def test_a_step_may_return_as_many_names_as_it_likes(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[2:])
+    ledger.admit(ticks(spec, 1))
+    returned = {f"name {number}": number for number in range(5_000)}
+    assert succeed(ledger, run_id(spec, 1), "convert", **returned).ending is Ending.ENDED
+    assert params(ledger, run_id(spec, 1)) == returned
+
+
+def test_no_max_parallel_is_more_than_one_script_can_open(ledger: Ledger) -> None:
+    place = batch(ledger, items=10_000, max_parallel=9_000)
+    assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_what_steps_returned_is_kept_once_and_only_while_the_run_goes_on(
+    ledger: Ledger, is_cancelled: bool
+) -> None:
+    spec = pipeline(ledger)
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    succeed(ledger, run, "extract", big="x" * 20_000)
+    if is_cancelled:
+        ledger.cancel(run, "by hand")
+    else:
+        for step in ("scan", "convert", "index"):
+            succeed(ledger, run, step, big="y" * 20_000)
+    assert not ledger.run(run).state.is_open
+    for key in ledger.client.scan_iter(f"*{run}*"):
+        assert sum(map(len, ledger.client.hgetall(key).values())) < 10_000, key
+
+
+def skipped(ledger: Ledger, **_: Any) -> str:
+    spec = pipeline(ledger, params={"tree": "."})
+    ledger.admit(ticks(spec, 1, 2))
+    return run_id(spec, 2)
+
+
+def cancelled_while_it_waits(ledger: Ledger) -> str:
+    spec = pipeline(ledger, params={"tree": "."}, overlap="queue_one")
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.cancel(run_id(spec, 2), "by hand")
+    return run_id(spec, 2)
+
+
+def skipped_after_its_patience(ledger: Ledger) -> str:
+    spec = pipeline(ledger, params={"tree": "."}, overlap="queue_one", max_wait="1h")
+    ledger.admit(ticks(spec, 1, 2))
+    ledger.client.hset(ledger.keys.run(run_id(spec, 2)), "wait_until", 1)
+    goes_silent(ledger, run_id(spec, 2))
+    ledger.rescue()
+    return run_id(spec, 2)
+
+
+def cancelled_before_it_was_due(ledger: Ledger) -> str:
+    spec = pipeline(ledger, params={"tree": "."})
+    request = RunRequest(params={"tree": "x" * 20_000}, delay=timedelta(hours=1))
+    run = ledger.trigger(spec, request).id
+    ledger.cancel(run, "by hand")
+    return run
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [skipped, cancelled_while_it_waits, skipped_after_its_patience, cancelled_before_it_was_due],
+)
+def test_a_run_that_never_had_its_turn_leaves_nothing_that_does_not_expire(
+    ledger: Ledger, ends: Any
+) -> None:
+    run = ends(ledger)
+    assert not ledger.run(run).state.is_open
+    left = list(ledger.client.scan_iter(f"*{run}*"))
+    assert [key for key in left if ledger.client.ttl(key) < 0] == []
+
+
+def test_a_batch_whose_items_vanished_fails(ledger: Ledger) -> None:
+    place = batch(ledger, items=3)
+    begin(ledger, f"{place}#0", "token")
+    ledger.client.delete(*(ledger.keys.run(f"{place}#{item}") for item in range(3)))
+    goes_silent(ledger, run_of(place))
+    ledger.client.delete(ledger.keys.lock("nightly"))
+    ledger.rescue()
+    assert ledger.run(place).state is RunState.FAILED
+    assert ledger.run(run_of(place)).state is RunState.FAILED
+
+
+def test_an_item_that_nothing_brings_forward_is_settled(ledger: Ledger) -> None:
+    place = batch(ledger, items=2)
+    ledger.client.zrem(ledger.keys.leases, f"{place}#0", f"{place}#1")
+    goes_silent(ledger, run_of(place))
+    ledger.client.delete(ledger.keys.lock("nightly"))
+    ledger.rescue()
+    ledger.rescue()
+    assert (
+        ledger.run(run_of(place)).reason
+        == "step words failed: item 0 expired: start deadline passed"
+    )
+
+
+def test_beat_has_a_word_for_a_run_that_is_mended_to_its_end(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[2:3])
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, f"{run_id(spec, 1)}/convert")
+    ledger.client.delete(ledger.keys.run(f"{run_id(spec, 1)}/convert"))
+    goes_silent(ledger, run_id(spec, 1))
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    rescues = ledger.rescue()
+    assert rescues == (Rescue("ended", run_id(spec, 1), spec.name),)
+    note_rescue(rescues[0])
+
+
+def test_a_run_that_begins_with_a_batch_makes_way_for_a_living_one(ledger: Ledger) -> None:
+    """The server was changed and forgot the living run; the batch got its items first."""
+    place = batch(ledger, begun=False)
+    another_server(ledger)
+    assert ledger.steps.expand(place, [1, 2, 3]) == []
+    living = job(ledger, "living", key="nightly")
+    assert ledger.restore(work(living), "token").state is LeaseState.REASSERTED
+    assert ledger.run(run_of(place)).state is RunState.WAITING
+    ledger.finish(work(living).run_id, "token", RunState.SUCCEEDED)
+    assert ledger.steps.expand(place, [1, 2, 3]) == []
+    grace_is_over(ledger)
+    assert len(ledger.steps.expand(place, [1, 2, 3])) == 3
+
+
+def test_a_batch_is_asked_for_its_items_again_once_old_leases_have_run_out(ledger: Ledger) -> None:
+    place = batch(ledger, begun=False)
+    another_server(ledger)
+    ledger.steps.expand(place, [1])
+    assert ledger.outbox() == []
+    assert ledger.client.zscore(ledger.keys.outbox, place)
+
+
+def test_a_run_that_was_put_back_behind_its_first_stage_starts_anew(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[2:], on_step_failure="continue")
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    goes_silent(ledger, f"{run}/convert")
+    ledger.rescue()
+    assert open_steps(ledger, run) == ["index"]
+    living = job(ledger, "living", key="nightly")
+    ledger.restore(work(living), "token")
+    assert (ledger.run(run).state, open_steps(ledger, run)) == (RunState.WAITING, [])
+    ledger.finish(work(living).run_id, "token", RunState.SUCCEEDED)
+    for step in ("convert", "index"):
+        assert succeed(ledger, run, step).ending is Ending.ENDED
+    assert ledger.run(run).state is RunState.SUCCEEDED
+    assert lock_is_free(ledger, spec)
