@@ -30,7 +30,8 @@ chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) a
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
-	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest tests/ledger/test_model.py
+	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
+	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
 bench: $(STAMP) ## print what some things cost
 	$(BIN)/python -m tests.bench

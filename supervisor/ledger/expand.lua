@@ -8,8 +8,9 @@ local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local batch = load_run(id)
 if not batch or batch.state ~= 'queued' then return { 'closed' } end
 
-if redis.call('LLEN', K.items(id)) == offset then
-  for i = 4, #ARGV do redis.call('RPUSH', K.items(id), ARGV[i]) end
+local there = redis.call('LLEN', K.items(id)) - offset
+if there >= 0 then
+  for i = 4 + there, #ARGV do redis.call('RPUSH', K.items(id), ARGV[i]) end
 end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 

@@ -28,7 +28,6 @@ end
 
 local function open_step(run, step, publish_at)
   local id = run.id .. '/' .. step.name
-  redis.call('UNLINK', K.run(id))  -- of a run that was put back it may have ended before
   local fields = { 'rules', cjson.encode(step.rules), 'step', step.name }
   if step.foreach then
     append(fields, { 'foreach', step.foreach, 'max_parallel', step.max_parallel,
@@ -52,9 +51,10 @@ function open_stage(run, publish_at)
   return true
 end
 
--- Nothing of the first stage has begun, and it is not its turn after all.
+-- None of its steps has begun, though some may have ended, and it is not the run's turn after all.
 function withdraw_stage(run)
-  for _, below in ipairs(redis.call('SMEMBERS', K.below(run.id))) do
+  for _, step in ipairs(plan_of(run.id).steps) do
+    local below = run.id .. '/' .. step.name
     forget_indexes(below)
     redis.call('UNLINK', K.run(below), K.items(below))
   end

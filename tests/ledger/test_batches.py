@@ -83,7 +83,7 @@ def test_an_item_that_is_delivered_or_ends_twice_counts_once(ledger: Ledger) -> 
 def test_items_brought_again_or_by_two_change_nothing(ledger: Ledger) -> None:
     items = list(range(1_300))
     place = batch(ledger, items=len(items), begun=False)
-    ledger.client.rpush(ledger.keys.items(place), *range(500))  # by one who died after it
+    ledger.client.rpush(ledger.keys.items(place), *range(512))  # by one who died after it
     assert len(ledger.steps.expand(place, items)) == ITEMS_AT_ONCE
     assert ledger.client.llen(ledger.keys.items(place)) == len(items)
     assert ledger.steps.expand(place, items) == []

@@ -30,9 +30,8 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("what", BREAKS)
-def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    part, line, broken = BREAKS[what]
+def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
+    """For ledgers that are opened from now on."""
     whole = scripts.source
 
     def source(name: str) -> str:
@@ -43,5 +42,10 @@ def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
         return text.replace(line, broken)
 
     monkeypatch.setattr(scripts, "source", source)
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    break_scripts(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
         run_machine(Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate])

@@ -1,0 +1,43 @@
+"""As for the other model: it fails for scripts that are broken on purpose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase
+from redis.exceptions import ResponseError
+
+from supervisor.ledger.runs import Ledger
+from tests.ledger.test_model_catches import break_scripts
+from tests.ledger.test_stages_model import run_machine
+
+BREAKS = {
+    "a stage begins with the first that ended": (
+        "stages",
+        "if not is_item(run) and count_open(parent.id) > 0 then return next_up end",
+        "",
+    ),
+    "a failed step stops nothing": (
+        "stages",
+        "plan_of(run.id).on_failure == 'stop'",
+        "plan_of(run.id).on_failure == 'never'",
+    ),
+    "a step that ends is not taken out": (
+        "stages",
+        "redis.call('SREM', K.below(run.parent), run.id) == 0",
+        "redis.call('SISMEMBER', K.below(run.parent), run.id) == 0",
+    ),
+    "a run that is put back leaves its first stage": ("holding", "withdraw_stage(run)", "do end"),
+    "an item brought twice is there twice": ("expand", "for i = 4 + there", "for i = 4"),
+    "a run's lock is forgotten while its steps are at work": (
+        "slots",
+        "    extend_root(run.id, ms)\n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    break_scripts(monkeypatch, *BREAKS[what])
+    with pytest.raises((AssertionError, ResponseError)):
+        run_machine(Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate])
