@@ -11,6 +11,7 @@
 local id, token, worker = unpack(ARGV)
 
 local run = load_run(id)
+if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
 if not run and is_ended_step(id) then return { 'duplicate', 'succeeded' } end
 if not run then return { 'unknown' } end
 

@@ -25,7 +25,9 @@ local function renew(id, token, has_begun)
 
   local is_own = owner_of(run) == run.token
   if hget(K.run(id), 'lost:' .. token) then
-    if run.last_token == token and run.state == 'queued' and is_own then
+    local serial = run.rules.serial
+    local is_alone = serial == '' or not holder_of_serial(serial, token)
+    if run.last_token == token and run.state == 'queued' and is_own and is_alone then
       -- Given up for dead, to be run again, not begun: the living worker keeps it.
       take_back_attempt(run, token)
       write_interval(run)

@@ -171,6 +171,13 @@ local function promote_parked(serial, publish_at)
   end
 end
 
+-- The last run at work on a serial queue may have gone silent. Whether something came of it.
+local function settle_serial(serial)
+  if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return false end
+  local silent = hget(K.lock_state(serial), 'holder:1')
+  return silent ~= nil and settle_silent(silent, now) ~= nil
+end
+
 -- The run at work on a serial queue, if it is another than the owner of `token`.
 local function holder_of_serial(serial, token)
   local owner = redis.call('GET', K.lock(serial))
