@@ -43,7 +43,7 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
-local function finish(run, outcome, reason, publish_at)
+function finish(run, outcome, reason, publish_at)
   if run.parent then return end_one_below(run, outcome, reason, publish_at) end
   local job = K.job(run.job)
   count(run.job, 'finished:' .. outcome)

@@ -1,7 +1,7 @@
 -- The slots of a lock: up to `max_running` runs hold one each. A slot's key has the owner's token
 -- and always a time to live; the lock's state names the run behind it. Slots are numbered from 1.
 
-local settle_silent  -- in attempts.lua
+local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
 
 -- What was settled on the way of another call: {kind, run id, job, ...}.
@@ -132,6 +132,11 @@ local function has_room(rules, running)
   return rules.max_running == 0 or running < rules.max_running
 end
 
+-- Whether a schedule file names the job, or code does.
+local function is_known(job)
+  return redis.call('HEXISTS', K.jobs(), job) == 1 or redis.call('HEXISTS', K.guarded(), job) == 1
+end
+
 -- Free slots go to the runs that wait longest. Returns their ids.
 local function promote(lock, publish_at)
   local promoted = {}
@@ -146,6 +151,10 @@ local function promote(lock, publish_at)
     elseif run.wait_until and run.wait_until <= now then
       leave_waiting(lock, id)
       skip(run, 'wait_expired')
+    elseif run.stage and not is_known(run.job) then
+      -- Its steps could be sent all the same; of a job of one task the publisher finds out.
+      leave_waiting(lock, id)
+      finish(run, 'cancelled', 'job removed from the schedule files', publish_at)
     else
       if not has_room(run.rules, running) then return promoted end
       leave_waiting(lock, id)

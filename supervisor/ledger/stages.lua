@@ -74,10 +74,10 @@ local function merge_returned(run)
       for i = 1, #fields, 2 do
         local name = string.match(fields[i], '^out:(.*)$')
         if name then
-          if said_by[name] then
-            redis.call('HSET', K.run(run.id), 'conflict:' .. name, said_by[name] .. ',' .. step.name)
+          said_by[name] = (said_by[name] and said_by[name] .. ',' or '') .. step.name
+          if said_by[name] ~= step.name then
+            redis.call('HSET', K.run(run.id), 'conflict:' .. name, said_by[name])
           end
-          said_by[name] = step.name
           redis.call('HSET', K.params(run.id), name, fields[i + 1])
           redis.call('HDEL', key, fields[i])
         end

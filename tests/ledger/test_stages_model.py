@@ -243,7 +243,8 @@ class StagesMachine(RuleBasedStateMachine):
         else:
             step = StepId.of(place)
             said = {"last": token, f"{step and step.step}": token}
-            returned = said if step and step.item is None else None
+            hands_on = outcome == "succeeded" and step and step.item is None
+            returned = said if hands_on else None
             finished = ledger.finish(place, token, RunState(outcome), "", returned)
         if is_own:
             assert finished.ending not in (Ending.ALREADY, Ending.STALE)

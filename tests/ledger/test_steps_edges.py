@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from supervisor.assignments import Assignments
 from supervisor.emission_log import note_rescue
 from supervisor.ledger.replies import Ending, LeaseState, Rescue
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.stages import ITEMS_AT_ONCE
-from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, ticks
+from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 from tests.ledger.test_batches import batch, open_items, run_of
 from tests.ledger.test_comebacks import another_server, grace_is_over, work
 from tests.ledger.test_stages import STEPS, goes_silent, open_steps, params, pipeline, succeed
@@ -183,3 +184,55 @@ def test_a_run_that_was_put_back_behind_its_first_stage_starts_anew(ledger: Ledg
         assert succeed(ledger, run, step).ending is Ending.ENDED
     assert ledger.run(run).state is RunState.SUCCEEDED
     assert lock_is_free(ledger, spec)
+
+
+def test_of_three_that_return_the_same_all_are_named(ledger: Ledger) -> None:
+    spec = pipeline(ledger, [{"task": f"proj.{name}", "priority": 1} for name in "abc"])
+    ledger.admit(ticks(spec, 1))
+    for step in "cab":
+        succeed(ledger, run_id(spec, 1), step, best=step)
+    assert ledger.client.hget(ledger.keys.run(run_id(spec, 1)), "conflict:best") == "a,b,c"
+
+
+def test_a_run_that_waits_while_its_job_is_removed_never_begins(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[2:], overlap="queue_all")
+    ledger.admit(ticks(spec, 1, 2, 3))
+    succeed(ledger, run_id(spec, 1), "convert")
+    ledger.client.hdel(ledger.keys.jobs, spec.name)
+    assert succeed(ledger, run_id(spec, 1), "index").next_up == ()
+    assert states(ledger, spec) == ["succeeded", "cancelled", "cancelled"]
+    assert lock_is_free(ledger, spec)
+
+
+def test_a_run_that_waits_and_was_started_by_code_begins(ledger: Ledger) -> None:
+    spec = pipeline(ledger, STEPS[2:3], overlap="queue_all")
+    ledger.client.rename(ledger.keys.jobs, ledger.keys.guarded)
+    ledger.admit(ticks(spec, 1, 2))
+    assert succeed(ledger, run_id(spec, 1), "convert").next_up == (run_id(spec, 2),)
+
+
+ODD: list[Any] = [
+    *("ä\u20ac\U0001f600", "", "\0", None, True, 0.1, 1e300, -0.0, 12345678901234567890),
+    *([], {}, [[[]]], {"": {"a": []}}, {"__type__": "x", "__value__": 1}),
+]
+
+
+def test_values_and_names_come_through_as_they_were(ledger: Ledger) -> None:
+    """Lua would make a list of an empty mapping, and round a long number."""
+    names = ("state", "finished", "out:", "", "%w.*[", "a/b#1", "\n", "ä")
+    steps = [
+        {"task": "proj.first", "priority": 2, "args": ODD, "kwargs": {"odd": ODD}},
+        {"task": "proj.each", "priority": 1, "foreach": "odd"},
+        {"task": "proj.last", "priority": 0},
+    ]
+    spec = pipeline(ledger, steps, params={"odd": ODD, "steps": ODD})
+    ledger.admit(ticks(spec, 1))
+    run = run_id(spec, 1)
+    [assignment] = Assignments(ledger).of([ledger.run(f"{run}/first")]).values()
+    assert (repr([*assignment.args]), repr(assignment.kwargs["odd"])) == (repr(ODD), repr(ODD))
+    succeed(ledger, run, "first", **dict.fromkeys(names, ODD))
+    found = params(ledger, run)
+    assert found.keys() == {"odd", "steps", *names}
+    assert {repr(value) for value in found.values()} == {repr(ODD)}
+    items = ledger.steps.items(ledger.steps.expand(f"{run}/each", found["odd"]))
+    assert repr([item for (item,) in items.values()]) == repr(ODD)
