@@ -54,6 +54,10 @@ def start(
     if not policies.keys() & {"overlap", "key", "max_running"}:
         policies["overlap"] = OverlapPolicy.ALLOW.value
     spec = started_spec(job or name_of(named), named, policies)
+    if run_id is not None and ("@" not in run_id or "/" in run_id):
+        # What is below a run is known by the form of its id.
+        what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"
+        raise InvalidGuard(f"job {spec.name!r}", [what])
     request = RunRequest(run_id=run_id, params=as_json(dict(params or {})))
     register(publisher.ledger, spec)
     admission = publisher.ledger.admit_request(spec, request)

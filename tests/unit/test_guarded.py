@@ -14,6 +14,7 @@ from supervisor.errors import InvalidGuard
 from supervisor.guarded import GuardedCall, guarded_task_spec
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import is_below
+from supervisor.starting import start
 
 
 def test_a_guard_takes_the_keys_of_a_job() -> None:
@@ -81,3 +82,11 @@ def test_a_call_cannot_have_the_id_of_a_step(run_id: str) -> None:
 @pytest.mark.parametrize("run_id", ["me@example.org", "imports/42", "a/b@c/d"])
 def test_any_other_id_is_a_callers_to_choose(run_id: str) -> None:
     assert not is_below(run_id)
+
+
+@pytest.mark.parametrize("run_id", ["order-17", "orders/17@x", "documents@orders/17"])
+def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(run_id: str) -> None:
+    app = Celery("team", set_as_current=False)
+    supervise(app)
+    with pytest.raises(InvalidGuard, match="is no id for it"):
+        start([("proj.a", 2), ("proj.b", 1)], run_id=run_id, app=app)
