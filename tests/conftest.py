@@ -8,10 +8,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from supervisor.embedded import EmbeddedServer
 from supervisor.ledger.runs import Ledger
 from supervisor.settings import Settings
+
+#: Machines are slow when they are busy, and no claim of ours.
+hypothesis_settings.register_profile("patient", deadline=None)
+hypothesis_settings.load_profile("patient")
 
 DATABASES = 16
 _used = count()
