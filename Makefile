@@ -20,7 +20,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $@
 
 up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl-C
-	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 4
+	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -n 3 --dist loadfile

@@ -15,6 +15,7 @@ app = Celery(
         "supervisor.examples.fetch",
         "supervisor.examples.archive",
         "supervisor.examples.summary",
+        "supervisor.examples.documents",
     ],
 )
 supervise(app, schedules="schedules")

@@ -29,6 +29,13 @@ CREATE TABLE IF NOT EXISTS changes (
     what TEXT NOT NULL         -- added, changed, removed
 );
 CREATE TABLE IF NOT EXISTS passes (id INTEGER PRIMARY KEY, finished_at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS extracts (
+    run TEXT NOT NULL,
+    path TEXT NOT NULL,
+    extracted_at REAL NOT NULL,
+    words TEXT NOT NULL,       -- of one document, in their order
+    PRIMARY KEY (run, path)
+);
 """
 
 
