@@ -50,7 +50,7 @@ def most_frequent(count: int = 10, shortest: int = 6) -> dict[str, int]:
 def search(text: str, limit: int = 5) -> list[Match]:
     """The best matches first."""
     # Quoted, so that what FTS5 takes for its operators are words too.
-    words = " ".join('"{}"'.format(word.replace('"', "")) for word in text.split())
+    words = " ".join('"{}"'.format(word.replace('"', '""')) for word in text.split() or [""])
     with _index() as db:
         rows = db.execute(
             "SELECT path, snippet(documents, 1, '[', ']', '...', 12) FROM documents"

@@ -17,6 +17,7 @@ from celery import Celery
 
 from supervisor.embedded import free_port
 from supervisor.ledger.runs import Ledger
+from supervisor.run import Batch, RunState
 from supervisor.settings import Settings
 from tests.waiting import wait_until
 
@@ -32,6 +33,8 @@ def quick(): pass
 def slow(seconds): time.sleep(seconds)
 """
 
+DOCUMENTS = Path(__file__).parents[2] / "schedules" / "documents.yaml"
+
 JOBS = "jobs: {quick: {task: tiny.quick, every: 1s}}"
 SERIAL = "jobs: {apart: {task: tiny.quick, every: 1s, serial: true}}"
 
@@ -39,16 +42,17 @@ SERIAL = "jobs: {apart: {task: tiny.quick, every: 1s, serial: true}}"
 class Running:
     """One `supervisor up` in a directory of its own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, app: str = "tiny", jobs: str = JOBS) -> None:
         self.directory = directory
+        self.app = app
         self.port = free_port()
         (directory / "schedules").mkdir()
         (directory / "tiny.py").write_text(TINY)
-        self.schedule("jobs.yaml", JOBS)
+        self.schedule("jobs.yaml", jobs)
         self.process = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        words = ("-A", "tiny", "up", "--port", str(self.port), "-c", "2")
+        words = ("-A", self.app, "up", "--port", str(self.port), "-c", "2")
         with (self.directory / "up.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "supervisor", *words],
@@ -74,11 +78,11 @@ class Running:
     def ledger(self) -> Ledger:
         return Ledger.open(Settings(redis_url=self.url))
 
+    def knows(self, job: str) -> bool:
+        return (self.directory / ".supervisor" / "url").exists() and job in self.ledger.specs()
+
     def started(self, job: str = "quick") -> int:
-        path = self.directory / ".supervisor" / "url"
-        if not path.exists() or job not in self.ledger.specs():
-            return 0
-        return self.ledger.job(job).counters.get("started", 0)
+        return self.ledger.job(job).counters.get("started", 0) if self.knows(job) else 0
 
     def child(self, *words: str) -> int:
         """Pid of the child that was started with these words; 0 when there is none."""
@@ -102,6 +106,19 @@ def running(tmp_path: Path) -> Iterator[Running]:
     up = Running(tmp_path)
     try:
         wait_until(lambda: up.started() > 0, 30)
+        yield up
+    finally:
+        up.stop()
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Running]:
+    """The example of several tasks, on four documents."""
+    (tmp_path / "docs").mkdir()
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nA worker holds a lease.\n")
+    up = Running(tmp_path, "supervisor.examples.app", DOCUMENTS.read_text())
+    try:
         yield up
     finally:
         up.stop()
@@ -193,3 +210,27 @@ def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
     everything = descendants(running.process.pid)
     running.process.kill()
     wait_until(lambda: not [pid for pid in everything if exists(pid)], 15)
+
+
+def test_the_documents_of_the_example_can_be_searched(example: Running) -> None:
+    wait_until(lambda: example.knows("documents"), 30)
+    triggered = example.ledger.trigger(example.ledger.spec("documents"))
+    run_id = triggered.blocked_by or triggered.id  # by the run of the schedule's own tick
+    wait_until(lambda: not example.ledger.run(run_id).state.is_open, 60, every=0.1)
+    run = example.ledger.run(run_id)
+    assert run.state is RunState.SUCCEEDED, run.reason
+
+    steps = {step.name: step.run for step in example.ledger.steps.records(run.id)}
+    assert {step and step.state for step in steps.values()} == {RunState.SUCCEEDED}
+    assert steps["words"] and steps["words"].batch == Batch(total=4, ended={"succeeded": 4})
+    assert steps["build_index"] and steps["build_index"].progress
+    assert steps["build_index"].progress.share == 1
+    lines = [line.text for line in example.ledger.reports.lines(run.id)]
+    assert {"docs/a.md: 6 words", "4 of 4 documents are in the index"} <= set(lines)
+
+    command = [sys.executable, "-m", "supervisor.examples.full_text", "lease"]
+    search = subprocess.run(command, cwd=example.directory, capture_output=True, text=True)
+    assert search.stdout.splitlines()[0] == "docs/a.md: a a worker holds a [lease]"
+    report = json.loads((example.directory / ".supervisor" / "documents.json").read_text())
+    assert report["run"] == run.id
+    assert report["most_frequent"] == {"worker": 4}

@@ -4,6 +4,7 @@ import importlib
 import json
 import lzma
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from supervisor.examples.witness import read
 from supervisor.schedule_files import load
 from tests.waiting import wait_until
 
-EXAMPLES = Path(__file__).parents[2] / "schedules" / "examples.yaml"
+SCHEDULES = Path(__file__).parents[2] / "schedules"
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
@@ -245,6 +246,7 @@ LONG = [
     "checksums.checksum_docs(seconds=2, tree='.')",
     "report.load_report(seconds=2)",
     "archive.archive_report(seconds=2)",
+    "documents.words('a.md', seconds=2)",
 ]
 
 
@@ -264,11 +266,14 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
     db.close()
 
 
-def test_the_schedule_file_names_the_tasks_of_the_examples_and_bounds_them_all() -> None:
+def test_the_schedule_files_name_the_tasks_of_the_examples_and_bound_them_all() -> None:
     source = Path(importlib.import_module("supervisor.examples").__path__[0])
     defined = "".join(path.read_text() for path in source.glob("*.py"))
-    for spec in load(EXAMPLES).specs.values():
-        assert f'name="{spec.task}"' in defined
-        assert f'witness("{spec.name}")' in defined
+    for spec in load(SCHEDULES).specs.values():
+        witnesses = [f"{spec.name}.{step.label}" for step in spec.steps] or [spec.name]
+        for task in [step.task for step in spec.steps] or [spec.task]:
+            assert f'name="{task}"' in defined
+        for who in witnesses:
+            assert re.search(rf'witness\(f?"{re.escape(who)}["#]', defined), who
         assert spec.soft_time_limit, spec.name
         assert spec.time_limit, spec.name

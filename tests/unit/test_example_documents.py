@@ -1,0 +1,153 @@
+"""The steps of the `documents` example, as the plain functions that they are."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from supervisor.context import CurrentRun, set_current_run
+from supervisor.examples.documents import build_index, list_files, measure_tree, report, words
+from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
+from supervisor.examples.storage import database
+
+TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "home"
+    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(home))
+    return home
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    tree = tmp_path / "tree"
+    (tree / "deep").mkdir(parents=True)
+    for name, text in {**TEXTS, "picture.svg": "<svg/>\n"}.items():
+        (tree / name).write_text(text)
+    return tree
+
+
+@pytest.fixture
+def runs() -> Iterator[None]:
+    yield
+    set_current_run(None)
+
+
+def work_for(run: str) -> None:
+    set_current_run(CurrentRun("documents", run, datetime.now(UTC), 1, 1, "words", 0))
+
+
+def read_all(tree: Path) -> list[str]:
+    files = list_files(str(tree))["files"]
+    for file in files:
+        words(file, seconds=0)
+    return files
+
+
+def extracts() -> list[tuple[str, str]]:
+    with database() as db:
+        return db.execute("SELECT run, words FROM extracts ORDER BY run, words").fetchall()
+
+
+def test_what_the_steps_hand_on_makes_an_index_and_a_report_of_it(home: Path, tree: Path) -> None:
+    files = read_all(tree)
+    assert files == [str(tree / name) for name in TEXTS]
+    handed_on = measure_tree(str(tree), seconds=0) | build_index(files, seconds=0)
+    assert handed_on == {"sizes": {"files": 3, "bytes": 63, "lines": 2}, "indexed": 2}
+    report(str(tree), **handed_on, words={"failed": 0}, look_for="worker lease")
+    written = json.loads((home / "documents.json").read_text())
+    assert written["documents"] == {"indexed": 2, "unreadable": 0}
+    assert written["most_frequent"] == {"worker": 2, "nobody": 1}
+    assert written["search"]["found"] == {files[0]: "a [worker] holds a [lease] the [worker]"}
+
+
+def test_a_document_that_is_read_twice_counts_once(tree: Path) -> None:
+    read_all(tree)
+    build_index(read_all(tree), seconds=0)
+    assert most_frequent() == {"worker": 2, "nobody": 1}
+
+
+def test_an_index_that_is_built_twice_is_the_same(tree: Path) -> None:
+    files = read_all(tree)
+    assert build_index(files, seconds=0) == build_index(files, seconds=0)
+    assert most_frequent() == {"worker": 2, "nobody": 1}
+
+
+def test_a_document_that_cannot_be_read_fails_its_item_and_is_not_in_the_index(tree: Path) -> None:
+    files = read_all(tree)
+    (tree / "c.md").write_bytes(b"caf\xe9")
+    with pytest.raises(UnicodeDecodeError):
+        words(str(tree / "c.md"), seconds=0)
+    assert build_index([*files, str(tree / "c.md")], seconds=0) == {"indexed": 2}
+
+
+def test_a_tree_without_documents_is_a_mistake(tree: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no document"):
+        list_files(str(tree / "elsewhere"))
+
+
+def test_a_folder_of_any_size_costs_a_bounded_batch(tree: Path) -> None:
+    assert len(list_files(str(tree), limit=1)["files"]) == 1
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_run_indexes_the_words_that_it_stored_itself(tree: Path) -> None:
+    work_for("documents@1")
+    read_all(tree)
+    work_for("documents@2")
+    words(str(tree / "a.md"), seconds=0)
+    assert build_index(list_files(str(tree))["files"], seconds=0) == {"indexed": 1}
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_new_run_drops_old_words_and_leaves_those_of_the_last_minutes(tree: Path) -> None:
+    work_for("documents@1")
+    words(str(tree / "a.md"), seconds=0)
+    with database() as db, db:
+        db.execute("UPDATE extracts SET extracted_at = ?", (time.time() - 700,))
+    work_for("documents@2")
+    words(str(tree / "deep/b.md"), seconds=0)
+    work_for("documents@3")
+    list_files(str(tree))
+    assert extracts() == [("documents@2", "nobody holds a café")]
+
+
+def test_items_of_a_batch_and_an_index_do_not_lock_each_other_out(tree: Path) -> None:
+    item = "from supervisor.examples.documents import *\nfor _ in range(30): words({!r}, seconds=0)"
+    indexing = (
+        "from supervisor.examples.full_text import *\n"
+        "for _ in range(30): replace_index([('a', 'worker')] * 100)"
+    )
+    codes = [*(item.format(str(tree / name)) for name in TEXTS), indexing, indexing]
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    assert len(extracts()) == 2
+    assert most_frequent() == {"worker": 100}
+
+
+@pytest.mark.parametrize("text", ['"', "holds AND", "NEAR(", "words:a -", "", "^*"])
+def test_one_can_look_for_any_text(text: str) -> None:
+    replace_index([("a", "who holds and near words a")])
+    assert all(match.path == "a" for match in search(text))
+
+
+def test_the_best_match_comes_first() -> None:
+    replace_index([("a", "lease " + "other " * 50), ("b", "lease lease")])
+    assert search("lease", limit=1) == [Match("b", "[lease] [lease]")]
+
+
+def test_the_command_prints_what_it_finds(capsys: pytest.CaptureFixture[str]) -> None:
+    replace_index([("a.md", "a worker holds a lease")])
+    assert main(["Worker", "lease"]) == 0
+    assert capsys.readouterr().out == "a.md: a [worker] holds a [lease]\n"
+    assert main(["nothing"]) == 1
+    assert main([]) == 2
