@@ -77,9 +77,9 @@ class UnknownJob(SupervisorError, LookupError):
 class UnknownRun(SupervisorError, LookupError):
     """The ledger does not know this run, or knows it no longer."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, why: str | None = None) -> None:
         self.run_id = run_id
-        super().__init__(f"unknown run {run_id!r}")
+        super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
 
 
 class InvalidKey(SupervisorError, ValueError):

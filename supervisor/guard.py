@@ -17,6 +17,7 @@ reported again and again for `END_PATIENCE`: nothing else could start meanwhile.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -63,7 +64,10 @@ class Guard:
             log.error("run not begun", job=job, run=run_id, reason="ledger away", error=str(error))
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
-            log.warning(
+            # Those that are sent again later are nothing to wonder about.
+            expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED)
+            log.log(
+                logging.INFO if expected else logging.WARNING,
                 "delivery dropped",
                 job=job,
                 run=run_id,

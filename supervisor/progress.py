@@ -35,7 +35,8 @@ class Progress:
 class LogLine:
     """`id` grows from line to line of a log.
 
-    number: 1 for the first line that the attempt logged, whether or not that line was kept.
+    number: 1 for the first line that the attempt logged, whether or not that line was kept; 0 for
+    what the ledger says of the attempt's end.
     step: the part of the run that logged it, where the run has parts.
     """
 

@@ -170,7 +170,11 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
     _delivery.set(None)
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
     try:
-        report(guard, grant, delivery, task, retval, state)
+        try:
+            report(guard, grant, delivery, task, retval, state)
+        except SoftTimeLimitExceeded:
+            # It is for the job's code, which is over; said again, an end changes nothing.
+            report(guard, grant, delivery, task, retval, state)
     except Exception as error:
         # Celery would swallow it, and a run without an end would keep its lock.
         log.exception("end cannot be reported as it was", run=grant.run_id)

@@ -38,7 +38,9 @@ class Verbs(click.Group):
         except SupervisorError as error:
             raise click.ClickException(str(error)) from error
         except RedisError as error:
-            raise click.ClickException(f"the ledger is away: {error}") from error
+            raise click.ClickException(
+                f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"
+            ) from error
 
 
 @click.group("supervisor", cls=Verbs)

@@ -13,8 +13,10 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.showing import print_whole, whole_shape
 from supervisor.cli.types import DurationType
+from supervisor.display.reports import progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
+from supervisor.display.steps import at_work_words
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.overlap import OverlapPolicy
@@ -22,6 +24,7 @@ from supervisor.run import RunState
 
 if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
+    from supervisor.run import Run
     from supervisor.spec import JobSpec
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -56,7 +59,9 @@ def runs(context: Context, job: str | None, limit: int, outcome: str | None, as_
         print_json([run_shape(run) for run in found])
         return
     now = datetime.now(UTC)
-    print_table(RUN_COLUMNS, [row for run in found for row in run_rows(run, now)])
+    how_far = {run.id: how_far_words(ledger, run) for run in found if run.state.is_open}
+    rows = (row for run in found for row in run_rows(run, now, how_far.get(run.id, "")))
+    print_table(RUN_COLUMNS, list(rows))
 
 
 @click.command()
@@ -74,6 +79,12 @@ def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
         print_json(whole_shape(context.ledger, run))
     else:
         print_whole(context.ledger, run)
+
+
+def how_far_words(ledger: Ledger, run: Run) -> str:
+    if run.has_steps:
+        return at_work_words(ledger.steps.records(run.id))
+    return progress_words(run.progress)
 
 
 def exit_status_of_followed(ledger: Ledger, run: str) -> int:

@@ -19,16 +19,23 @@ from supervisor.display.steps import (
     step_row,
     step_shape,
 )
+from supervisor.errors import UnknownRun
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run
+from supervisor.run import Run, StepId
 
 #: Of the end of a run's log; `show --follow` prints all of it.
 LINES_SHOWN = 20
 
+#: Of the items of a batch that are at work, and of those that are looked through for them.
+ITEMS_SHOWN = 20
+ITEMS_LOOKED_AT = 1_000
+
+NOT_BEGUN = "that item is not queued yet"
+
 
 def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     """Raises UnknownRun."""
-    run = ledger.run(run_id)
+    run = known(ledger, run_id)
     log = [line_shape(line) for line in ledger.reports.lines(run_id)]
     shape = run_shape(run) | {"log": log}
     if run.has_steps:
@@ -48,13 +55,14 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
 
 def print_whole(ledger: Ledger, run_id: str) -> None:
     """Raises UnknownRun."""
-    run = ledger.run(run_id)
+    run = known(ledger, run_id)
     found = run_shape(run)
     attempts = found.pop("attempts")
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
         found["params"] = param_words(params_of(ledger, run_id)) or None
-        attempts = []
+    if run.has_steps or run.batch:
+        attempts, found["attempt"] = [], None
     for name, by in run.returned_twice.items():
         found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} holds"
     for key, value in found.items():
@@ -74,8 +82,26 @@ def print_parts(ledger: Ledger, run: Run) -> None:
         rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
         print_table(STEP_COLUMNS, rows)
     if run.batch:
-        for item in ledger.runs(ledger.steps.kept_items(run.id)):
-            click.echo(f"{item.id}  {item.state.value}  {why(item)}")
+        at_work = ledger.runs(ledger.steps.below([run.id])[:ITEMS_LOOKED_AT])
+        begun = [item for item in at_work if item.attempt]
+        for item in [*begun[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
+            crashed = f"its worker died {item.crashes} times" if item.crashes else ""
+            said = (progress_words(item.progress), why(item), crashed)
+            click.echo(f"{item.id}  {item.state.value}  {', '.join(filter(None, said))}".rstrip())
+
+
+def known(ledger: Ledger, run_id: str) -> Run:
+    """Raises UnknownRun, which says of an item of a batch why there is no record of it."""
+    try:
+        return ledger.run(run_id)
+    except UnknownRun:
+        place = StepId.of(run_id)
+        states = ledger.steps.item_states(place.batch) if place else ""
+        if place is None or place.item is None or place.item >= len(states):
+            raise
+        has_ended = states[place.item] != "."
+        what = "that item has ended; only of others a record is kept" if has_ended else NOT_BEGUN
+        raise UnknownRun(run_id, what) from None
 
 
 def params_of(ledger: Ledger, run_id: str) -> dict[str, Any]:

@@ -23,6 +23,9 @@ class LogText:
     def of(self, lines: Iterable[LogLine]) -> Iterator[str]:
         for line in lines:
             place = (line.step, line.attempt)
+            if line.number == 0:  # the ledger's own word
+                yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
+                continue
             dropped = line.number - self._last.get(place, 0) - 1
             self._last[place] = line.number
             if dropped > 0:

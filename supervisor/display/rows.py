@@ -38,7 +38,7 @@ def state_words(job: JobRecord) -> str:
     return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{told})" if told else "")
 
 
-def run_rows(run: Run, now: datetime) -> Iterator[Sequence[str]]:
+def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[str]]:
     """A row for each attempt, newest first; one for a run that is not at work or never began."""
     at_work = run.state is RunState.RUNNING
     ended = bool(run.attempts) and not run.state.is_open
@@ -54,7 +54,7 @@ def run_rows(run: Run, now: datetime) -> Iterator[Sequence[str]]:
             state,
             stamp(attempt.started_at),
             duration(lasted),
-            (why(run) if last else attempt.reason) or "",
+            (", ".join(filter(None, (how_far, why(run)))) if last else attempt.reason) or "",
         )
 
 

@@ -14,6 +14,14 @@ local function write_interval(run, finished)
   redis.call('PEXPIRE', grants, HISTORY_TTL)
 end
 
+-- A step that did not end well says so in the log of its run, where people follow it.
+local function note_in_log(run, outcome, reason)
+  local root = root_of(run.id)
+  redis.call('XADD', K.log(root), 'MAXLEN', LINES_KEPT, '*', 'at', now, 'attempt', run.attempt, 'number', 0,
+    'text', outcome .. ((reason or '') ~= '' and ': ' .. reason or ''), 'step', string.sub(run.id, #root + 2))
+  redis.call('PEXPIRE', K.log(root), HISTORY_TTL)
+end
+
 -- Writes the attempt that ends now into the run's list, one JSON object a line.
 local function end_attempt(run, outcome, reason, token)
   local line = cjson.encode({
@@ -24,6 +32,7 @@ local function end_attempt(run, outcome, reason, token)
     'last_token', token)
   redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
   write_interval(run, now_us)
+  if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
   if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
 end
 

@@ -33,13 +33,17 @@ class Reports:
     def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
         """The run's log, all attempts, oldest first; `after`: the id of the last line known.
 
-        Of a step of a run, its own lines.
+        Of a step of a run, its own lines; of a batch, those of its items.
         """
         whole, step = log_place(run_id)
         start = f"({after}" if after else "-"
         entries = self._client.xrange(self._keys.log(whole), min=start)
         lines = [line_from(line_id, fields) for line_id, fields in entries]
-        return [line for line in lines if step is None or line.step == step]
+        return [line for line in lines if step is None or is_of(line.step, step)]
+
+
+def is_of(label: str | None, step: str) -> bool:
+    return label is not None and (label == step or label.startswith(f"{step}#"))
 
 
 def ms_between(at: float, now: float) -> int:
