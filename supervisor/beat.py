@@ -1,6 +1,7 @@
 """The RedBeat scheduler that emits through the ledger. One tick of it:
 
-1. Take or extend the leader's lock. Who does not lead stands by and asks again a second later.
+1. Take or extend the leader's lock, and say who is there. Who does not lead stands by and asks
+   again a second later.
 2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
 3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
    all of them. The watermark moves in the same script: a tick is dealt with once, whoever asks.
@@ -20,6 +21,7 @@ own code, unguarded, as before.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,12 +32,14 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.app import required_settings, schedules_of
+from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
 from supervisor.emission import emission
 from supervisor.emission_log import note, note_rescue
 from supervisor.entries import DueEntry, Entries
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
@@ -75,6 +79,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._publisher = Publisher(app, self._ledger)
         self._unbegun = Unbegun(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
+        self._attendance = Attendance(
+            self._ledger.client, self._ledger.keys, broker_of(app, settings)
+        )
+        self._next_presence = 0.0
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
@@ -98,6 +106,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._reloading.stop()
         try:
             self._leader.resign()
+            self._attendance.leave()
         except RedisError as error:
             log.warning("leadership not resigned", error=str(error))
         super().close()
@@ -110,7 +119,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._watchdog
 
     def _tick(self) -> float:
-        if not self._take_lead():
+        leads = self._take_lead()
+        self._say_present()
+        if not leads:
             return INTERVAL.total_seconds()
         self._rescue()
         now = self._ledger.now()
@@ -119,8 +130,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
         self._auditor.audit_some(now)
-        follows = (self._reloading and self._reloading.digest) or ""
-        self._leader.sign(self._ledger.keys.beat, now, follows)
+        self._leader.sign(self._ledger.keys.beat, now, self._facts().follows or "")
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
         self._reload(now)
@@ -136,7 +146,18 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 if self._reloading:
                     self._reloading.look_again()
             self._leads = leads
+            self._next_presence = 0.0
         return leads
+
+    def _say_present(self) -> None:
+        """In the tick, and not in a thread: a beat that hangs is not there."""
+        if time.monotonic() >= self._next_presence:
+            self._attendance.say(self._facts())
+            self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
+
+    def _facts(self) -> BeatFacts:
+        follows = self._reloading.digest if self._reloading else None
+        return BeatFacts(self._leader.instance, bool(self._leads), follows)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
         """Enters a job again that RedBeat's schedule has lost."""

@@ -20,6 +20,7 @@ from celery.worker.request import Request
 
 from supervisor import at_work
 from supervisor.app import required_settings
+from supervisor.attendance import attend
 from supervisor.calls import register_all
 from supervisor.delivery import TOKEN, supervised, work_of
 from supervisor.heartbeat import Heartbeat
@@ -90,6 +91,7 @@ def prepare(sender: Any) -> None:
     adopt(sender.app)
     take_over_started(sender.app)
     at_work.share()
+    attend()
     try:
         register_all(sender.app)
     except Unavailable as error:  # they are registered when they are called

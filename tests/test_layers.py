@@ -21,8 +21,8 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling",
-    "celery edge": "app beat calls celery_import entries loading on_commit publisher reloading"
-    " starting tasks unbegun worker results",
+    "celery edge": "app attendance beat calls celery_import entries loading on_commit publisher"
+    " reloading starting tasks unbegun worker results",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }

@@ -68,8 +68,17 @@ TEMPLATES = {
     "server": "server",
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded jobs), follows (digest of the schedule files that
-    #         the leader loads, empty when it has none)
+    #         the leader loads, empty when it has none), leader_changes (how often it was another)
     "beat": "beat",
+    # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
+    #         fresh id of the process; expires PRESENCE_TTL after it was last said
+    "presence": "presence:%s",
+    # ZSET    "<kind>|<id>|<name>" -> ms at which the process last said so; stays LAST_SEEN_KEPT, or
+    #         goes when it stops
+    "present": "index:present",
+    # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
+    #         last said that it knows them
+    "tasks": "tasks:%s",
 }
 
 
@@ -129,6 +138,12 @@ class Keys:
 
     def history(self, name: str) -> str:
         return self._build("history", name)
+
+    def presence(self, process: str) -> str:
+        return self._build("presence", process)
+
+    def tasks(self, digest: str) -> str:
+        return self._build("tasks", digest)
 
     def as_lua(self) -> str:
         """The table as Lua functions: ``K.run(id)``, ``K.jobs()``."""

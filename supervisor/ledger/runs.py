@@ -14,6 +14,7 @@ from typing import Any, Self
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.presence import Presences
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import (
     Admission,
@@ -57,6 +58,7 @@ class Ledger(Readings):
         self.reports = Reports(client, keys, self._scripts)
         self.stretches = Stretches(client, keys, self._scripts)
         self.steps = Steps(client, keys, self._scripts)
+        self.presences = Presences(client, keys)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

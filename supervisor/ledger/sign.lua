@@ -6,5 +6,7 @@
 -- gives 1 when it was written, else 0
 
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+local before = redis.call('HGET', KEYS[2], 'leader')
+if before and before ~= ARGV[2] then redis.call('HINCRBY', KEYS[2], 'leader_changes', 1) end
 redis.call('HSET', KEYS[2], 'leader', ARGV[2], 'last_tick', ARGV[3], 'follows', ARGV[4])
 return 1

@@ -1,0 +1,124 @@
+"""A worker says that it is there, and what it consumes, from the moment it is ready until it stops.
+
+A thread of its own, with its own connection, in the worker's main process: a call that hangs must
+not make the heartbeat late.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from celery import Celery, signals
+from redis.connection import parse_url
+
+from supervisor.app import required_settings, settings_of
+from supervisor.ledger.connection import RedisError, connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.presence import (
+    PRESENCE_INTERVAL,
+    Attendance,
+    Broker,
+    WorkerFacts,
+    digest_of,
+)
+from supervisor.settings import Settings
+
+log = structlog.get_logger("supervisor.attendance")
+
+_present: dict[str, WorkerAttendance] = {}
+
+
+class WorkerAttendance(threading.Thread):
+    """Tells what the worker's consumer says of itself, each time anew."""
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__(name="supervisor-attendance", daemon=True)
+        self._consumer = consumer
+        app = consumer.app
+        settings = required_settings(app)
+        client = connect_for_heartbeat(settings)
+        self._attendance = Attendance(client, Keys(settings.prefix), broker_of(app, settings))
+        self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
+        self._digest = digest_of(self._tasks)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._attendance.say(self._facts(), self._tasks)
+            except (RedisError, OSError) as error:
+                log.warning("presence not told", error=str(error))
+            except (
+                Exception
+            ):  # the loop outlives whatever a worker that is changing shows of itself
+                log.exception("attendance stumbled")
+            self._stopping.wait(PRESENCE_INTERVAL.total_seconds())
+
+    def stop(self) -> None:
+        self._stopping.set()
+        # A call that is under way would say again that the worker is there.
+        self.join(PRESENCE_INTERVAL.total_seconds())
+        try:
+            self._attendance.leave()
+        except (RedisError, OSError) as error:
+            log.warning("leave not taken", error=str(error))
+
+    def _facts(self) -> WorkerFacts:
+        return WorkerFacts(
+            name=self._consumer.hostname,
+            queues=consumed(self._consumer.task_consumer),
+            pool_size=self._consumer.pool.num_processes,
+            tasks=self._digest,
+        )
+
+
+def consumed(task_consumer: Any) -> tuple[str, ...]:
+    """None while the connection to the broker is away, or once the worker is told to stop."""
+    if task_consumer is None:
+        return ()
+    names = (queue.name for queue in task_consumer.queues)
+    return tuple(sorted(name for name in names if task_consumer.consuming_from(name)))
+
+
+def broker_of(app: Celery, settings: Settings) -> Broker:
+    return Broker(
+        default_queue=str(app.conf.task_default_queue),
+        is_ledger=same_database(str(app.conf.broker_url or ""), settings.redis_url),
+    )
+
+
+def same_database(url: str, other: str) -> bool:
+    try:
+        return places(url) == places(other)
+    except ValueError:  # no Redis, or one that is spelled as only kombu spells it
+        return False
+
+
+def places(url: str) -> tuple[Any, ...]:
+    parts: Mapping[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    return (
+        *(parts.get("host", "localhost"), parts.get("port", 6379)),
+        *(parts.get("path"), parts.get("db") or 0),
+    )
+
+
+def attend() -> None:
+    """Every supervised worker of this process does, from when it is ready."""
+    signals.worker_ready.connect(begin, weak=False)
+    signals.worker_shutdown.connect(end, weak=False)
+
+
+def begin(sender: Any, **_: Any) -> None:
+    if settings_of(sender.app) is None:
+        return
+    _present[sender.hostname] = WorkerAttendance(sender)
+    _present[sender.hostname].start()
+
+
+def end(sender: Any, **_: Any) -> None:
+    attendance = _present.pop(sender.hostname, None)
+    if attendance is not None:
+        attendance.stop()

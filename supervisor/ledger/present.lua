@@ -1,0 +1,20 @@
+-- A process says that it is there, or that it leaves.
+--
+-- KEYS  its facts, the index of who was last seen when, the names of the tasks it knows
+-- ARGV  its member of the index, its facts (JSON), their life in ms (0 when it leaves), how long a
+--       member of the index is kept in ms, and the life of the names of tasks in ms
+-- gives {seconds, microseconds of the server's clock, 1 when the names of the tasks are known, else 0}
+
+local member, facts, life, kept, tasks_life = unpack(ARGV)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+if life == '0' then
+  redis.call('DEL', KEYS[1])
+  redis.call('ZREM', KEYS[2], member)
+  return { time[1], time[2], 1 }
+end
+redis.call('SET', KEYS[1], facts, 'PX', life)
+redis.call('ZADD', KEYS[2], string.format('%.0f', now), member)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - kept))
+return { time[1], time[2], redis.call('PEXPIRE', KEYS[3], tasks_life) }
