@@ -120,8 +120,7 @@ def register(publisher: Publisher, task: Any) -> None:
 
     With each call: it may have forgotten the task with all its data.
     """
-    spec, ledger = spec_of(task), publisher.ledger
-    ledger.client.hset(ledger.keys.guarded, spec.name, spec.model_dump_json(exclude_defaults=True))
+    publisher.ledger.register(spec_of(task))
 
 
 def register_all(app: Celery) -> None:

@@ -106,7 +106,8 @@ def write(
         spec, before = wanted[name], loaded.get(name)
         pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
         if before is None or before.when != spec.when:
-            pipe.hset(keys.job(name), "watermark", ms_of(now))
+            pipe.hset(keys.job(name), mapping={"watermark": ms_of(now), "loaded": ms_of(now)})
+            pipe.hsetnx(keys.job(name), "created", ms_of(now))
             pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
             entries.write(pipe, spec, schedule_of(spec).next_after(now))
         else:

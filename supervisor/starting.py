@@ -91,5 +91,4 @@ def register(ledger: Ledger, spec: GuardedTaskSpec) -> None:
     if ledger.client.hexists(ledger.keys.jobs, spec.name):
         what = "a schedule file has a job of this name: trigger it, or choose another name"
         raise InvalidGuard(f"job {spec.name!r}", [what])
-    text = spec.model_dump_json(exclude_defaults=True)
-    ledger.client.hset(ledger.keys.guarded, spec.name, text)
+    ledger.register(spec)

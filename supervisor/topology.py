@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from supervisor.spec import JobSpec
 
 DEFAULT_QUEUE = "celery"
 DEFAULT_WORKER = "default"
+
+
+def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:
+    """Where the messages of a job's runs go; `queue_of` knows it of a task without a queue."""
+    named = (
+        (step.queue or spec.routed_queue or queue_of(step.task) for step in spec.steps)
+        if spec.steps
+        else (spec.routed_queue or queue_of(str(spec.task)),)
+    )
+    return tuple(dict.fromkeys(named))
 
 
 @dataclass(frozen=True, slots=True)

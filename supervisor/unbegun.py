@@ -16,6 +16,7 @@ from celery import Celery
 
 from supervisor.assignments import Assignment, Assignments
 from supervisor.ledger.runs import Ledger
+from supervisor.queues import message_count, queue_of
 from supervisor.run import Run
 
 #: A worker that is there begins a run sooner than this after it took the message.
@@ -54,19 +55,10 @@ class Unbegun:
             ]
 
     def _queue_of(self, assignment: Assignment) -> str:
-        own = getattr(self._app.tasks.get(assignment.task), "queue", None)
-        named = assignment.run.options.get("queue") or assignment.queue or own
-        return str(named or self._app.amqp.router.route({}, assignment.task)["queue"].name)
+        named = assignment.run.options.get("queue") or assignment.queue
+        return str(named or queue_of(self._app, assignment.task))
 
 
 def is_overdue(run: Run, now: datetime) -> bool:
     patience = min(PATIENCE * 2 ** min(run.sends - 1, 10), LONGEST_PATIENCE)
     return run.sent_at is not None and now - run.sent_at > patience
-
-
-def message_count(channel, queue: str) -> int:  # type: ignore[no-untyped-def]
-    """Messages in the queue; 0 also for one that does not exist (an empty list in Redis)."""
-    try:
-        return int(channel.queue_declare(queue, passive=True).message_count)
-    except channel.connection.client.channel_errors:
-        return 0

@@ -20,9 +20,10 @@ LAYERS = {
     " job_faults yaml_source text_files calendars ical topology logs watching guarded importing",
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
-    " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling",
+    " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
+    " expectations",
     "celery edge": "app attendance beat calls celery_import entries loading on_commit publisher"
-    " reloading starting tasks unbegun worker results",
+    " queues reloading starting tasks unbegun worker results",
     "operations": "up children processes embedded display web",
     "cli": "cli __main__",
 }

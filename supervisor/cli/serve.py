@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 import click
@@ -9,7 +10,11 @@ import uvicorn
 
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
+from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
+
+#: The name that Prometheus' own client for Python has for it.
+NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 
 
 @click.command()
@@ -22,13 +27,23 @@ def serve(context: Context, host: str, port: int, log_level: str) -> None:
     logs.configure(level=log_level)
     listener = bound(host, port)
     config = uvicorn.Config(
-        create(context.ledger),
+        create(context.ledger, metrics_of(context)),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
         server_header=False,
     )
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def metrics_of(context: Context) -> Metrics:
+    """Of the app's broker, where an app was named."""
+    has_created = os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
+    if context.app is None:
+        return Metrics(context.ledger, has_created=has_created)
+    from supervisor.queues import AppQueues
+
+    return Metrics(context.ledger, AppQueues(context.app), has_created=has_created)
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -41,8 +41,9 @@ TEMPLATES = {
     #         LINES_KEPT lines of a run's log, of all attempts and steps; expires HISTORY_TTL after
     #         the last line, or after the run ended
     "log": "run:%s:log",
-    # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms, watermark,
-    #         paused; expires HISTORY_TTL after the job is removed
+    # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
+    #         since when it counts, loaded: when its times were last edited), watermark, paused;
+    #         expires HISTORY_TTL after the job is removed
     "job": "job:%s",
     # SET     ids of the job's runs that have not ended
     "open": "job:%s:open",

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
-from supervisor.ledger.records import BeatRecord, JobRecord, job_from, run_from
+from supervisor.ledger.open_runs import OPEN_RUN_FIELDS, OpenRun, open_run_from
+from supervisor.ledger.records import (
+    BeatRecord,
+    JobFacts,
+    JobRecord,
+    job_from,
+    run_from,
+)
 from supervisor.ledger.replies import to_instant
 from supervisor.run import Run
 from supervisor.spec import GuardedTaskSpec, JobSpec
@@ -30,13 +38,13 @@ class Readings:
 
     def scheduled(self) -> dict[str, JobSpec]:
         """The jobs that schedule files name, by name, sorted."""
-        loaded = self.client.hgetall(self.keys.jobs)
-        return {name: JobSpec.model_validate_json(loaded[name]) for name in sorted(loaded)}
+        loaded = self._fields(self.keys.jobs)
+        return {name: job_spec(loaded[name]) for name in sorted(loaded)}
 
     def specs(self) -> dict[str, JobSpec]:
         """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
-        guarded = self.client.hgetall(self.keys.guarded)
-        specs = {n: GuardedTaskSpec.model_validate_json(text) for n, text in guarded.items()}
+        guarded = self._fields(self.keys.guarded)
+        specs: dict[str, JobSpec] = {name: guarded_spec(text) for name, text in guarded.items()}
         return dict(sorted({**specs, **self.scheduled()}.items()))
 
     def spec(self, name: str) -> JobSpec:
@@ -74,9 +82,9 @@ class Readings:
         found: dict[str, JobSpec] = {}
         for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
             if text is not None:
-                found[name] = JobSpec.model_validate_json(text)
+                found[name] = job_spec(text)
             elif guard is not None:
-                found[name] = GuardedTaskSpec.model_validate_json(guard)
+                found[name] = guarded_spec(guard)
         return found
 
     def jobs(self) -> list[JobRecord]:
@@ -136,33 +144,53 @@ class Readings:
             last_reload_at=to_instant(fields.get("last_reload")),
             problems=tuple(json.loads(fields.get("problems", "[]"))),
             follows=fields.get("follows") or None,
+            leader_changes=int(fields.get("leader_changes", 0)),
         )
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """What has become of these jobs so far, loaded or not."""
-        records = []
+        return [job_from(*facts) for facts in self.facts_of(specs)]
+
+    def facts_of(self, specs: Sequence[JobSpec]) -> list[JobFacts]:
+        """What records are made of: equal facts make equal records."""
+        found: list[JobFacts] = []
         for chunk in chunks(specs):
             with self.client.pipeline(transaction=False) as pipe:
                 for spec in chunk:
                     pipe.hgetall(self.keys.job(spec.name))
                     pipe.smembers(self.keys.open(spec.name))
                 replies = pipe.execute()
-            states = self._states([run_id for run_ids in replies[1::2] for run_id in run_ids])
-            records += [
-                job_from(spec, fields, [states[run_id] for run_id in run_ids if run_id in states])
+            open_runs = self._open_runs([run_id for run_ids in replies[1::2] for run_id in run_ids])
+            found += [
+                (spec, fields, [open_runs[i] for i in sorted(run_ids) if i in open_runs])
                 for spec, fields, run_ids in zip(chunk, replies[::2], replies[1::2], strict=True)
             ]
-        return records
+        return found
 
-    def _states(self, run_ids: Sequence[str]) -> dict[str, str]:
-        states: dict[str, str] = {}
+    def _open_runs(self, run_ids: Sequence[str]) -> dict[str, OpenRun]:
+        found: dict[str, OpenRun] = {}
         for chunk in chunks(run_ids):
             with self.client.pipeline(transaction=False) as pipe:
                 for run_id in chunk:
-                    pipe.hget(self.keys.run(run_id), "state")
-                found = zip(chunk, pipe.execute(), strict=True)
-            states |= {run_id: state for run_id, state in found if state}
-        return states
+                    pipe.hmget(self.keys.run(run_id), OPEN_RUN_FIELDS)
+                runs = zip(chunk, map(open_run_from, pipe.execute()), strict=True)
+            found |= {run_id: run for run_id, run in runs if run}
+        return found
+
+    def _fields(self, key: str) -> dict[str, str]:
+        """A hash of any size, piece by piece: nothing waits for all of it."""
+        return dict(self.client.hscan_iter(key, count=2 * CHUNK))
+
+
+@lru_cache(maxsize=50_000)
+def job_spec(text: str) -> JobSpec:
+    """Remembered: what is loaded is read far more often than it changes."""
+    return JobSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=2_000)
+def guarded_spec(text: str) -> GuardedTaskSpec:
+    return GuardedTaskSpec.model_validate_json(text)
 
 
 def chunks(items: Sequence[T]) -> list[Sequence[T]]:

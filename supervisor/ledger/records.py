@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_running_at
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
 from supervisor.ledger.scripts import BOUNDS
@@ -58,6 +59,10 @@ class JobRecord:
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
     duplicates and ticks; an absent one is 0.
+
+    created_at: since when the counters count. loaded_at: since when its times are what they are.
+    oldest_queued_at: for when the oldest of its runs that have not begun was meant.
+    oldest_running_at: since when the oldest of those at work is.
     """
 
     spec: JobSpec
@@ -79,6 +84,11 @@ class JobRecord:
     finding: Mapping[str, Any] | None
     paused_note: str | None = None
     paused_until: datetime | None = None
+    created_at: datetime | None = None
+    loaded_at: datetime | None = None
+    resumed_at: datetime | None = None
+    oldest_queued_at: datetime | None = None
+    oldest_running_at: datetime | None = None
 
     @property
     def skipped(self) -> int:
@@ -88,7 +98,10 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class BeatRecord:
-    """`follows`: digest of the schedule files that the leader loads; None when it has none."""
+    """`follows`: digest of the schedule files that the leader loads; None when it has none.
+
+    leader_changes: how often the leader was another than before.
+    """
 
     leader: str | None
     last_tick_at: datetime | None
@@ -96,6 +109,7 @@ class BeatRecord:
     last_reload_at: datetime | None
     problems: tuple[str, ...]
     follows: str | None = None
+    leader_changes: int = 0
 
 
 def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
@@ -163,14 +177,19 @@ def attempt_from(line: Mapping[str, Any]) -> Attempt:
 MOST_TELLING = (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING)
 
 
-def job_from(spec: JobSpec, fields: Mapping[str, str], open_states: Sequence[str]) -> JobRecord:
-    """`open_states`: of the job's runs that have not ended."""
+#: A job, the fields of its hash, and its runs that have not ended.
+JobFacts = tuple[JobSpec, Mapping[str, str], Sequence[OpenRun]]
+
+
+def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenRun]) -> JobRecord:
+    """`open_runs`: the job's that have not ended."""
     paused = fields.get("paused") == "1"
     idle = "paused" if paused else "idle"
+    open_states = [run.state for run in open_runs]
     return JobRecord(
         spec=spec,
         paused=paused,
-        counters={key[2:]: int(value) for key, value in fields.items() if key.startswith("n:")},
+        counters={key[2:]: int(value) for key, value in fields.items() if key[:2] == "n:"},
         durations=histogram_from(fields, "duration"),
         start_delays=histogram_from(fields, "start_delay"),
         running=open_states.count(RunState.RUNNING),
@@ -185,16 +204,29 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_states: Sequence[str
         unaccounted_ticks=sum(
             abs(int(fields.get(key, 0))) for key in ("n:unaccounted", "unsettled", "overdue")
         ),
-        finding=json.loads(fields.get("finding", "null")),
+        finding=json.loads(fields["finding"]) if "finding" in fields else None,
         paused_note=fields.get("paused_note"),
         paused_until=to_instant(fields.get("paused_until")),
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),
+        created_at=to_instant(fields.get("created")),
+        loaded_at=to_instant(fields.get("loaded")),
+        # A file that says `paused: false` again leaves the one, `supervisor resume` the other.
+        resumed_at=None if paused else to_instant(fields.get("paused_at", fields.get("pause_to"))),
+        oldest_queued_at=oldest_queued_at(open_runs),
+        oldest_running_at=oldest_running_at(open_runs),
     )
+
+
+#: The fields of a job's hash that hold its histograms.
+HISTOGRAM_FIELDS = {
+    name: tuple(f"h:{name}:{i}" for i in range(1, len(BOUNDS) + 2))
+    for name in ("duration", "start_delay")
+}
 
 
 def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
     return Histogram(
         bounds=BOUNDS,
-        counts=tuple(int(fields.get(f"h:{name}:{i}", 0)) for i in range(1, len(BOUNDS) + 2)),
+        counts=tuple([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]]),
         sum_seconds=int(fields.get(f"h:{name}:sum", 0)) / 1000,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from supervisor.durations import to_ms
@@ -41,7 +41,7 @@ from supervisor.ledger.stretches import Stretches
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
 from supervisor.run import Run, RunState, manual_id, tick_id
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
+from supervisor.spec import GuardedTaskSpec, JobSpec
 
 ANY_RUN = RunRequest()
 
@@ -208,6 +208,14 @@ class Ledger(Readings):
         """The broker took the messages of these runs."""
         if run_ids:
             self._scripts("sent", *run_ids)
+
+    def register(self, spec: GuardedTaskSpec) -> None:
+        """The ledger knows a job that code guards, and counts its runs, from then on."""
+        with self.client.pipeline(transaction=False) as pipe:
+            text = spec.model_dump_json(exclude_defaults=True)
+            pipe.hset(self.keys.guarded, spec.name, text)
+            pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
+            pipe.execute()
 
     def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""

@@ -6,116 +6,98 @@ series of a loaded job are there from the start: a counter that first appears as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from threading import Lock
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
-from supervisor.ledger.records import BeatRecord, JobRecord
 from supervisor.ledger.runs import Ledger
+from supervisor.spec import JobSpec
+from supervisor.web import exposition
+from supervisor.web.exposition import Format
+from supervisor.web.scrape import Job, Queues, Scrape, Scraper
 from supervisor.web.table import (
-    BEAT_GAUGES,
-    COUNTERS,
-    GAUGES,
-    HISTOGRAMS,
+    BUILD,
     JOB,
+    PROCESS_GAUGES,
+    QUEUE_GAUGES,
+    SINGLES,
     UP,
-    BeatGauge,
-    JobCounter,
-    JobGauge,
-    JobHistogram,
 )
 
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-class LedgerCollector(Collector):
-    """All metrics of one ledger. With the ledger away only ``supervisor_up 0`` is left."""
+VERSION = version("celery-beat-supervisor")
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
 
-    def describe(self) -> Iterable[Metric]:
-        return ()  # nothing is asked of Redis when the collector is registered
+class Metrics:
+    """All metrics of one ledger. With the ledger away only ``supervisor_up 0`` is left.
 
-    def collect(self) -> Iterator[Metric]:
+    queues: of the app's broker; without, what the ledger and the workers tell of them. has_created:
+    in OpenMetrics, each counter comes with the time since when it counts.
+    """
+
+    def __init__(
+        self, ledger: Ledger, queues: Queues | None = None, *, has_created: bool = True
+    ) -> None:
+        self._scraper = Scraper(ledger, queues)
+        self._has_created = has_created
+        self._texts: dict[str, tuple[Job, Format, tuple[str, ...]]] = {}
+        self._lock = Lock()
+
+    def exposed(self, accept: str = "") -> tuple[str, str]:
+        """The text and its content type, as the header of a request asks for it."""
+        _, chosen = choose_encoder(accept)
+        is_openmetrics = chosen.startswith("application/openmetrics-text")
+        form = Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
+        end = ["# EOF"] if form.is_openmetrics else []
+        with self._lock:
+            text = "\n".join([*self._lines(form), *end, ""])
+        return text, OPENMETRICS if form.is_openmetrics else TEXT
+
+    def _lines(self, form: Format) -> Iterator[str]:
+        name, text = UP
+        yield form.head(name, "gauge", text)
         try:
-            jobs, beat = self._ledger.jobs(), self._ledger.beat()
+            scrape = self._scraper.scrape()
         except (RedisError, OSError):
-            yield GaugeMetricFamily(f"supervisor_{UP[0]}", UP[1], value=0)
+            yield f"{exposition.PREFIX}{name} 0.0"
             return
-        yield GaugeMetricFamily(f"supervisor_{UP[0]}", UP[1], value=1)
-        yield info(jobs)
-        for counter in COUNTERS:
-            yield counted(counter, jobs)
-        for histogram in HISTOGRAMS:
-            yield observed(histogram, jobs)
-        for gauge in GAUGES:
-            yield gauged(gauge, jobs)
-        for beat_gauge in BEAT_GAUGES:
-            yield from of_beat(beat_gauge, beat)
+        yield f"{exposition.PREFIX}{name} 1.0"
+        yield from exposition.info(form, BUILD, [{"version": VERSION}])
+        yield from exposition.info(form, JOB, (facts(job.record.spec) for job in scrape.jobs))
+        yield from exposition.of_jobs(form, self._texts_of(form, scrape.jobs))
+        yield from of_service(form, scrape)
+
+    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[tuple[str, ...]]:
+        known, self._texts = self._texts, {}
+        for job in jobs:
+            name = job.record.spec.name
+            before = known.get(name)
+            is_known = before is not None and before[0] is job and before[1] == form
+            texts = before[2] if before and is_known else exposition.job_texts(form, job)
+            self._texts[name] = job, form, texts
+        return [texts for _, _, texts in self._texts.values()]
 
 
-def counted(row: JobCounter, jobs: Iterable[JobRecord]) -> Metric:
-    labels = ["job", row.label] if row.label else ["job"]
-    family = CounterMetricFamily(f"supervisor_{row.name}", row.help, labels=labels)
-    for job in jobs:
-        if row.label is None:
-            family.add_metric([job.spec.name], job.counters.get(row.field, 0) / row.scale)
-        for value in row.values:
-            count = job.counters.get(f"{row.field}:{value}", 0)
-            family.add_metric([job.spec.name, value], count)
-    return family
+def of_service(form: Format, scrape: Scrape) -> Iterator[str]:
+    for queue_gauge in QUEUE_GAUGES:
+        yield from exposition.queue_gauge(form, queue_gauge, scrape.queues)
+    for process_gauge in PROCESS_GAUGES:
+        yield from exposition.process_gauge(form, process_gauge, scrape)
+    for single in SINGLES:
+        yield from exposition.single(form, single, scrape)
 
 
-def observed(row: JobHistogram, jobs: Iterable[JobRecord]) -> Metric:
-    family = HistogramMetricFamily(f"supervisor_{row.name}", row.help, labels=["job"])
-    for job in jobs:
-        histogram = row.value(job)
-        bounds = [*(str(float(bound)) for bound in histogram.bounds), "+Inf"]
-        total = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip(bounds, histogram.counts, strict=True):
-            total += count
-            buckets.append((bound, total))
-        family.add_metric([job.spec.name], buckets, histogram.sum_seconds)
-    return family
-
-
-def gauged(row: JobGauge, jobs: Iterable[JobRecord]) -> Metric:
-    family = GaugeMetricFamily(f"supervisor_{row.name}", row.help, labels=["job"])
-    for job in jobs:
-        value = row.value(job)
-        if value is not None:
-            family.add_metric([job.spec.name], value)
-    return family
-
-
-def of_beat(row: BeatGauge, beat: BeatRecord) -> Iterator[Metric]:
-    value = row.value(beat)
-    if value is None:
-        return
-    labels = ["instance"] if row.instance else []
-    family = GaugeMetricFamily(f"supervisor_{row.name}", row.help, labels=labels)
-    family.add_metric([str(row.instance(beat))] if row.instance else [], value)
-    yield family
-
-
-def info(jobs: Iterable[JobRecord]) -> Metric:
-    family = InfoMetricFamily(f"supervisor_{JOB[0]}", JOB[1], labels=["job"])
-    for job in jobs:
-        spec = job.spec
-        facts = {
-            "task": spec.work,
-            "schedule": spec.schedule,
-            "timezone": spec.timezone,
-            "overlap": spec.overlap.value,
-            "queue": spec.routed_queue or "",
-        }
-        family.add_metric([spec.name], facts)
-    return family
+def facts(spec: JobSpec) -> Mapping[str, str]:
+    return {
+        "job": spec.name,
+        "task": spec.work,
+        "schedule": spec.schedule,
+        "timezone": spec.timezone,
+        "overlap": spec.overlap.value,
+        "queue": spec.routed_queue or "",
+    }

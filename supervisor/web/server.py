@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from jinja2 import Environment, PackageLoader
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,7 +19,7 @@ from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.words import age, ahead, pause_words
 from supervisor.errors import UnknownJob
 from supervisor.ledger.runs import Ledger
-from supervisor.web.metrics import LedgerCollector
+from supervisor.web.metrics import Metrics
 
 RECENT_RUNS = 30
 MOST_RUNS = 1_000
@@ -37,16 +35,15 @@ SECURITY_HEADERS = {
 Endpoint = Callable[[Request], Response]
 
 
-def create(ledger: Ledger) -> Starlette:
+def create(ledger: Ledger, scraped: Metrics | None = None) -> Starlette:
     """The application over one ledger. Its endpoints block, so Starlette runs them in threads."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(LedgerCollector(ledger))
+    scraped = scraped or Metrics(ledger)
     templates = Environment(loader=PackageLoader("supervisor.web"), autoescape=True)
     templates.filters.update(age=age, ahead=ahead, pause=pause_words, progress=progress_words)
 
     def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), headers={"Content-Type": content_type})
+        text, content_type = scraped.exposed(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n")

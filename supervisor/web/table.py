@@ -1,63 +1,42 @@
-"""The table of metrics: name, help, labels, and how each is read of a record.
+"""The table of metrics: name, help, labels, and how each is read of what a scrape found.
 
 A new metric is a row here and a line in docs/metrics.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
-from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
+from supervisor.expectations import SKIPS_IN_A_ROW
 from supervisor.overlap import SkipReason
 from supervisor.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
-
-
-@dataclass(frozen=True, slots=True)
-class JobCounter:
-    """A counter of each job; with `label`, a series for each of `values`."""
-
-    name: str
-    help: str
-    field: str
-    label: str | None = None
-    values: tuple[str, ...] = ()
-    scale: float = 1
-
-
-@dataclass(frozen=True, slots=True)
-class JobGauge:
-    """A gauge of each job; None leaves the series out."""
-
-    name: str
-    help: str
-    value: Callable[[JobRecord], float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class JobHistogram:
-    name: str
-    help: str
-    value: Callable[[JobRecord], Histogram]
-
-
-@dataclass(frozen=True, slots=True)
-class BeatGauge:
-    """A gauge of the service; `labels` and value come from the record."""
-
-    name: str
-    help: str
-    value: Callable[[BeatRecord], float | None]
-    instance: Callable[[BeatRecord], str | None] | None = None
+from supervisor.web.rows import JobCounter, JobGauge, JobHistogram, ProcessGauge, QueueGauge, Single
+from supervisor.web.scrape import Scrape
 
 
 def at(moment: datetime | None) -> float | None:
     return moment.timestamp() if moment else None
 
 
+def seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
 def outcomes() -> tuple[str, ...]:
     return tuple(outcome.value for outcome in OUTCOMES)
+
+
+def clock_offsets(scrape: Scrape) -> Iterable[tuple[str, float]]:
+    for present in scrape.roll.present:
+        if present.clock_offset is not None:
+            yield present.facts.name, present.clock_offset.total_seconds()
+
+
+def leaders(scrape: Scrape) -> Iterable[tuple[str, float]]:
+    """Who says so and was the last to sign; one that was relieved may not know it yet."""
+    for beat in scrape.roll.beats:
+        yield beat.name, int(beat.leads and beat.name == scrape.beat.leader)
 
 
 COUNTERS = (
@@ -110,54 +89,133 @@ HISTOGRAMS = (
 )
 
 GAUGES = (
-    JobGauge("runs_running", "Runs at work now.", lambda job: job.running),
-    JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.waiting),
+    JobGauge("runs_running", "Runs at work now.", lambda job: job.record.running),
+    JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.record.waiting),
     JobGauge(
         "unaccounted_ticks",
         "Nominal times that were not counted once, or have no outcome; of the last audit.",
-        lambda job: job.unaccounted_ticks,
+        lambda job: job.record.unaccounted_ticks,
     ),
-    JobGauge("job_paused", "1 while the job is paused.", lambda job: int(job.paused)),
+    JobGauge("job_paused", "1 while the job is paused.", lambda job: int(job.record.paused)),
     JobGauge(
         "consecutive_skips",
         "Runs skipped since the last one that began.",
-        lambda job: job.consecutive_skips,
+        lambda job: job.record.consecutive_skips,
     ),
     JobGauge(
         "last_success_timestamp_seconds",
         "When a run last succeeded.",
-        lambda job: at(job.last_success_at),
+        lambda job: at(job.record.last_success_at),
     ),
     JobGauge(
         "last_start_timestamp_seconds",
         "When an attempt last began.",
-        lambda job: at(job.last_start_at),
+        lambda job: at(job.record.last_start_at),
     ),
     JobGauge(
-        "next_run_timestamp_seconds", "The next nominal time.", lambda job: at(job.next_run_at)
+        "next_run_timestamp_seconds",
+        "The next nominal time.",
+        lambda job: at(job.record.next_run_at),
+    ),
+    JobGauge(
+        "expected_success_by_timestamp_seconds",
+        "By when a run should have succeeded.",
+        lambda job: at(job.outlook.success_by),
+    ),
+    JobGauge(
+        "job_interval_seconds",
+        "The shortest distance between the next ten nominal times.",
+        lambda job: seconds(job.outlook.interval),
+    ),
+    JobGauge(
+        "job_late_after_seconds",
+        "How long after its nominal time a start is late.",
+        lambda job: seconds(job.outlook.late_after),
+    ),
+    JobGauge(
+        "job_running_limit_seconds",
+        "How long an attempt may be at work before that is too long.",
+        lambda job: seconds(job.outlook.running_limit),
+    ),
+    JobGauge(
+        "job_max_consecutive_skips",
+        "How many skips in a row are too many.",
+        lambda job: job.record.spec.max_consecutive_skips or SKIPS_IN_A_ROW,
+    ),
+    JobGauge(
+        "job_max_waiting",
+        "How many runs may wait where all of them do.",
+        lambda job: job.record.spec.max_waiting,
+    ),
+    JobGauge(
+        "oldest_queued_timestamp_seconds",
+        "The nominal time of the oldest run that is queued or waits and has not begun.",
+        lambda job: at(job.record.oldest_queued_at),
+    ),
+    JobGauge(
+        "oldest_running_timestamp_seconds",
+        "When the oldest attempt at work began.",
+        lambda job: at(job.record.oldest_running_at),
     ),
 )
 
-BEAT_GAUGES = (
-    BeatGauge(
+QUEUE_GAUGES = (
+    QueueGauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
+    QueueGauge("queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers),
+    QueueGauge(
+        "queue_is_serial",
+        "1 for a queue that is worked one run at a time.",
+        lambda queue: int(queue.is_serial),
+    ),
+)
+
+PROCESS_GAUGES = (
+    ProcessGauge(
+        "worker_last_seen_timestamp_seconds",
+        "When a worker last said that it is there.",
+        "worker",
+        lambda scrape: (
+            (name, moment.timestamp()) for name, moment in scrape.roll.last_seen.items()
+        ),
+    ),
+    ProcessGauge(
+        "clock_offset_seconds",
+        "How far the clock of a worker or a beat is ahead of that of Redis.",
+        "instance",
+        clock_offsets,
+    ),
+    ProcessGauge(
+        "beat_is_leader",
+        "1 for the beat that leads, 0 for those that stand by.",
+        "instance",
+        leaders,
+    ),
+)
+
+SINGLES = (
+    Single(
         "beat_last_tick_timestamp_seconds",
         "When the leading beat last looked.",
-        lambda beat: at(beat.last_tick_at),
+        lambda scrape: at(scrape.beat.last_tick_at),
     ),
-    BeatGauge(
-        "beat_is_leader",
-        "1 for the beat that leads.",
-        lambda beat: 1 if beat.leader else None,
-        instance=lambda beat: beat.leader,
+    Single(
+        "beat_leader_changes",
+        "Times that another beat led than before.",
+        lambda scrape: scrape.beat.leader_changes,
+        is_counter=True,
     ),
-    BeatGauge(
+    Single(
         "config_last_reload_successful",
         "0 while the schedule files have problems and an older set is in force.",
-        lambda beat: (
-            None if beat.last_reload_successful is None else int(beat.last_reload_successful)
-        ),
+        lambda scrape: scrape.beat.last_reload_successful,
+    ),
+    Single(
+        "scrape_duration_seconds",
+        "How long it took to read all of this.",
+        lambda scrape: scrape.seconds,
     ),
 )
 
 UP = ("up", "1 when the ledger answered this scrape.")
+BUILD = ("build", "The version that serves this.")
 JOB = ("job", "How a job is scheduled, in labels.")

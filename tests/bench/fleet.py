@@ -1,4 +1,4 @@
-"""Beat with ten thousand jobs: how long it loads, and what it costs while nothing is due."""
+"""Ten thousand jobs: how long beat loads them, what it costs while nothing is due, and a scrape."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import os
 import time
 from pathlib import Path
 
+from supervisor.ledger.readings import chunks
+from supervisor.ledger.records import HISTOGRAM_FIELDS
+from supervisor.ledger.runs import Ledger
+from supervisor.web.metrics import Metrics
+from supervisor.web.table import COUNTERS
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 
@@ -38,7 +43,41 @@ def measure(project: Project) -> dict[str, float]:
         "reload_10k_s": float(str(loads[0]["seconds"])),
         "beat_10k_mib": resident_mib(beat.pid),
         "beat_10k_cpu": idle,
+        **scraped(ledger),
     }
+
+
+def scraped(ledger: Ledger) -> dict[str, float]:
+    """Of jobs that have run: the first scrape, the next one, and what kept the server longest."""
+    let_all_have_run(ledger)
+    metrics, client = Metrics(ledger), ledger.client
+    client.config_set("slowlog-log-slower-than", 0)
+    client.config_set("slowlog-max-len", 4 * JOBS)
+    client.slowlog_reset()
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        metrics.exposed("application/openmetrics-text")
+        seconds.append(time.monotonic() - started)
+    longest = max(entry["duration"] for entry in client.slowlog_get(4 * JOBS))
+    return {
+        "scrape_10k_first_s": seconds[0],
+        "scrape_10k_s": min(seconds[1:]),
+        "scrape_10k_block_ms": longest / 1000,
+    }
+
+
+def let_all_have_run(ledger: Ledger) -> None:
+    """Each with all its counters and buckets: a scrape that finds little is no measurement."""
+    fields = {f"n:{row.field}": 1 for row in COUNTERS if row.label is None}
+    fields |= {f"n:{row.field}:{value}": 1 for row in COUNTERS for value in row.values}
+    fields |= {field: 1 for names in HISTOGRAM_FIELDS.values() for field in names}
+    fields |= {"last_success": int(time.time() * 1000), "last_start": int(time.time() * 1000)}
+    for names in chunks(ledger.scheduled_names()):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hset(ledger.keys.job(name), mapping=fields)
+            pipe.execute()
 
 
 def jobs_of(number: int) -> str:

@@ -6,26 +6,33 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+import redis
+from celery import Celery
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import SkipReason
+from supervisor.queues import AppQueues
 from supervisor.run import OUTCOMES, RunState
 from supervisor.settings import Settings
-from supervisor.web.metrics import LedgerCollector
+from supervisor.spec import JobSpec
+from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+from tests.ledger.processes import beat_is_there, worker_is_there
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def exposition(ledger: Ledger) -> str:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(LedgerCollector(ledger))
-    return generate_latest(registry).decode()
+    return Metrics(ledger).exposed()[0]
 
 
 def samples(ledger: Ledger) -> dict[tuple[str, ...], float]:
@@ -79,15 +86,24 @@ def test_without_redis_only_up_is_left() -> None:
     assert lines == ["supervisor_up 0.0"]
 
 
-def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
-    spec = job(ledger)
+def everything_happens(ledger: Ledger) -> None:
+    """So much that no metric has a reason to be absent."""
+    spec = job(ledger, overlap="queue_one", time_limit="5m", serial=True)
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    ledger.client.hset(ledger.keys.job(spec.name), "next", 1)
+    ledger.admit(ticks(spec, 1, 2))
+    begin(ledger, run_id(spec, 1))
+    ledger.client.hset(ledger.keys.job(spec.name), mapping={"next": 1, "loaded": 1})
     ledger.client.hset(
         ledger.keys.beat, mapping={"leader": "b", "last_tick": 1, "last_reload_successful": 1}
     )
+    worker_is_there(ledger, "w@host", queues=("serial.nightly",))
+    beat_is_there(ledger, "b", leads=True)
+
+
+def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
+    everything_happens(ledger)
     rows = re.findall(r"^\| `(supervisor_\w+)` \| (\w+) \| ([\w, ]*) \|", PAGE.read_text(), re.M)
     documented = {
         name: (kind, set(filter(None, labels.split(", ")))) for name, kind, labels in rows
@@ -101,11 +117,151 @@ def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
     assert documented == served
 
 
+def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> None:
+    everything_happens(ledger)
+    ledger.client.hset(ledger.keys.job("nightly"), "created", 1_700_000_000_000)
+    text, content_type = Metrics(ledger).exposed("application/openmetrics-text;version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    found = [s for family in openmetrics_families(text) for s in family.samples]
+    created = [sample for sample in found if sample.name.endswith("_created")]
+    assert {sample.value for sample in created} == {1.7e9}
+    assert "supervisor_runs_started_created" in {sample.name for sample in created}
+    plain = [
+        s for family in text_string_to_metric_families(exposition(ledger)) for s in family.samples
+    ]
+    varying = "supervisor_scrape_duration_seconds"
+    assert {(s.name, *sorted(s.labels.items()), s.value) for s in plain if s.name != varying} == {
+        (s.name, *sorted(s.labels.items()), s.value)
+        for s in found
+        if s not in created and s.name != varying
+    }
+    bare, _ = Metrics(ledger, has_created=False).exposed("application/openmetrics-text")
+    assert "_created" not in bare
+
+
+def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -> None:
+    spec, metrics = job(ledger), Metrics(ledger)
+    key = ledger.keys.job(spec.name)
+
+    def started() -> str:
+        [line] = re.findall(
+            r"^supervisor_runs_started_total\{.*\} (.*)$", metrics.exposed()[0], re.M
+        )
+        return str(line)
+
+    ledger.client.hset(key, mapping={"n:started": 100, "created": 1})
+    assert started() == "100.0"
+    ledger.client.hset(key, "n:started", 99)
+    assert started() == "100.0"
+    ledger.client.hincrby(key, "n:started", 2)
+    assert started() == "101.0"
+    ledger.client.hset(key, mapping={"n:started": 3, "created": 2})
+    assert started() == "3.0", "another ledger began to count"
+
+
+def test_what_is_queued_is_as_old_as_the_time_it_is_for(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    assert samples(ledger)["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp()
+    begin(ledger, run_id(spec, 0))
+    found = samples(ledger)
+    assert found["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp() + 1
+    now = ledger.now().timestamp()
+    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < 10
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert ("supervisor_oldest_running_timestamp_seconds",) not in samples(ledger)
+
+
+def test_a_backfill_is_not_late_for_the_time_that_it_is_for(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.trigger(spec, RunRequest(nominal_at=MIDNIGHT))
+    oldest = samples(ledger)["supervisor_oldest_queued_timestamp_seconds",]
+    assert abs(oldest - ledger.now().timestamp()) < 10
+
+
+def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
+    job(ledger, serial=True)
+    job(ledger, "hourly")
+    worker_is_there(ledger, "a@host", queues=("celery", "mail"))
+    worker_is_there(ledger, "b@host", queues=("celery",))
+    ledger.client.lpush("celery", "message", "message")
+    ledger.client.lpush("celery\x06\x163", "one of another priority")
+    found = samples(ledger)
+    assert found["supervisor_queue_consumers", "celery"] == 2
+    assert found["supervisor_queue_consumers", "serial.nightly"] == 0
+    assert found["supervisor_queue_consumers", "mail"] == 1
+    assert found["supervisor_queue_length", "celery"] == 3
+    assert found["supervisor_queue_length", "serial.nightly"] == 0
+    assert found["supervisor_queue_is_serial", "celery"] == 0
+    assert found["supervisor_queue_is_serial", "serial.nightly"] == 1
+
+
+def test_lengths_are_left_out_where_the_broker_is_another(ledger: Ledger) -> None:
+    job(ledger)
+    worker_is_there(ledger, "a@host", queues=("celery",), is_ledger=False)
+    found = samples(ledger)
+    assert found["supervisor_queue_consumers", "celery"] == 1
+    assert ("supervisor_queue_length", "celery") not in found
+
+
+def test_an_app_knows_its_routes_and_its_broker(ledger: Ledger, redis_url: str) -> None:
+    job(ledger, task="proj.mail")
+    app = Celery("proj", broker=redis_url)
+    app.conf.task_routes = {"proj.mail": "mail"}
+    app.conf.broker_transport_options = {"global_keyprefix": "team:"}
+    ledger.client.lpush("team:mail", "message")
+    found = {
+        (s.name, *s.labels.values()): s.value
+        for family in text_string_to_metric_families(Metrics(ledger, AppQueues(app)).exposed()[0])
+        for s in family.samples
+    }
+    assert found["supervisor_queue_length", "mail"] == 1
+    assert found["supervisor_queue_consumers", "mail"] == 0
+    away = Celery("away", broker="redis://127.0.0.1:1/0")
+    assert AppQueues(away).lengths(["mail"]) == {}
+    app.close()
+    away.close()
+
+
+class Counting(redis.Connection):
+    """Counts the round trips of all connections of its kind."""
+
+    round_trips = 0
+
+    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+        Counting.round_trips += 1
+        super().send_packed_command(*args, **kwargs)
+
+
+def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, redis_url: str) -> None:
+    pool = redis.ConnectionPool.from_url(
+        redis_url, connection_class=Counting, decode_responses=True
+    )
+    metrics = Metrics(Ledger(redis.Redis(connection_pool=pool), ledger.keys))
+    metrics.exposed()  # connects
+
+    def round_trips(jobs: int) -> int:
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for number in range(jobs):
+                spec = JobSpec(name=f"job-{number}", task="proj.nightly", cron="* * * * *")
+                text = spec.model_dump_json(exclude_defaults=True)
+                pipe.hset(ledger.keys.jobs, spec.name, text)
+            pipe.execute()
+        before = Counting.round_trips
+        metrics.exposed()
+        return Counting.round_trips - before
+
+    few = round_trips(10)
+    assert few <= 10
+    assert round_trips(3_000) - few <= 12
+    pool.disconnect()
+
+
 def test_promtool_finds_nothing_to_complain_about(ledger: Ledger) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
-    job(ledger)
+    everything_happens(ledger)
     checked = subprocess.run(
         [promtool, "check", "metrics"],
         input=exposition(ledger),

@@ -1,0 +1,80 @@
+"""The queues of an app's broker: where its jobs go, and how many messages lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from supervisor.spec import JobSpec
+from supervisor.topology import queues_of
+
+#: A broker that hangs must not hang who only looks.
+PATIENCE_SECONDS = 2
+
+log = structlog.get_logger("supervisor.queues")
+
+
+class AppQueues:
+    """Asked of the broker, with the app's own routes and transport."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def of(self, spec: JobSpec) -> tuple[str, ...]:
+        return queues_of(spec, lambda task: queue_of(self._app, task))
+
+    def lengths(self, queues: Sequence[str]) -> dict[str, int]:
+        """One round trip with Redis, else one a queue; empty while the broker is away."""
+        try:
+            with self._app.connection_for_read(**bounded(self._app)) as connection:
+                connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
+                channel = connection.default_channel
+                if hasattr(channel, "priority_steps"):
+                    return redis_lengths(channel, queues)
+                return {queue: message_count(channel, queue) for queue in queues}
+        except (OperationalError, OSError) as error:
+            log.warning("queues not asked for", error=str(error))
+            return {}
+
+
+def bounded(app: Celery) -> dict[str, Any]:
+    """Time-outs for a connection; those that Redis' transport has are no other's."""
+    patience: dict[str, Any] = {"connect_timeout": PATIENCE_SECONDS}
+    if str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix")):
+        options = {"socket_timeout": PATIENCE_SECONDS, "socket_connect_timeout": PATIENCE_SECONDS}
+        patience["transport_options"] = options
+    return patience
+
+
+def redis_lengths(channel: Any, queues: Sequence[str]) -> dict[str, int]:
+    """A queue is a list for each priority; the channel knows the names, and the app's prefix."""
+    steps = channel.priority_steps
+    with channel.client.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            for priority in steps:
+                pipe.llen(channel._q_for_pri(queue, priority))
+        lengths = pipe.execute()
+    return {
+        queue: sum(lengths[number * len(steps) : (number + 1) * len(steps)])
+        for number, queue in enumerate(queues)
+    }
+
+
+@cache
+def queue_of(app: Celery, task: str) -> str:
+    """Where a call of the task goes that names no queue."""
+    own = getattr(app.tasks.get(task), "queue", None)
+    return str(own or app.amqp.router.route({}, task)["queue"].name)
+
+
+def message_count(channel: Any, queue: str) -> int:
+    """Messages in the queue; 0 also for one that does not exist (an empty list in Redis)."""
+    try:
+        return int(channel.queue_declare(queue, passive=True).message_count)
+    except channel.connection.client.channel_errors:
+        return 0

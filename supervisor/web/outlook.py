@@ -1,0 +1,80 @@
+"""What to expect of all jobs, remembered from scrape to scrape as long as nothing changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from supervisor.expectations import (
+    SLACK,
+    interval_of,
+    late_after,
+    next_ticks,
+    running_limit,
+    success_due_after,
+    usual_duration,
+    work_until_success,
+)
+from supervisor.ledger.records import JobRecord
+from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
+
+MOST_GONE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    interval: timedelta | None
+    late_after: timedelta
+    running_limit: timedelta | None
+    success_by: datetime | None
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one job: its next ticks as of some time ago, and the tick that a success is due of."""
+
+    spec: JobSpec
+    ticks: tuple[datetime, ...]
+    interval: timedelta | None
+    after: datetime | None = None
+    due: datetime | None = None
+
+
+class Outlooks:
+    def __init__(self) -> None:
+        self._memory: dict[str, Memory] = {}
+
+    def of(self, record: JobRecord, now: datetime) -> Outlook:
+        spec, memory = record.spec, self._remembered(record.spec, now)
+        usual = usual_duration(spec, record.durations, memory.interval)
+        late = late_after(spec, memory.interval, usual)
+        due = None if record.paused else due_tick(memory, record)
+        return Outlook(
+            interval=memory.interval,
+            late_after=late,
+            running_limit=running_limit(spec, record.durations),
+            success_by=due and due + late + work_until_success(spec, usual) + SLACK,
+        )
+
+    def forget_all_but(self, jobs: int) -> None:
+        """Jobs come and go; what is remembered of those that went is dropped with all the rest."""
+        if len(self._memory) > 2 * jobs + MOST_GONE:
+            self._memory.clear()
+
+    def _remembered(self, spec: JobSpec, now: datetime) -> Memory:
+        """The ticks are looked up anew when the job was edited, or the last of them has passed."""
+        known = self._memory.get(spec.name)
+        if known is None or known.spec is not spec or (known.ticks and known.ticks[-1] <= now):
+            ticks = next_ticks(spec, now)
+            known = self._memory[spec.name] = Memory(spec, ticks, interval_of(ticks))
+        return known
+
+
+def due_tick(memory: Memory, record: JobRecord) -> datetime | None:
+    after = success_due_after(record)
+    if after is None or not memory.spec.has_schedule:
+        return None
+    if memory.after != after:
+        memory.after, memory.due = after, schedule_of(memory.spec).next_after(after)
+    return memory.due

@@ -1,0 +1,27 @@
+"""Workers and beats that say that they are there, without being so."""
+
+from __future__ import annotations
+
+from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts, digest_of
+from supervisor.ledger.runs import Ledger
+
+
+def worker_is_there(
+    ledger: Ledger,
+    name: str,
+    queues: tuple[str, ...] = ("celery",),
+    tasks: tuple[str, ...] = ("proj.nightly",),
+    *,
+    is_ledger: bool = True,
+) -> Attendance:
+    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger))
+    for _ in range(2):  # what it says of its clock is of the call before
+        attendance.say(WorkerFacts(name, queues, 2, digest_of(tasks)), tasks)
+    return attendance
+
+
+def beat_is_there(ledger: Ledger, name: str, *, leads: bool) -> Attendance:
+    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", True))
+    for _ in range(2):
+        attendance.say(BeatFacts(name, leads, None))
+    return attendance

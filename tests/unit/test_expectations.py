@@ -1,0 +1,180 @@
+"""How late a start may be, how long a run, and by when a success is due: tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.expectations import (
+    interval_of,
+    late_after,
+    next_ticks,
+    retry_waits,
+    running_limit,
+    usual_duration,
+    work_until_success,
+)
+from supervisor.ledger.records import BOUNDS, Histogram, JobRecord, job_from
+from supervisor.spec import JobSpec
+from supervisor.web.outlook import Outlooks
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+def spec_of(**keys: Any) -> JobSpec:
+    schedule = {} if {"cron", "at", "every"} & keys.keys() else {"every": "1h"}
+    return JobSpec(**{"name": "nightly", "task": "proj.nightly", **schedule, **keys})
+
+
+def observed(*seconds: float) -> Histogram:
+    counts = [0] * (len(BOUNDS) + 1)
+    for value in seconds:
+        counts[sum(value > bound for bound in BOUNDS)] += 1
+    return Histogram(BOUNDS, tuple(counts), sum(seconds))
+
+
+@pytest.mark.parametrize(
+    ("keys", "interval"),
+    [
+        ({"every": "90s"}, timedelta(seconds=90)),
+        ({"cron": "0 2 * * *"}, timedelta(days=1)),
+        ({"cron": "0,10 2 * * *"}, timedelta(minutes=10)),
+        ({"at": ["2026-04-01T00:00:00"]}, None),
+    ],
+)
+def test_the_interval_is_the_shortest_of_the_next_ones(
+    keys: dict[str, Any], interval: timedelta | None
+) -> None:
+    assert interval_of(next_ticks(spec_of(**keys), NOON)) == interval
+
+
+@pytest.mark.parametrize(
+    ("keys", "interval", "late"),
+    [
+        ({}, timedelta(seconds=10), timedelta(seconds=30)),
+        ({}, HOUR, timedelta(minutes=6)),
+        ({}, timedelta(days=1), timedelta(minutes=15)),
+        ({}, None, timedelta(minutes=15)),
+        ({"start_deadline": "2m"}, timedelta(days=1), timedelta(minutes=2)),
+        ({"overlap": "queue_one"}, HOUR, timedelta(minutes=6) + HOUR),
+        ({"serial": True}, HOUR, timedelta(minutes=6) + HOUR),
+        ({"overlap": "requeue"}, HOUR, timedelta(minutes=7) + HOUR),
+    ],
+)
+def test_how_late_a_start_may_be(
+    keys: dict[str, Any], interval: timedelta | None, late: timedelta
+) -> None:
+    assert late_after(spec_of(**keys), interval, usual=HOUR) == late
+
+
+@pytest.mark.parametrize(
+    ("keys", "durations", "interval", "usual"),
+    [
+        ({}, observed(), None, HOUR),
+        ({}, observed(), MINUTE, MINUTE),
+        ({}, observed(45), MINUTE, MINUTE),
+        ({"time_limit": "5m"}, observed(45), MINUTE, 5 * MINUTE),
+        ({"time_limit": "5m"}, observed(*[2.0] * 10), MINUTE, timedelta(seconds=2.425)),
+        ({}, observed(99_999), None, timedelta(seconds=14_400)),
+    ],
+)
+def test_the_usual_duration(
+    keys: dict[str, Any], durations: Histogram, interval: timedelta | None, usual: timedelta
+) -> None:
+    assert usual_duration(spec_of(**keys), durations, interval) == usual
+
+
+@pytest.mark.parametrize(
+    ("keys", "durations", "limit"),
+    [
+        ({}, observed(*[2.0] * 9), None),
+        ({}, observed(*[2.0] * 10), timedelta(seconds=9.7)),
+        ({"time_limit": "5m", "stop_grace": "10s"}, observed(*[2.0] * 10), timedelta(seconds=310)),
+    ],
+)
+def test_how_long_a_run_may_be_at_work(
+    keys: dict[str, Any], durations: Histogram, limit: timedelta | None
+) -> None:
+    assert running_limit(spec_of(**keys), durations) == limit
+
+
+def test_of_several_steps_no_time_limit_is_that_of_the_run() -> None:
+    steps = spec_of(task=None, time_limit="5m", steps=[{"task": "proj.a", "priority": 1}])
+    assert running_limit(steps, observed()) is None
+    assert work_until_success(steps, MINUTE) == MINUTE
+
+
+@pytest.mark.parametrize(
+    ("keys", "seconds"),
+    [
+        ({}, 0),
+        ({"max_retries": 3, "retry_backoff": "10s"}, 10 + 20 + 40),
+        ({"max_retries": 4, "retry_backoff": "10s", "retry_backoff_max": "25s"}, 10 + 20 + 25 + 25),
+        ({"max_retries": 1_000_000, "retry_backoff": "0s"}, 0),
+    ],
+)
+def test_the_waits_between_retries_add_up(keys: dict[str, Any], seconds: int) -> None:
+    assert retry_waits(spec_of(**keys)) == timedelta(seconds=seconds)
+
+
+def test_no_number_of_retries_is_too_large() -> None:
+    patient = spec_of(max_retries=1_000_000, retry_backoff="30d", retry_backoff_max="365d")
+    assert work_until_success(patient, HOUR) == timedelta(days=366)
+
+
+def ms(moment: datetime) -> str:
+    return str(round(moment.timestamp() * 1000))
+
+
+def record(spec: JobSpec, **fields: str) -> JobRecord:
+    return job_from(spec, fields, [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "due"),
+    [
+        ({"loaded": NOON - HOUR / 2}, NOON),
+        ({"loaded": NOON - HOUR / 2, "last_success": NOON + MINUTE}, NOON + HOUR),
+        ({"loaded": NOON, "last_success": NOON - 5 * HOUR}, NOON + HOUR),
+        ({"loaded": NOON - 9 * HOUR, "pause_to": NOON + MINUTE}, NOON + HOUR),
+        ({}, None),
+    ],
+)
+def test_a_success_is_due_of_the_next_tick(
+    fields: dict[str, datetime], due: datetime | None
+) -> None:
+    spec = spec_of(time_limit="5m")
+    found = record(spec, **{key: ms(moment) for key, moment in fields.items()})
+    by = Outlooks().of(found, NOON).success_by
+    # Late after six minutes, five of work, and a minute.
+    assert by == (due and due + timedelta(minutes=6 + 5 + 1))
+
+
+def test_of_a_paused_job_nothing_is_expected() -> None:
+    paused = record(spec_of(), loaded=ms(NOON - HOUR), paused="1", paused_at=ms(NOON))
+    assert Outlooks().of(paused, NOON).success_by is None
+    unpaused = record(spec_of(), loaded=ms(NOON - HOUR), paused="0", paused_at=ms(NOON))
+    by = Outlooks().of(unpaused, NOON).success_by
+    assert by is not None
+    assert by > NOON + HOUR
+
+
+def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
+    once = spec_of(at=["2026-03-02T11:00:00"])
+    outlooks = Outlooks()
+    assert outlooks.of(record(once, loaded=ms(NOON - 2 * HOUR)), NOON).success_by is not None
+    done = record(once, loaded=ms(NOON - 2 * HOUR), last_success=ms(NOON - HOUR / 2))
+    assert outlooks.of(done, NOON).success_by is None
+
+
+def test_what_is_remembered_is_looked_up_anew_when_its_ticks_have_passed() -> None:
+    spec = spec_of(cron="*/10 12 * * *")
+    outlooks = Outlooks()
+    first = outlooks.of(record(spec), NOON).interval
+    later = outlooks.of(record(spec), NOON + timedelta(days=3)).interval
+    assert first == later == timedelta(minutes=10)
+    edited = outlooks.of(record(spec_of(every="1m")), NOON).interval
+    assert edited == MINUTE
