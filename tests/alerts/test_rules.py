@@ -1,0 +1,93 @@
+"""The rules: valid, true to the metrics, tested one by one, and helpful when they fire."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.alerts.files import (
+    ALERTMANAGER,
+    PROMETHEUS,
+    RULES,
+    RULES_TEST,
+    alerts,
+    faults,
+    rules,
+)
+from tests.programs import output_of
+
+ALERTS = alerts()
+
+
+def test_promtool_accepts_the_rules_and_the_configuration() -> None:
+    output_of("promtool", "check", "rules", RULES)
+    output_of("promtool", "check", "config", PROMETHEUS)
+
+
+def test_promtool_finds_the_rules_to_do_what_their_tests_say() -> None:
+    assert "SUCCESS" in output_of("promtool", "test", "rules", RULES_TEST)
+
+
+def test_amtool_accepts_the_configuration_of_the_alertmanager() -> None:
+    output_of("amtool", "check-config", ALERTMANAGER)
+
+
+def test_critical_alerts_reach_the_pager_and_others_the_team() -> None:
+    def receiver(severity: str) -> str:
+        route = ("config", "routes", "test", f"--config.file={ALERTMANAGER}")
+        return output_of("amtool", *route, f"severity={severity}").strip()
+
+    assert (receiver("critical"), receiver("warning")) == ("pager", "team")
+
+
+def test_the_rules_ask_for_metrics_and_labels_that_exist() -> None:
+    assert {fault for rule in rules() for fault in faults(rule["expr"])} == set()
+
+
+def test_a_rule_asks_for_what_another_records() -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    asked = {
+        name for rule in rules() for name in re.findall(r"\bjob:supervisor_\w+:\w+", rule["expr"])
+    }
+    assert asked == recorded
+
+
+def expectations(alert: str) -> list[bool]:
+    """For each moment that the tests look at an alert: whether some series fire it."""
+    groups = yaml.safe_load(RULES_TEST.read_text())["tests"]
+    return [
+        bool(test["exp_samples"])
+        for group in groups
+        for test in group["promql_expr_test"]
+        if f'alertname="{alert}"' in test["expr"]
+    ]
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_an_alert_is_tested_to_fire_and_to_clear(alert: str) -> None:
+    assert set(expectations(alert)) == {True, False}
+
+
+@pytest.mark.parametrize(("name", "rule"), ALERTS.items())
+def test_an_alert_says_how_bad_it_is_and_where_to_look(name: str, rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    annotations = rule["annotations"]
+    assert annotations.keys() == {"summary", "description", "look", "runbook_url"}
+    assert annotations["runbook_url"] == f"docs/operating.md#{name.lower()}"
+    if "{{ $labels.job }}" in annotations["summary"]:
+        for place in (
+            "supervisor runs {{ $labels.job }}",
+            "supervisor why {{ $labels.job }}",
+            "http://{{ $labels.instance }}/",
+        ):
+            assert place in annotations["look"]
+
+
+def test_who_is_inhibited_exists() -> None:
+    inhibitions = yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]
+    named = set(re.findall(r"Supervisor\w+", str(inhibitions)))
+    assert named <= ALERTS.keys()
+    assert "SupervisorNoBeatLeads" in named

@@ -1,0 +1,32 @@
+"""Programs that some tests need and that no Python package brings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PACKAGES = {
+    "promtool": "prometheus",
+    "prometheus": "prometheus",
+    "amtool": "prometheus-alertmanager",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+}
+
+
+def needed(program: str) -> str:
+    """The program's path; without it the test is skipped, which `.ci/run` does not let pass."""
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed (Debian package {PACKAGES[program]})")
+    return path
+
+
+def output_of(program: str, *arguments: str | Path) -> str:
+    """What it prints when it finds nothing wrong; fails the test when it does."""
+    command = [needed(program), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
