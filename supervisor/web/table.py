@@ -34,9 +34,9 @@ def clock_offsets(scrape: Scrape) -> Iterable[tuple[str, float]]:
 
 
 def leaders(scrape: Scrape) -> Iterable[tuple[str, float]]:
-    """Who says so and was the last to sign; one that was relieved may not know it yet."""
+    """Who says so; one that was relieved may not know it for some seconds."""
     for beat in scrape.roll.beats:
-        yield beat.name, int(beat.leads and beat.name == scrape.beat.leader)
+        yield beat.name, int(beat.leads)
 
 
 COUNTERS = (
