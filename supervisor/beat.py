@@ -130,7 +130,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
         self._auditor.audit_some(now)
-        self._leader.sign(self._ledger.keys.beat, now, self._facts().follows or "")
+        self._leader.sign(self._ledger.keys, now, self._facts().follows or "")
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
         self._reload(now)

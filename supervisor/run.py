@@ -95,6 +95,17 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocker:
+    """How the run that was in the way was at that moment, `at`."""
+
+    state: str
+    attempt: int
+    fencing_token: int
+    lease_ends_at: datetime | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
@@ -106,8 +117,10 @@ class Run:
     params for which a value of more than one step was there: of the last of them it was taken.
     `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
 
+    `duplicates`: how often a second tick or message of the run came and was dropped.
+
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
-    stands for, from `first_nominal_at` to `nominal_at`.
+    stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
     """
 
     id: str
@@ -141,6 +154,9 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
+    blocker: Blocker | None = None
+    duplicates: int = 0
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

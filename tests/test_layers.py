@@ -24,7 +24,7 @@ LAYERS = {
     " expectations",
     "celery edge": "app attendance beat calls celery_import entries loading on_commit publisher"
     " queues reloading starting tasks unbegun worker results",
-    "operations": "up children processes embedded display web",
+    "operations": "up children processes embedded display web why",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from supervisor.cli import (
     auditing,
+    explaining,
     importing,
     pausing,
     planning,
@@ -69,7 +70,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for module in (
     *(schedules, importing, planning, simulating, service, serve),
-    *(runs, pausing, ticks, auditing),
+    *(runs, pausing, ticks, explaining, auditing),
 ):
     for verb in module.VERBS:
         main.add_command(verb)

@@ -19,6 +19,7 @@ if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return { 'not_lead
 if redis.call('EXISTS', K.run(id)) == 1 then
   -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
   count(job, 'duplicates')
+  redis.call('HINCRBY', K.run(id), 'duplicates', 1)
   if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
     -- The run was restored by its worker; the tick is only now heard of.
     redis.call('HSET', K.job(job), 'watermark', nominal)

@@ -25,6 +25,7 @@ if run.state == 'running' and run.token == token then  -- the reply to the first
 end
 if run.state ~= 'queued' then
   count(run.job, 'duplicates')
+  redis.call('HINCRBY', K.run(id), 'duplicates', 1)
   return { 'duplicate', run.state }
 end
 

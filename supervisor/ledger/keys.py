@@ -25,6 +25,8 @@ TEMPLATES = {
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
+    #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
+    #         duplicates: how often a second tick or message of it was dropped; note: of the pause
     "run": "run:%s",
     # SET     ids of the steps of a run, or of the items of a batch, that are open
     "below": "run:%s:below",
@@ -80,6 +82,8 @@ TEMPLATES = {
     # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
     #         last said that it knows them
     "tasks": "tasks:%s",
+    # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
+    "away": "beat:away",
 }
 
 

@@ -18,11 +18,16 @@ from uuid import uuid4
 
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.scripts import source
 from supervisor.ledger.ticks import Leadership
 
 LEADER_TTL = timedelta(seconds=12)
+
+#: A time without any beat that is longer than a change of leaders, and is remembered.
+SILENCE = timedelta(seconds=15)
+SILENCES_KEPT = 50
 
 
 class Leader:
@@ -41,13 +46,18 @@ class Leader:
     def resign(self) -> bool:
         return self._call(timedelta())
 
-    def sign(self, beat_key: str, now: datetime, follows: str) -> None:
+    def sign(self, keys: Keys, now: datetime, follows: str) -> None:
         """Leaves a sign of life: a tick was done, while the lock was still this beat's.
 
         follows: digest of the schedule files that this beat loads, or nothing.
         """
-        keys = [self.leadership.key, beat_key]
-        self._sign(keys=keys, args=[self.leadership.token, self.instance, ms_of(now), follows])
+        self._sign(
+            keys=[self.leadership.key, keys.beat, keys.away],
+            args=[
+                *(self.leadership.token, self.instance, ms_of(now), follows),
+                *(to_ms(SILENCE), SILENCES_KEPT),
+            ],
+        )
 
     def _call(self, ttl: timedelta) -> bool:
         return bool(

@@ -59,6 +59,14 @@ local function replace(run, holder, publish_at)
   return hget(K.run(run.id), 'state') == 'queued'
 end
 
+-- How the blocking run is at this moment, for people who ask later why it was in the way: its state,
+-- attempt and fencing token, when its lease would run out, and now.
+local function snapshot(id)
+  local v = redis.call('HMGET', K.run(id), 'state', 'attempt', 'fence')
+  return table.concat({ v[1] or 'unknown', v[2] or 0, v[3] or 0, redis.call('ZSCORE', K.leases(), id) or 0,
+    digits(now) }, ' ')
+end
+
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped.
 -- Returns decision, reason, id of the blocking run.
 local function place(run, publish_at)
@@ -80,7 +88,7 @@ local function place(run, publish_at)
     decision, reason = 'skip', 'wait_expired'
   end
   local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
-  redis.call('HSET', K.run(run.id), 'blocked_by', blocker)
+  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker))
   if decision == 'skip' then
     skip(run, reason)
     return decision, reason, blocker
@@ -116,6 +124,8 @@ local function pass_over(job, state, reason, id, first, last, ticks, history)
   end
   redis.call('HSET', K.run(id), 'job', job, 'nominal', last, 'first_nominal', first, 'queued', now,
     'ticks', ticks, 'rules', '{}')
+  local note = state == 'excluded' and hget(K.job(job), 'paused_note')
+  if note then redis.call('HSET', K.run(id), 'note', note) end
   close(id, job, state, reason)
   remember(job, id, history)
 end

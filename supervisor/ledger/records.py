@@ -13,7 +13,7 @@ from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_runnin
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.run import Attempt, Batch, Run, RunState
+from supervisor.run import Attempt, Batch, Blocker, Run, RunState
 from supervisor.spec import JobSpec
 
 
@@ -150,7 +150,17 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         options=json.loads(fields.get("options", "{}")),
         rules=json.loads(fields.get("rules", "{}")),
         progress=progress_from(fields, number),
+        blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
+        duplicates=int(fields.get("duplicates", 0)),
+        note=fields.get("note"),
     )
+
+
+def blocker_from(text: str) -> Blocker:
+    """From what `snapshot` in placing.lua wrote."""
+    state, attempt, fence, lease_ends, at = text.split()
+    ends_at = instant(lease_ends) if float(lease_ends) else None
+    return Blocker(state, int(attempt), int(fence), ends_at, instant(at))
 
 
 def batch_from(fields: Mapping[str, str]) -> Batch:

@@ -1,0 +1,1 @@
+"""Why a tick became what it became: facts read once, then sentences made of them."""

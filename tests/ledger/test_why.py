@@ -1,0 +1,209 @@
+"""`supervisor why` on a real ledger: what the scripts leave behind is enough to tell the chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli import main
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import PassedOver, Tick
+from supervisor.run import RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job, lease_runs_out, pause, run_id, ticks
+
+Supervisor = Callable[..., Result]
+
+
+@pytest.fixture
+def supervisor(redis_url: str) -> Supervisor:
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, ["--redis-url", redis_url, *words])
+
+    return call
+
+
+def lead(ledger: Ledger, at: datetime) -> None:
+    """A tick of a leading beat, at that time."""
+    leader = Leader(ledger.client, "leader")
+    assert leader.lead()
+    leader.sign(ledger.keys, at, "")
+    leader.resign()
+
+
+def why(supervisor: Supervisor, *words: str) -> str:
+    result = supervisor("why", *words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def facts(supervisor: Supervisor, *words: str) -> Any:
+    return json.loads(why(supervisor, *words, "--json"))["facts"]
+
+
+def this_minute(ledger: Ledger) -> datetime:
+    return ledger.now().replace(second=0, microsecond=0)
+
+
+def test_a_skip_names_the_blocker_its_lease_and_its_last_heartbeat(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    grant = begin(ledger, run_id(spec, 0))
+    ledger.admit(ticks(spec, 1))
+    told = why(supervisor, spec.name, "2026-03-01T00:00:01")
+    assert "was skipped: the run of 2026-03-01 00:00 was still running on worker worker, " in told
+    assert f"; lease token {grant.fencing_token}, heartbeat 0.0s before" in told
+    then = facts(supervisor, spec.name, run_id(spec, 1))["run"]["blocker_then"]
+    assert (then["state"], then["attempt"]) == ("running", 1)
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "ValueError: boom")
+    assert "the run of 2026-03-01 00:00 failed at" in why(supervisor, run_id(spec, 1))
+
+
+def test_the_blocker_is_told_as_it_was_and_not_as_it_is(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 0))
+    assert "had its turn and had not begun" in why(supervisor, run_id(spec, 1))
+
+
+def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    told = why(supervisor, run_id(spec, 0))
+    assert "is queued" in told
+    assert "it is to begin anew: lease expired" in told
+    begin(ledger, run_id(spec, 0), "second")
+    assert "attempt 1 was lost at" in why(supervisor, run_id(spec, 0))
+
+
+def test_a_second_delivery_is_told(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.begin(run_id(spec, 0), "another", "worker")
+    ledger.admit(ticks(spec, 0))
+    assert "it was delivered again 2 times" in why(supervisor, run_id(spec, 0))
+
+
+def test_a_missed_tick_names_the_time_in_which_no_beat_led(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec, now = job(ledger, every="1m"), this_minute(ledger)
+    lead(ledger, now - timedelta(minutes=30))
+    lead(ledger, now - timedelta(minutes=30) + timedelta(seconds=1))  # no silence
+    lead(ledger, now)
+    first, last = now - timedelta(minutes=20), now - timedelta(minutes=10)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", first, last, 11)])
+    told = why(supervisor, spec.name, (now - timedelta(minutes=15)).isoformat())
+    assert "is one of 11 ticks from" in told
+    assert "29m59s" in told
+    assert len(ledger.client.lrange(ledger.keys.away, 0, -1)) == 1
+
+
+def test_a_pause_is_told_with_its_note_also_when_it_is_over(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    pause(ledger, spec)
+    ledger.client.hset(ledger.keys.job(spec.name), "paused_note", "stocktaking")
+    ledger.admit(ticks(spec, 0, 1))
+    assert "the job is paused since 1970" in why(supervisor, spec.name)
+    ledger.resume(spec.name)
+    told = why(supervisor, spec.name, "2026-03-01T00:00:01")
+    assert "excluded: the job was paused (stocktaking)" in told
+    assert "it is not paused any more" in told
+
+
+def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, every="1h", overlap="queue_one")
+    told = why(supervisor, spec.name)
+    assert "nightly has no runs yet" in told
+    assert "no beat has led yet" in told
+    assert "the next tick is at" in told
+    ledger.admit([*ticks(spec, 0), *ticks(spec, 3600)])
+    begin(ledger, run_id(spec, 0))
+    told = why(supervisor, spec.name)
+    assert "is running on worker worker since" in told
+    assert "for the lock 'nightly': the run of 2026-03-01 00:00 is running" in told
+
+
+def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:
+    steps = [{"task": "load", "priority": 2}, {"task": "sum", "priority": 1}]
+    spec = job(ledger, task=None, steps=steps)
+    ledger.admit(ticks(spec, 0))
+    step = f"{run_id(spec, 0)}/load"
+    begin(ledger, step)
+    assert "step load is running since" in why(supervisor, run_id(spec, 0))
+    assert "still to come: sum" in why(supervisor, step)
+    ledger.finish(step, "token", RunState.FAILED, "ValueError: boom")
+    assert "step load failed at" in why(supervisor, run_id(spec, 0))
+
+
+def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec, now = job(ledger, every="1h", history=1), ledger.now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    assert "nobody has dealt with it yet" in why(supervisor, spec.name, hour.isoformat())
+    for hours in (2, 1):
+        tick = Tick(spec, hour - timedelta(hours=hours))
+        ledger.admit([tick])
+        ledger.cancel(tick.run_id, "enough")
+    gone = (hour - timedelta(hours=2)).isoformat()
+    assert "is older than what is kept" in why(supervisor, spec.name, gone)
+    ahead = (hour + timedelta(hours=1)).isoformat()
+    assert "is to come: in" in why(supervisor, spec.name, ahead)
+    odd = (hour + timedelta(seconds=1)).isoformat()
+    assert "is no tick of nightly: every 1h has none" in why(supervisor, spec.name, odd)
+    backfill = ("--from", gone[:16], "--to", (hour - timedelta(hours=1)).isoformat()[:16])
+    assert supervisor("backfill", spec.name, *backfill).exit_code == 0
+    assert ", for the same time, is queued" in why(supervisor, spec.name, gone)
+
+
+def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = JobSpec(name="by-hand", task="t", every="1s")
+    text = spec.model_copy(update={"every": None}).model_dump_json(exclude_defaults=True)
+    ledger.client.hset(ledger.keys.guarded, spec.name, text)
+    run = ledger.trigger(ledger.spec(spec.name))
+    told = why(supervisor, spec.name)
+    assert f"{run.id} is queued since" in told
+    assert "it runs when code or a person asks for it" in told
+    assert "no schedule" in why(supervisor, spec.name, "09:05")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("nigthly",), 1, "did you mean 'nightly'?"),
+        (("nigthly",), 1, "problems and were not loaded:\nreports.yaml:3: no 'cron'"),
+        (("nightly", "soon"), 2, "'soon' is not a time such as 09:05"),
+        (("nightly@nothing",), 1, "unknown run"),
+        (("other", "nightly@2026-03-01T00:00:00Z"), 2, "is a run of nightly"),
+    ],
+)
+def test_mistakes_are_told(
+    ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], status: int, said: str
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    problems = json.dumps(["reports.yaml:3: no 'cron'"])
+    ledger.client.hset(
+        ledger.keys.beat, mapping={"problems": problems, "last_tick": ms_of(ledger.now())}
+    )
+    result = supervisor("why", *words)
+    assert (result.exit_code, said in result.output) == (status, True), result.output

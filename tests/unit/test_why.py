@@ -1,0 +1,440 @@
+"""Facts in, sentences out: one row of the table for each outcome of a tick."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.ledger.records import BeatRecord, JobRecord, job_from
+from supervisor.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
+from supervisor.spec import JobSpec
+from supervisor.why.answer import answer
+from supervisor.why.asked import nominal_time
+from supervisor.why.calendar import calendar_of
+from supervisor.why.facts import Away, Facts, RunFacts, Usual
+from supervisor.why.shapes import answer_shape
+
+JOB = JobSpec(name="orders", task="shop.orders", every="5m", max_retries=2)
+USUAL = Usual(p95=240, attempts=31)
+RULES = JOB.rules()
+LED = BeatRecord("host:1", datetime(2026, 11, 20, 10, 0, tzinfo=UTC), True, None, ())
+
+
+def at(hour: int, minute: int, second: float = 0) -> datetime:
+    return datetime(2026, 11, 20, hour, minute, tzinfo=UTC) + timedelta(seconds=second)
+
+
+NINE, FIVE_PAST, NOW = at(9, 0), at(9, 5), at(10, 0, 1)
+
+
+def record(spec: JobSpec = JOB, **fields: str) -> JobRecord:
+    return job_from(spec, fields, [])
+
+
+def run(state: str, nominal_at: datetime = FIVE_PAST, **facts: Any) -> Run:
+    defaults: dict[str, Any] = {"queued_at": nominal_at, "rules": RULES}
+    return Run(
+        id=tick_id("orders", nominal_at),
+        job="orders",
+        state=RunState(state),
+        nominal_at=nominal_at,
+        **{**defaults, **facts},
+    )
+
+
+def attempt(
+    number: int, start: datetime, end: datetime | None, outcome: str = "", reason: str = ""
+) -> Attempt:
+    return Attempt(number, start, "w3", end, outcome or None, reason or None)
+
+
+def facts(found: Run | RunFacts | None, **more: Any) -> Facts:
+    if isinstance(found, Run):
+        found = RunFacts(found, found.queued_at)
+    defaults: dict[str, Any] = {"job": record(), "beat": LED, "at": FIVE_PAST, "now": NOW}
+    return Facts(run=found, **{**defaults, **more})
+
+
+def sentences(found: Run | RunFacts | None, **more: Any) -> list[str]:
+    return answer(facts(found, **more))
+
+
+def blocked(state: str, blocker: Run | None, then: Blocker | None = None, **more: Any) -> RunFacts:
+    name = tick_id("orders", NINE)
+    blocked_run = run(state, blocked_by=name, blocker=then, finished_at=FIVE_PAST, **more)
+    other = RunFacts(blocker, NINE, usual=USUAL) if blocker else None
+    return RunFacts(blocked_run, FIVE_PAST, blocker=other)
+
+
+SLOW = run(
+    "succeeded",
+    NINE,
+    attempts=(attempt(1, at(8, 57, 48), at(9, 12, 40), "succeeded"),),
+    finished_at=at(9, 12, 40),
+)
+THEN = Blocker("running", 1, 812, FIVE_PAST + timedelta(seconds=28), FIVE_PAST)
+
+
+def test_a_skipped_tick_names_the_run_that_was_still_running_and_how_it_went_on() -> None:
+    assert sentences(blocked("skipped", SLOW, THEN, reason="overlap")) == [
+        "09:05 was skipped: the run of 09:00 was still running on worker w3, 7m12s, its usual p95 "
+        "is 4m; lease token 812, heartbeat 2.0s before",
+        "the run of 09:00 succeeded at 09:12:40 after 14m52s (longer than usual: p95 is 4m, of 31 "
+        "attempts)",
+    ]
+
+
+RESCUED = run(
+    "running",
+    NINE,
+    attempts=(
+        attempt(1, at(9, 0, 1), at(9, 3), "lost", "worker process 7 died"),
+        attempt(2, at(9, 3, 2), None),
+    ),
+    started_at=at(9, 3, 2),
+    worker="w3",
+)
+QUEUED = run("queued", NINE)
+FAILED_ONCE = run(
+    "retrying", NINE, attempts=(attempt(1, at(9, 0), at(9, 4), "failed", "ValueError: boom"),)
+)
+STEPS = tuple(
+    StepRecord(name, name, priority, run)
+    for name, priority, run in (
+        ("load", 3, run("succeeded")),
+        ("sum", 2, run("failed", reason="ValueError: boom", finished_at=at(9, 7))),
+        ("mail", 1, None),
+    )
+)
+
+#: run or its facts, further facts, and what is said of it, in order
+TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
+    "skipped, the blocker was rescued": (
+        blocked("skipped", RESCUED, reason="overlap"),
+        {},
+        [
+            "09:05 was skipped: the run of 09:00 was still running on worker w3, 1m58s",
+            "the run of 09:00 was at its 2nd attempt: attempt 1 was lost at 09:03 on worker w3, "
+            "after 2m59s: worker process 7 died; attempt 2 began at 09:03:02",
+            "the run of 09:00 is running now",
+        ],
+    ),
+    "skipped, the blocker had not begun": (
+        blocked("skipped", QUEUED, reason="overlap"),
+        {},
+        ["had its turn and had not begun: queued for 5m with no worker taking it", "queued now"],
+    ),
+    "skipped, the blocker was between attempts": (
+        blocked("skipped", FAILED_ONCE, reason="overlap"),
+        {},
+        ["between attempts: attempt 1 had ended failed (ValueError: boom)", "retrying now"],
+    ),
+    "skipped, the blocker is forgotten": (
+        blocked("skipped", None, reason="overlap"),
+        {},
+        ["orders@2026-11-20T09:00:00Z was in the way, whose record is gone"],
+    ),
+    "skipped, too many waited": (
+        blocked("skipped", SLOW, THEN, reason="buffer_full"),
+        {},
+        ["skipped: 100 others waited already (`max_waiting`), and the run of 09:00", "succeeded"],
+    ),
+    "skipped, re-queued too often": (
+        blocked("skipped", SLOW, THEN, reason="requeues_exhausted", requeues=10),
+        {},
+        ["re-queued 10 times (`max_requeues`), and the run of 09:00", "succeeded"],
+    ),
+    "missed while no beat led": (
+        run("missed", reason="window", ticks=7, first_nominal_at=at(8, 35), queued_at=at(9, 30)),
+        {"away": Away(at(8, 33, 1), at(9, 30))},
+        [
+            "09:05 is one of 7 ticks from 08:35 to 09:05 that were missed: when beat looked "
+            "again, more than `catchup_window` had passed, 1h",
+            "no beat led from 08:33:01 to 09:30, 56m59s",
+        ],
+    ),
+    "missed, and the silence is forgotten": (
+        run("missed", reason="catchup", queued_at=at(9, 30)),
+        {},
+        [
+            "09:05 was missed: left out by `catchup: latest`",
+            "no beat looked at the job until 09:30",
+        ],
+    ),
+    "excluded by a pause that is over": (
+        run("excluded", reason="paused", note="stocktaking"),
+        {},
+        ["09:05 was excluded: the job was paused (stocktaking)", "not paused any more"],
+    ),
+    "excluded by a pause that goes on": (
+        run("excluded", reason="paused"),
+        {"job": record(paused="1", paused_note="stocktaking"), "paused_at": NINE},
+        ["09:05 was excluded: the job was paused", "is paused since 09:00: stocktaking"],
+    ),
+    "expired": (
+        RunFacts(
+            run("expired", finished_at=at(10, 0), sent_at=at(9, 30), sends=3), NINE, "reports"
+        ),
+        {},
+        [
+            "09:05 expired at 10:00: no worker began it within 1h (`start_deadline`) of 09:05, "
+            "when it was queued in reports",
+            "its message was sent 3 times, last at 09:30",
+        ],
+    ),
+    "succeeded on time": (
+        run(
+            "succeeded",
+            attempts=(attempt(1, at(9, 5, 1), at(9, 6), "succeeded"),),
+            finished_at=at(9, 6),
+        ),
+        {},
+        ["09:05 succeeded at 09:06, after 59s on worker w3"],
+    ),
+    "succeeded late, for want of a worker": (
+        RunFacts(
+            run(
+                "succeeded",
+                attempts=(attempt(1, at(9, 8), at(9, 9), "succeeded"),),
+                finished_at=at(9, 9),
+                duplicates=1,
+            ),
+            FIVE_PAST,
+            "reports",
+        ),
+        {},
+        [
+            "09:05 succeeded at 09:09",
+            "it began 3m late, at 09:08",
+            "it was queued in reports for 3m until a worker began it",
+            "it was delivered again once; what came again was dropped as a duplicate",
+        ],
+    ),
+    "succeeded late, caught up after an outage": (
+        RunFacts(
+            run(
+                "succeeded",
+                queued_at=at(9, 30),
+                attempts=(attempt(1, at(9, 30), at(9, 31), "succeeded"),),
+                finished_at=at(9, 31),
+            ),
+            at(9, 30),
+        ),
+        {"away": Away(at(9, 3), at(9, 30))},
+        ["09:05 succeeded", "it began 25m late", "no beat led from 09:03 to 09:30"],
+    ),
+    "succeeded late, after a wait for the lock": (
+        RunFacts(
+            run(
+                "succeeded",
+                queued_at=at(9, 12, 40),
+                attempts=(attempt(1, at(9, 12, 41), at(9, 13), "succeeded"),),
+                finished_at=at(9, 13),
+                blocked_by=SLOW.id,
+            ),
+            FIVE_PAST,
+            blocker=RunFacts(SLOW),
+        ),
+        {},
+        ["succeeded", "7m41s late", "it waited 7m40s for the run of 09:00"],
+    ),
+    "failed": (
+        run(
+            "failed",
+            attempts=(
+                attempt(1, FIVE_PAST, at(9, 5, 20), "failed", "ValueError: a"),
+                attempt(2, at(9, 5, 30), at(9, 5, 50), "failed", "ValueError: b"),
+            ),
+            finished_at=at(9, 5, 50),
+            reason="ValueError: b",
+        ),
+        {},
+        [
+            "09:05 failed at 09:05:50, after 20s on worker w3: ValueError: b",
+            "it was tried 2 times; `max_retries` is 2",
+            "attempt 1 failed at 09:05:20 on worker w3, after 20s: ValueError: a; attempt 2 began",
+        ],
+    ),
+    "failed in a step": (
+        RunFacts(
+            run("failed", finished_at=at(9, 7), has_steps=True, reason="step sum failed"),
+            FIVE_PAST,
+            steps=STEPS,
+        ),
+        {},
+        ["09:05 failed at 09:07", "step sum failed at 09:07: ValueError: boom"],
+    ),
+    "lost": (
+        run(
+            "lost",
+            attempts=(attempt(1, FIVE_PAST, at(9, 6), "lost", "worker process 7 died"),),
+            finished_at=at(9, 6),
+            crashes=1,
+            reason="worker process 7 died",
+            rules={**RULES, "on_crash": "fail"},
+        ),
+        {},
+        ["09:05 was lost at 09:06, after 1m on worker w3: worker process 7 died", "on_crash: fail"],
+    ),
+    "cancelled before it began": (
+        run("cancelled", finished_at=at(9, 6), reason="cancelled by hand"),
+        {},
+        ["09:05 was cancelled at 09:06, before it began: cancelled by hand"],
+    ),
+    "replaced": (
+        run(
+            "replaced",
+            attempts=(attempt(1, FIVE_PAST, at(9, 10), "replaced"),),
+            finished_at=at(9, 10),
+            reason="replaced by orders@2026-11-20T09:10:00Z",
+        ),
+        {},
+        ["09:05 was replaced at 09:10, after 5m on worker w3: replaced by orders@2026-11-20T09:10"],
+    ),
+    "waiting": (
+        blocked("waiting", RESCUED),
+        {},
+        [
+            "09:05 waits since 09:05, 55m1s, for the lock 'orders': the run of 09:00 is running on "
+            "worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
+        ],
+    ),
+    "re-queued": (
+        blocked("waiting", RESCUED, requeues=2, due_at=at(10, 1)),
+        {},
+        ["09:05 was re-queued (2 of 10) until 10:01: the run of 09:00 is running"],
+    ),
+    "queued": (
+        RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
+        {"grace_until": at(10, 0, 20)},
+        [
+            "09:05 is queued in reports since 09:05, and no worker has begun it for 55m1s",
+            "the server is new: nothing begins before 10:00:20",
+            "its message was sent at 09:05",
+        ],
+    ),
+    "running": (
+        RunFacts(
+            run("running", started_at=at(9, 5, 1), attempts=(attempt(1, at(9, 5, 1), None),)),
+            FIVE_PAST,
+            usual=USUAL,
+        ),
+        {},
+        ["09:05 is running since 09:05:01, 55m, its usual p95 is 4m"],
+    ),
+    "retrying": (
+        run("retrying", attempt=1, due_at=at(10, 0, 5), reason="ValueError: boom"),
+        {},
+        [
+            "09:05 is to be tried again: attempt 1 of 3 failed: ValueError: boom; "
+            "attempt 2 is due at 10:00:05"
+        ],
+    ),
+    "no tick": (
+        None,
+        {"at": at(9, 3), "calendar": calendar_of(JOB, at(9, 3))},
+        [
+            "09:03 is no tick of orders: every 5m has none",
+            "the nearest ticks are 09:00 before and 09:05 after",
+        ],
+    ),
+    "to come": (
+        None,
+        {"at": at(10, 5), "calendar": calendar_of(JOB, at(10, 5)), "watermark": at(10, 0)},
+        ["10:05 is to come: in 4m59s"],
+    ),
+    "overdue, for no beat leads": (
+        None,
+        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": NINE, "beat_away": True},
+        [
+            "09:05 was due 55m1s ago and nobody has dealt with it yet",
+            "the ticks up to 09:00 have been dealt with",
+            "no beat leads since 10:00",
+        ],
+    ),
+    "older than the history": (
+        None,
+        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": at(10, 0), "oldest_at": at(9, 30)},
+        ["09:05 is older than what is kept (the last 200 runs, for at most seven days); the"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_each_outcome_is_told_with_its_cause(case: str) -> None:
+    found, more, expected = TABLE[case]
+    told = sentences(found, **more)
+    assert len(told) == len(expected), told
+    for sentence, part in zip(told, expected, strict=True):
+        assert part in sentence
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_every_state_has_an_answer(state: RunState) -> None:
+    assert sentences(run(state.value))
+
+
+def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
+    paused = record(paused="1", paused_note="stocktaking")
+    calendar = calendar_of(JOB, NOW)
+    assert sentences(
+        None, at=None, job=paused, paused_at=at(9, 30), beat_away=True, calendar=calendar
+    ) == [
+        "orders has no runs yet",
+        "the job is paused since 09:30: stocktaking",
+        "no beat leads since 10:00",
+        "the next tick is at 10:05, in 4m59s",
+    ]
+
+
+def test_an_excluded_time_and_one_that_clocks_jump_over_are_told_as_next_tells_them() -> None:
+    spec = JobSpec(
+        name="orders",
+        task="t",
+        cron="30 2 * * *",
+        timezone="Europe/Berlin",
+        exclude=("2026-11-19",),
+    )
+    left_out = nominal_time("2026-11-19T02:30", spec, NOW)
+    told = sentences(None, job=record(spec), at=left_out, calendar=calendar_of(spec, left_out))
+    assert "`exclude` takes it out" in told[0]
+    gap = nominal_time("2027-03-28T02:30", spec, NOW)
+    told = sentences(None, job=record(spec), at=gap, calendar=calendar_of(spec, gap))
+    assert "02:30 does not exist in Europe/Berlin, runs at 03:00" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("09:05", at(9, 5)),
+        ("9:05", at(9, 5)),
+        ("23:55", at(23, 55) - timedelta(days=1)),
+        ("2026-11-20T09:05", at(9, 5)),
+        ("2026-11-20T10:05+01:00", at(9, 5)),
+    ],
+)
+def test_a_time_of_the_clock_is_todays_or_the_last_such(text: str, expected: datetime) -> None:
+    assert nominal_time(text, JOB, NOW) == expected
+
+
+def test_a_minute_stands_for_the_one_tick_in_it() -> None:
+    shifted = JobSpec(name="orders", task="t", every="5m", phase="20s")
+    assert nominal_time("09:05", shifted, NOW) == at(9, 5, 20)
+    often = JobSpec(name="orders", task="t", every="10s")
+    assert nominal_time("09:05", often, NOW) == at(9, 5)
+
+
+@pytest.mark.parametrize("text", ["soon", "25:00", "2026-13-01"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        nominal_time(text, JOB, NOW)
+
+
+def test_the_json_has_the_facts_beside_the_sentences() -> None:
+    asked = facts(blocked("skipped", SLOW, THEN, reason="overlap"))
+    shape = answer_shape(asked, answer(asked))
+    assert shape["facts"]["run"]["blocker"]["run"] == SLOW.id
+    assert shape["facts"]["run"]["blocker_then"]["fencing_token"] == 812
+    assert shape["sentences"] == answer(asked)
