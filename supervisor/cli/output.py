@@ -10,6 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def print_json(value: Any) -> None:
@@ -20,15 +21,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table that fits the terminal; elsewhere aligned text with nothing cut off."""
     rows = [tuple(map(printable, row)) for row in rows]
     if sys.stdout.isatty():
-        table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-        for row in rows:
-            table.add_row(*row)
-        Console(highlight=False, markup=False).print(table)
+        Console(highlight=False, markup=False).print(table_of(columns, rows))
         return
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
     for cells in (tuple(columns), *rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         click.echo(line.rstrip())
+
+
+def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
 
 
 def printable(text: str) -> str:

@@ -6,19 +6,22 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import click
 
 from supervisor.cli.context import Context, pass_context
+from supervisor.cli.live import watch_jobs
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.showing import print_whole, whole_shape
-from supervisor.cli.types import DurationType
+from supervisor.cli.types import DurationType, SinceType, moment_of
 from supervisor.display.reports import progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.steps import at_work_words
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.searching import Wanted, search
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
 
@@ -31,10 +34,16 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 @click.command()
+@click.option("--watch", "watches", is_flag=True, help="Draw it anew each second, until Ctrl-C.")
 @json_option
 @pass_context
-def jobs(context: Context, as_json: bool) -> None:
+def jobs(context: Context, watches: bool, as_json: bool) -> None:
     """List the loaded jobs: next run, last run, state, counts."""
+    if watches and as_json:
+        raise click.UsageError("--watch shows jobs to people; leave out --json")
+    if watches:
+        watch_jobs(context.ledger)
+        return
     records = context.ledger.jobs()
     if as_json:
         print_json([job_shape(record) for record in records])
@@ -45,16 +54,41 @@ def jobs(context: Context, as_json: bool) -> None:
 
 @click.command()
 @click.argument("job", required=False)
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="At most so many runs, newest first, of those that match.",
+)
 @click.option("--outcome", type=click.Choice([state.value for state in RunState]))
+@click.option("--since", type=SinceType(), help="Admitted since: 2h ago, or 2026-03-01T06:00.")
+@click.option("--until", type=SinceType(), help="Admitted until then.")
 @json_option
 @pass_context
-def runs(context: Context, job: str | None, limit: int, outcome: str | None, as_json: bool) -> None:
-    """List the latest runs, of all jobs or of one: a line for each attempt."""
+def runs(
+    context: Context,
+    job: str | None,
+    limit: int,
+    outcome: str | None,
+    since: timedelta | str | None,
+    until: timedelta | str | None,
+    as_json: bool,
+) -> None:
+    """List the latest runs, of all jobs or of one: a line for each attempt.
+
+    Times without an offset are in the job's zone, and for all jobs in UTC.
+    """
     ledger = context.ledger
-    found = ledger.recent(limit) if job is None else ledger.history(ledger.spec(job).name, limit)
-    if outcome:
-        found = [run for run in found if run.state == outcome]
+    spec = ledger.spec(job) if job else None
+    zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
+    wanted = Wanted(
+        outcome=RunState(outcome) if outcome else None,
+        since=moment_of(since, zone, asked_at),
+        until=moment_of(until, zone, asked_at),
+        limit=limit,
+    )
+    found = search(ledger, [spec.name] if spec else ledger.job_names(), wanted)
     if as_json:
         print_json([run_shape(run) for run in found])
         return

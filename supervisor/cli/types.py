@@ -39,6 +39,29 @@ class InstantType(click.ParamType):  # type: ignore[type-arg]
         return str(value)
 
 
+class SinceType(click.ParamType):  # type: ignore[type-arg]
+    """How long ago (2h, 90s), or an instant that is kept as text until its zone is known."""
+
+    name = "duration or instant"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> timedelta | str:
+        try:
+            return parse(value)
+        except InvalidDuration:
+            pass
+        try:
+            datetime.fromisoformat(value)
+        except ValueError:
+            text = f"{value!r} is neither a duration such as 2h nor a time such as 2026-03-01"
+            self.fail(text, param, ctx)
+        return str(value)
+
+
+def moment_of(value: timedelta | str | None, zone: ZoneInfo, now: datetime) -> datetime | None:
+    """Of what SinceType gives: so long before `now`, or that instant."""
+    return now - value if isinstance(value, timedelta) else zoned(value, zone)
+
+
 def zoned(text: str | None, zone: ZoneInfo) -> datetime | None:
     """The instant; a time without an offset is one of the zone."""
     if text is None:

@@ -1,0 +1,117 @@
+"""`supervisor runs` with filters, and `supervisor jobs --watch` on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.searching import PAGE, Wanted, search
+from supervisor.run import RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.waiting import wait_until
+
+Runs = Callable[..., list[str]]
+
+
+@pytest.fixture
+def runs(redis_url: str) -> Runs:
+    def call(*words: str) -> list[str]:
+        result = CliRunner().invoke(main, ["--redis-url", redis_url, "runs", *words, "--json"])
+        assert result.exit_code == 0, result.output
+        return [shape["run"] for shape in json.loads(result.stdout)]
+
+    return call
+
+
+def admitted(ledger: Ledger, spec: JobSpec, second: int, at: datetime) -> None:
+    """As if the run had been admitted at that time."""
+    ledger.client.zadd(ledger.keys.history(spec.name), {run_id(spec, second): ms_of(at)})
+
+
+def test_the_limit_counts_matches_and_not_rows_looked_at(ledger: Ledger, runs: Runs) -> None:
+    spec = job(ledger, history=1_000)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "boom")
+    ledger.admit(ticks(spec, *range(1, PAGE + 20)))
+    assert runs(spec.name, "--outcome", "failed", "--limit", "1") == [run_id(spec, 0)]
+    assert runs("--outcome", "failed") == [run_id(spec, 0)]
+    assert len(runs("--outcome", "skipped", "--limit", "3")) == 3
+    assert len(runs("--outcome", "skipped", "--limit", "1000")) == PAGE + 18
+
+
+def test_the_newest_of_all_jobs_come_first(ledger: Ledger, runs: Runs) -> None:
+    first, second = job(ledger, "first"), job(ledger, "second")
+    for number in range(4):
+        for spec in (first, second):
+            ledger.admit(ticks(spec, number))
+            admitted(ledger, spec, number, ledger.now() + timedelta(seconds=number))
+    newest = runs("--limit", "2")
+    assert set(newest) == {run_id(first, 3), run_id(second, 3)}
+
+
+def test_runs_are_found_by_when_they_were_admitted(ledger: Ledger, runs: Runs) -> None:
+    spec, now = job(ledger), ledger.now()
+    ledger.admit(ticks(spec, 0, 1, 2))
+    for second, hours in enumerate((30, 3, 1)):
+        admitted(ledger, spec, second, now - timedelta(hours=hours))
+    assert runs("--since", "2h") == [run_id(spec, 2)]
+    assert runs("--since", "1d", "--until", "2h") == [run_id(spec, 1)]
+    assert len(runs(spec.name, "--since", (now - timedelta(days=3)).date().isoformat())) == 3
+    assert runs("--since", (now + timedelta(hours=1)).isoformat()) == []
+
+
+def test_a_day_is_one_of_the_jobs_zone(ledger: Ledger, runs: Runs) -> None:
+    spec = job(ledger, timezone="Asia/Tokyo")
+    ledger.admit(ticks(spec, 0))
+    admitted(ledger, spec, 0, datetime.fromisoformat("2026-03-01T16:00:00Z"))
+    assert runs(spec.name, "--since", "2026-03-02") == [run_id(spec, 0)]
+    assert runs("--since", "2026-03-02") == []
+
+
+def test_several_pages_make_one_list_without_repeats(ledger: Ledger) -> None:
+    spec = job(ledger, history=1_000)
+    ledger.admit(ticks(spec, *range(PAGE * 2)))
+    found = search(ledger, [spec.name], Wanted(limit=PAGE * 2))
+    assert len({run.id for run in found}) == PAGE * 2
+
+
+def test_jobs_are_watched_on_a_terminal_until_ctrl_c(ledger: Ledger, redis_url: str) -> None:
+    job(ledger, "nightly")
+    screen, terminal = pty.openpty()
+    command = [sys.executable, "-m", "supervisor", "--redis-url", redis_url, "jobs", "--watch"]
+    wide = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "30"}
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=wide)
+    os.close(terminal)
+    try:
+        os.set_blocking(screen, False)
+        seen = bytearray()
+
+        def drawn(times: int) -> bool:
+            with suppress(OSError):  # nothing new, or nobody there any more
+                seen.extend(os.read(screen, 65536))
+            return seen.count(b"nightly") >= times
+
+        wait_until(lambda: drawn(2))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        drawn(0)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(screen)
+    assert b"Traceback" not in seen
