@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import socket
 from contextvars import ContextVar
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cache
 from typing import Any
 from uuid import uuid4
@@ -36,6 +36,7 @@ from supervisor.ledger.replies import Grant, Refused
 from supervisor.params import handed_on
 from supervisor.publisher import as_json, publisher_of
 from supervisor.results import reporting, store_started
+from supervisor.retrying import retry_of, until
 from supervisor.run import RunState
 
 log = structlog.get_logger("supervisor.tasks")
@@ -234,18 +235,6 @@ def run_at_work() -> str | None:
 
 def worker_name(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
-
-
-def retry_of(error: Any, delay: timedelta) -> Retry:
-    return Retry(exc=error, when=delay.total_seconds())  # type: ignore[arg-type]
-
-
-def until(eta: Any, countdown: Any, default: float) -> timedelta:
-    """How long from now; Celery gives the one or the other, and `Retry.when` may be either."""
-    moment = eta if eta is not None else countdown
-    if isinstance(moment, datetime):
-        return max(timedelta(), moment - datetime.now(moment.tzinfo))
-    return timedelta(seconds=max(0.0, float(default if moment is None else moment)))
 
 
 def reason_of(error: Any) -> str:

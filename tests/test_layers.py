@@ -23,7 +23,7 @@ LAYERS = {
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
     " expectations",
     "celery edge": "app attendance beat calls celery_import entries loading on_commit publisher"
-    " queues reloading starting tasks unbegun worker results",
+    " queues reloading retrying starting tasks unbegun worker results",
     "operations": "up children processes embedded display web why",
     "cli": "cli __main__",
 }

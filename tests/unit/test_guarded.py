@@ -72,7 +72,7 @@ def test_a_call_cannot_have_the_id_of_a_step(run_id: str) -> None:
     app = Celery("team", set_as_current=False)
     supervise(app)
 
-    @app.task(guard=True)
+    @app.task(guard=True, shared=False)
     def work() -> None: ...
 
     with pytest.raises(InvalidGuard, match="is that of a step"):
