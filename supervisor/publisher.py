@@ -58,11 +58,19 @@ class Publisher:
         sent = self._send_all([run for run in queued if run.foreach is None])
         for batch in queued:
             if batch.foreach is not None:
-                sent += self.publish(self._expanded(batch, batch.foreach))
+                sent += self._publish_items(batch, batch.foreach)
+        return sent
+
+    def _publish_items(self, batch: Run, param: str) -> int:
+        """The first items of a batch, portion by portion; a broker that is away ends it."""
+        sent, run_ids = 0, self._expanded(batch, param)
+        while run_ids and (taken := self.publish(run_ids)):
+            sent += taken
+            run_ids = self._ledger.steps.fill(batch.id)
         return sent
 
     def _expanded(self, batch: Run, param: str) -> list[str]:
-        """Ids of the items of a batch that may be published."""
+        """Ids of the first items of a batch that may be published."""
         place = StepId.of(batch.id)
         items = place and self._ledger.steps.param(place.run, param)
         if not isinstance(items, list):

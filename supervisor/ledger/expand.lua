@@ -1,16 +1,17 @@
 -- The items of a batch, chunk by chunk: once they are all there, the first of them are queued.
 --
 -- ARGV  id of the batch's run, number of items in all, position of the first one here, items (JSON) ...
--- gives {'more'}, or {'done', ids of items to publish ...}, or {'closed'}: nothing was changed; or
---       {'grace'}: the server has changed; asked again once old leases have run out
+-- gives {'more'}, or {'done', ids of items to publish, after which fill.lua may have more ...}, or
+--       {'closed'}: nothing was changed; or {'grace'}: the server has changed; asked again once old
+--       leases have run out
 
 local id, total, offset = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local batch = load_run(id)
 if not batch or batch.state ~= 'queued' then return { 'closed' } end
 
 local there = redis.call('LLEN', K.items(id)) - offset
-if there >= 0 then
-  for i = 4 + there, #ARGV do redis.call('RPUSH', K.items(id), ARGV[i]) end
+if there >= 0 and 4 + there <= #ARGV then
+  redis.call('RPUSH', K.items(id), unpack(ARGV, 4 + there))
 end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 

@@ -3,14 +3,15 @@
 -- ARGV  run ids
 -- gives the number of them that are still queued
 
-local queued = 0
+local queued = {}
+redis.call('ZREM', K.outbox(), unpack(ARGV))
 for _, id in ipairs(ARGV) do
-  redis.call('ZREM', K.outbox(), id)
-  if hget(K.run(id), 'state') == 'queued' then
-    redis.call('ZADD', K.sent(), now, id)
-    redis.call('HSET', K.run(id), 'sent', now)
-    redis.call('HINCRBY', K.run(id), 'sends', 1)
-    queued = queued + 1
+  local v = redis.call('HMGET', K.run(id), 'state', 'sends')
+  if v[1] == 'queued' then
+    redis.call('HSET', K.run(id), 'sent', now, 'sends', (v[2] or 0) + 1)
+    queued[#queued + 1] = now
+    queued[#queued + 1] = id
   end
 end
-return queued
+if #queued > 0 then redis.call('ZADD', K.sent(), unpack(queued)) end
+return #queued / 2

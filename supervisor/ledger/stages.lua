@@ -105,24 +105,26 @@ local function advance_run(run, publish_at)
   return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1], publish_at)
 end
 
-local function items_at_once(batch)
-  local most = tonumber(hget(K.run(batch.id), 'max_parallel'))
-  return most > 0 and most or ITEMS_AT_ONCE, most > 0
-end
-
--- Queues as many of the items that are left as may be open at once. Without a bound of the job's own
--- it is worth the while of whoever publishes them only when half of them are through.
+-- Queues as many of the items that are left as may be open, a portion at a time.
 local function fill(batch, publish_at)
-  local most, is_exact = items_at_once(batch)
-  local v = redis.call('HMGET', K.run(batch.id), 'next', 'total')
-  local next_item, total, open = tonumber(v[1]), tonumber(v[2]), count_open(batch.id)
-  if next_item >= total or open >= most or (not is_exact and open > most / 2) then return {} end
-  local opened = {}
-  for item = next_item, math.min(total, next_item + most - open) - 1 do
-    opened[#opened + 1] = batch.id .. '#' .. item
-    open_below(batch, opened[#opened], batch.rules, { 'item', item }, publish_at)
+  local v = redis.call('HMGET', K.run(batch.id), 'next', 'total', 'max_parallel')
+  local next_item = tonumber(v[1])
+  local more = items_to_open(next_item, tonumber(v[2]), v[3], count_open(batch.id))
+  if more == 0 then return {} end
+  local opened, leases, outbox, held_until = {}, {}, {}, digits(now + batch.rules.start_deadline)
+  for i = 1, more do
+    local id = batch.id .. '#' .. next_item + i - 1
+    redis.call('HSET', K.run(id), 'job', batch.job, 'nominal', batch.nominal, 'kind', 'step', 'parent', batch.id,
+      'item', next_item + i - 1, 'state', 'queued', 'token', 'queued:' .. id, 'queued', now)
+    opened[i] = id
+    append(leases, { held_until, id })
+    append(outbox, { publish_at, id })
   end
-  redis.call('HSET', K.run(batch.id), 'next', next_item + #opened)
+  redis.call('SADD', K.below(batch.id), unpack(opened))
+  redis.call('ZADD', K.leases(), unpack(leases))
+  redis.call('ZADD', K.outbox(), unpack(outbox))
+  extend_root(batch.id, batch.rules.start_deadline)
+  redis.call('HSET', K.run(batch.id), 'next', next_item + more)
   return opened
 end
 

@@ -81,7 +81,7 @@ class Steps:
             return [below for found in (pipe.execute() if run_ids else []) for below in found]
 
     def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
-        """Hands a batch its items; gives the ids of those that may be published now.
+        """Hands a batch its items; gives the ids of the first that may be published now.
 
         Repeated, also by somebody else at the same time, it changes nothing.
         """
@@ -91,6 +91,10 @@ class Steps:
             if verdict != "more":
                 return list(next_up)
         return []
+
+    def fill(self, batch: str) -> list[str]:
+        """Ids of further items that may be published now; none when enough are open."""
+        return list(self._scripts("fill", batch))
 
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
         """Of the runs that are for an item of a batch: that item."""

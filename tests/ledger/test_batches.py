@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger.replies import Ending, Refusal, Refused
+from supervisor.ledger.replies import Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import ITEMS_PER_FILL
 from supervisor.run import RunState
 from supervisor.stages import ITEMS_AT_ONCE
 from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
@@ -24,8 +25,18 @@ def batch(ledger: Ledger, items: int = 3, begun: bool = True, **keys: Any) -> st
     ledger.admit(ticks(spec, 1))
     place = f"{run_id(spec, 1)}/words"
     if begun:
-        ledger.steps.expand(place, list(range(items)))
+        expanded(ledger, place, list(range(items)))
     return place
+
+
+def expanded(ledger: Ledger, place: str, items: list[int]) -> list[str]:
+    """As whoever publishes them: portion by portion, and all that may be open."""
+    opened = portion = ledger.steps.expand(place, items)
+    while portion:
+        assert len(portion) <= ITEMS_PER_FILL
+        portion = ledger.steps.fill(place)
+        opened = opened + portion
+    return opened
 
 
 def run_of(place: str) -> str:
@@ -84,7 +95,7 @@ def test_items_brought_again_or_by_two_change_nothing(ledger: Ledger) -> None:
     items = list(range(1_300))
     place = batch(ledger, items=len(items), begun=False)
     ledger.client.rpush(ledger.keys.items(place), *range(512))  # by one who died after it
-    assert len(ledger.steps.expand(place, items)) == ITEMS_AT_ONCE
+    assert len(expanded(ledger, place, items)) == ITEMS_AT_ONCE
     assert ledger.client.llen(ledger.keys.items(place)) == len(items)
     assert ledger.steps.expand(place, items) == []
     assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
@@ -101,6 +112,40 @@ def test_no_more_items_than_max_parallel_are_open(ledger: Ledger) -> None:
     place = batch(ledger, items=5, max_parallel=2)
     assert open_items(ledger, place) == [0, 1]
     assert end(ledger, place, 1).next_up == (f"{place}#2",)
+    assert open_items(ledger, place) == [0, 2]
+
+
+def test_items_are_queued_in_portions_as_there_is_room_for_one(ledger: Ledger) -> None:
+    place = batch(ledger, items=ITEMS_AT_ONCE + ITEMS_PER_FILL + 7)
+    for item in range(ITEMS_PER_FILL - 1):
+        assert end(ledger, place, item).next_up == ()
+    assert len(end(ledger, place, ITEMS_PER_FILL - 1).next_up) == ITEMS_PER_FILL
+    assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
+    ends = [end(ledger, place, item) for item in open_items(ledger, place)]
+    assert sum(len(ended.next_up) for ended in ends) == 7
+    assert open_items(ledger, place) == list(range(ITEMS_AT_ONCE + 100, ITEMS_AT_ONCE + 107))
+
+
+def test_a_publisher_that_dies_in_between_leaves_the_rest_to_the_workers(ledger: Ledger) -> None:
+    place = batch(ledger, items=3 * ITEMS_PER_FILL, begun=False)
+    assert len(ledger.steps.expand(place, list(range(3 * ITEMS_PER_FILL)))) == ITEMS_PER_FILL
+    assert len(end(ledger, place, 0).next_up) == ITEMS_PER_FILL
+
+
+def test_an_item_that_began_and_ended_as_most_do_is_as_any_other(ledger: Ledger) -> None:
+    """What the ordinary case leaves behind, for which there are scripts of its own."""
+    place = batch(ledger, items=3)
+    begin(ledger, f"{place}#0", "token 0")
+    end(ledger, place, 1)
+    assert ledger.renew([(f"{place}#1", "token 1", True)])[0].state is LeaseState.ENDED
+    again = begin(ledger, f"{place}#2", "token 2")
+    assert again == begin(ledger, f"{place}#2", "token 2"), "the reply to the first was lost"
+    run = ledger.run(f"{place}#2")
+    assert (run.state, run.attempt, run.sends) == (RunState.RUNNING, 1, 0)
+    assert run.fencing_token == again.fencing_token
+    assert ledger.client.zscore(ledger.keys.leases, f"{place}#2")
+    assert ledger.outbox() == []
+    ledger.finish(f"{place}#2", "another", RunState.SUCCEEDED)
     assert open_items(ledger, place) == [0, 2]
 
 

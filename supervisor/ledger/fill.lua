@@ -1,0 +1,8 @@
+-- Queues more of a batch's items: a call queues but a portion of those that may be open.
+--
+-- ARGV  id of the batch's run
+-- gives ids of runs to publish; none when it is full, or has ended
+
+local batch = load_run(ARGV[1])
+if not batch or batch.state ~= 'running' then return {} end
+return advance_batch(batch, now + HANDOVER_GRACE)
