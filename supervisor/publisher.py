@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 from kombu.utils.json import dumps
 from redis.exceptions import RedisError
 
@@ -23,6 +23,9 @@ from supervisor.run import Run, RunState, StepId
 
 #: Messages sent before the ledger is told of them.
 RUNS_PER_ROUND = 100
+
+#: The broker, or the ledger, is away.
+AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
 
 log = structlog.get_logger("supervisor.publisher")
 
@@ -47,7 +50,7 @@ class Publisher:
         try:
             for start in range(0, len(run_ids), RUNS_PER_ROUND):
                 sent += self._publish(self._ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
-        except (OperationalError, RedisError, OSError) as error:
+        except AWAY as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
 
@@ -82,13 +85,12 @@ class Publisher:
     def _send_all(self, runs: Sequence[Run]) -> int:
         sent: list[str] = []
         assignments = self._assignments.of(runs)
-        try:
-            with self._app.producer_or_acquire() as producer:
-                for run in runs:
-                    sent += self._send(producer, run, assignments.get(run.id))
-        finally:
-            # Those that are not recorded are sent once more, and dropped as duplicates.
-            self._ledger.sent(sent)
+        # One round trip for all of them. When it fails it is not known which of them the broker
+        # took: those that are not recorded are sent once more, and dropped as duplicates.
+        with self._app.producer_or_acquire() as producer, producer.batch():
+            for run in runs:
+                sent += self._send(producer, run, assignments.get(run.id))
+        self._ledger.sent(sent)
         return len(sent)
 
     def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> list[str]:
@@ -97,7 +99,7 @@ class Publisher:
             return []
         try:
             self._apply_async(producer, assignment)
-        except (OperationalError, RedisError, OSError):
+        except AWAY:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             self._ledger.cancel(run.id, f"cannot be published: {error}")
