@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import signal
@@ -57,7 +58,11 @@ class Heartbeat(threading.Thread):
     def watch(self, lease: HeldLease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
         self._leases[place_of(lease)] = lease
-        self._wake()
+        # The thread is left alone if it knows the child and is in time: waking it costs the main
+        # process as much as the rest of a short run.
+        soon_enough = self._next_beat <= time.monotonic() + interval_of(lease)
+        if lease.pid not in self._pidfds or not soon_enough:
+            self._wake()
 
     def mark(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
@@ -89,15 +94,17 @@ class Heartbeat(threading.Thread):
         self._open_pidfds()
         if time.monotonic() >= self._next_beat:
             self._renew()
+            # A lease that is watched while this is computed without it wakes the thread again.
+            self._next_beat = math.inf
             self._next_beat = time.monotonic() + self._interval()
         else:
             self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
     def _interval(self) -> float:
         leases = list(self._leases.values())
-        ttls = [lease.ttl.total_seconds() / RENEWALS_PER_TTL for lease in leases]
+        own = [interval_of(lease) for lease in leases]
         deadlines = [lease.deadline - clock() for lease in leases if not lease.is_lost]
-        return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *ttls, *deadlines]))
+        return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
 
     def _open_pidfds(self) -> None:
         if not hasattr(os, "pidfd_open"):
@@ -213,6 +220,10 @@ class Heartbeat(threading.Thread):
 def place_of(lease: HeldLease) -> Hashable:
     """A child has one lease at a time; in the pools without children a process has many."""
     return lease.token if lease.pid == os.getpid() else lease.pid
+
+
+def interval_of(lease: HeldLease) -> float:
+    return lease.ttl.total_seconds() / RENEWALS_PER_TTL
 
 
 def process_exists(pid: int) -> bool:
