@@ -3,7 +3,7 @@
 -- nothing here: finish.lua decides.
 
 do
-  local id, token, outcome = unpack(ARGV)
+  local id, token, outcome = unpack(ARGV, 1, 3)
   local batch, item = string.match(id, '^(.*)#(%d+)$')
   local v = batch and outcome == 'succeeded' and #ARGV == 7
     and redis.call('HMGET', K.run(id), 'state', 'token', 'parent', 'crashes', 'ending') or {}
