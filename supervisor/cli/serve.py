@@ -1,16 +1,20 @@
-"""The verb that serves /metrics, health and the page."""
+"""The verb that serves /metrics, health, the status page and the API."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 import click
 import uvicorn
+from starlette.applications import Starlette
 
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
+from supervisor.web.access import Access
 from supervisor.web.metrics import Metrics
+from supervisor.web.scrape import Queues
 from supervisor.web.server import create
 
 #: The name that Prometheus' own client for Python has for it.
@@ -20,30 +24,42 @@ NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=9809, show_default=True)
+@click.option("--proxied", is_flag=True, help="Behind a proxy: the token for all, under any name.")
 @click.option("--loglevel", "log_level", default="info", show_default=True)
 @pass_context
-def serve(context: Context, host: str, port: int, log_level: str) -> None:
-    """Serve /metrics, /healthz, /readyz, a page of the jobs and /api/v1."""
+def serve(context: Context, host: str, port: int, proxied: bool, log_level: str) -> None:
+    """Serve /metrics, /healthz, /readyz, the status page and /api/v1.
+
+    Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN.
+    """
     logs.configure(level=log_level)
+    access = Access.of(host, os.environ.get("SUPERVISOR_TOKEN") or None, is_proxied=proxied)
     listener = bound(host, port)
     config = uvicorn.Config(
-        create(context.ledger, metrics_of(context)),
+        app_of(context, access, lambda: server.should_exit),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
         server_header=False,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
 
 
-def metrics_of(context: Context) -> Metrics:
-    """Of the app's broker, where an app was named."""
+def app_of(context: Context, access: Access, is_stopping: Callable[[], bool]) -> Starlette:
     has_created = os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
+    broker = broker_of(context)
+    metrics = Metrics(context.ledger, broker, has_created=has_created)
+    return create(context.ledger, access, metrics, broker, is_stopping)
+
+
+def broker_of(context: Context) -> Queues | None:
+    """The app's, where an app was named."""
     if context.app is None:
-        return Metrics(context.ledger, has_created=has_created)
+        return None
     from supervisor.queues import AppQueues
 
-    return Metrics(context.ledger, AppQueues(context.app), has_created=has_created)
+    return AppQueues(context.app)
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -1,113 +1,73 @@
-"""The HTTP server: /metrics, health, a page of the jobs, and the same as JSON. Reads only."""
+"""The HTTP server: /metrics, health, the status page, and /api/v1, over one ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
-from jinja2 import Environment, PackageLoader
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
 
-from supervisor.display.reports import progress_words
-from supervisor.display.shapes import job_shape, run_shape
-from supervisor.display.words import age, ahead, pause_words
-from supervisor.errors import UnknownJob
+from supervisor.errors import InvalidKey, UnknownJob, UnknownRun
 from supervisor.ledger.runs import Ledger
+from supervisor.web.access import Access
+from supervisor.web.actions import action_routes
+from supervisor.web.api import Api
+from supervisor.web.api_routes import api_routes
+from supervisor.web.events import event_routes
+from supervisor.web.gate import Gate
+from supervisor.web.headers import SecurityHeaders
+from supervisor.web.health import health_routes
+from supervisor.web.login import login_routes
 from supervisor.web.metrics import Metrics
+from supervisor.web.pages import page_routes
+from supervisor.web.problems import Refused, ledger_away, not_valid, refused, unknown
+from supervisor.web.scrape import Queues
+from supervisor.web.watch import Watch
 
-RECENT_RUNS = 30
-MOST_RUNS = 1_000
-
-SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-
-Endpoint = Callable[[Request], Response]
+READ_ONLY = Access()
 
 
-def create(ledger: Ledger, scraped: Metrics | None = None) -> Starlette:
-    """The application over one ledger. Its endpoints block, so Starlette runs them in threads."""
-    scraped = scraped or Metrics(ledger)
-    templates = Environment(loader=PackageLoader("supervisor.web"), autoescape=True)
-    templates.filters.update(age=age, ahead=ahead, pause=pause_words, progress=progress_words)
+def utc_now() -> datetime:
+    return datetime.now(UTC)
 
-    def metrics(request: Request) -> Response:
-        text, content_type = scraped.exposed(request.headers.get("accept", ""))
-        return Response(text, headers={"Content-Type": content_type})
 
-    def healthz(_: Request) -> Response:
-        return PlainTextResponse("alive\n")
+def create(
+    ledger: Ledger,
+    access: Access = READ_ONLY,
+    metrics: Metrics | None = None,
+    broker: Queues | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> Starlette:
+    """Endpoints that ask Redis block, so Starlette runs them in threads.
 
-    def readyz(_: Request) -> Response:
-        ledger.client.ping()
-        return PlainTextResponse("ready\n")
-
-    def page(_: Request) -> Response:
-        text = templates.get_template("jobs.html").render(
-            jobs=ledger.jobs(),
-            runs=ledger.recent(RECENT_RUNS),
-            beat=ledger.beat(),
-            now=datetime.now(UTC),
-        )
-        return HTMLResponse(text)
-
-    def jobs(_: Request) -> Response:
-        return JSONResponse([job_shape(job) for job in ledger.jobs()])
-
-    def runs(request: Request) -> Response:
-        limit = bounded(request.query_params.get("limit", "50"))
-        if limit is None:
-            return JSONResponse({"error": f"limit is a number from 1 to {MOST_RUNS}"}, 400)
-        job = request.query_params.get("job")
-        found = ledger.recent(limit) if job is None else ledger.history(known(ledger, job), limit)
-        return JSONResponse([run_shape(run) for run in found])
-
-    routes: dict[str, Endpoint] = {
-        "/metrics": metrics,
-        "/healthz": healthz,
-        "/readyz": readyz,
-        "/": page,
-        "/api/v1/jobs": jobs,
-        "/api/v1/runs": runs,
-    }
+    broker: that of the app; without, what the ledger and the workers tell of it.
+    """
+    watch = Watch(ledger, is_stopping)
     return Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in routes.items()],
-        middleware=[Middleware(BaseHTTPMiddleware, dispatch=with_security_headers)],
-        exception_handlers={RedisError: ledger_away, OSError: ledger_away, UnknownJob: unknown},
-    )
-
-
-async def with_security_headers(
-    request: Request, call_next: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    response = await call_next(request)
-    response.headers.update(SECURITY_HEADERS)
-    return response
-
-
-def ledger_away(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"the ledger is away: {error}"}, 503)
-
-
-def unknown(_: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 404)
-
-
-def known(ledger: Ledger, job: str) -> str:
-    return ledger.spec(job).name
-
-
-def bounded(limit: str) -> int | None:
-    return (
-        int(limit) if limit.isascii() and limit.isdigit() and 0 < int(limit) <= MOST_RUNS else None
+        routes=[
+            *health_routes(ledger, metrics or Metrics(ledger, broker)),
+            *api_routes(Api(ledger, broker)),
+            *event_routes(watch),
+            *login_routes(access),
+            *action_routes(ledger),
+            *page_routes(ledger, access, broker),
+            Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
+        ],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(Gate, access=access, clock=utc_now),
+        ],
+        exception_handlers={
+            RedisError: ledger_away,
+            OSError: ledger_away,
+            UnknownJob: unknown,
+            UnknownRun: unknown,
+            InvalidKey: not_valid,
+            Refused: refused,
+        },
+        lifespan=watch.lifespan,
     )

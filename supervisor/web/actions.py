@@ -1,0 +1,141 @@
+"""The buttons of the page: a form that asks once more, and what it does when it is sent.
+
+The form is a page of its own; with the page's script it opens in a dialog. Either way sending it
+is an ordinary POST, answered by a redirection to what came of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from supervisor.errors import InvalidKey
+from supervisor.ledger.runs import Ledger
+from supervisor.overlap import OverlapPolicy
+from supervisor.web import requests, verbs
+from supervisor.web.bodies import form_body, validated
+from supervisor.web.gate import NOT_OUR_PAGE, Visitor
+from supervisor.web.problems import Refused, problem_response
+from supervisor.web.rendering import TEMPLATES, job_url, run_url
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """verb: also the name of its form. do: gives where to go then."""
+
+    verb: str
+    do: Callable[[Ledger, str, Fields], str]
+
+
+def action_routes(ledger: Ledger) -> list[Route]:
+    return [
+        Route(f"/actions/{action.verb}/{{target:path}}", endpoint, methods=[method])
+        for action in ACTIONS
+        for method, endpoint in (("GET", asking(ledger, action)), ("POST", doing(ledger, action)))
+    ]
+
+
+def asking(ledger: Ledger, action: Action) -> Callable[[Request], Response]:
+    def ask(request: Request) -> Response:
+        if request.state.visitor.form_token is None:
+            return RedirectResponse("/login", 303)
+        return form(ledger, action, request)
+
+    return ask
+
+
+def doing(ledger: Ledger, action: Action) -> Callable[[Request], Any]:
+    async def do(request: Request) -> Response:
+        fields = await form_body(request)
+        visitor: Visitor = request.state.visitor
+        if not visitor.is_our_form(fields.get("form_token", "")):
+            return problem_response(request, NOT_OUR_PAGE)
+        return await run_in_threadpool(done, request, fields)
+
+    def done(request: Request, fields: Fields) -> Response:
+        try:
+            target = action.do(ledger, request.path_params["target"], fields)
+        except Refused as error:
+            return form(ledger, action, request, fields, str(error), error.problem.status)
+        except InvalidKey as error:
+            return form(ledger, action, request, fields, str(error), 400)
+        return RedirectResponse(target, 303)
+
+    return do
+
+
+def form(
+    ledger: Ledger,
+    action: Action,
+    request: Request,
+    fields: Fields | None = None,
+    error: str = "",
+    status: int = 200,
+) -> Response:
+    target = request.path_params["target"]
+    is_about_run = action.verb == "cancel"
+    text = TEMPLATES.get_template("action.html").render(
+        verb=action.verb,
+        target=target,
+        run=ledger.run(target) if is_about_run else None,
+        spec=None if is_about_run else ledger.spec(target),
+        policies=list(OverlapPolicy),
+        fields=fields or {},
+        error=error,
+        form_token=request.state.visitor.form_token,
+        is_alone="part" not in request.query_params,
+    )
+    return HTMLResponse(text, status)
+
+
+def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
+    said: dict[str, Any] = {
+        name: parsed(name, fields[name])
+        for name in ("args", "kwargs", "params")
+        if fields.get(name, "").strip()
+    }
+    said |= {
+        n: fields[n].strip() for n in ("overlap", "key", "max_wait") if fields.get(n, "").strip()
+    }
+    asked = validated(requests.Trigger, json.dumps(said))
+    return run_url(verbs.trigger(ledger, job, asked).id)
+
+
+def parsed(name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise Refused(400, f"{name} is not JSON: {error}") from error
+
+
+def pause(ledger: Ledger, job: str, fields: Fields) -> str:
+    said = {"note": fields.get("note", ""), "until": fields.get("until") or None}
+    verbs.pause(ledger, job, validated(requests.Pause, json.dumps(said)))
+    return job_url(job)
+
+
+def resume(ledger: Ledger, job: str, fields: Fields) -> str:
+    verbs.resume(ledger, job, requests.Resume(catch_up="catch_up" in fields))
+    return job_url(job)
+
+
+def cancel(ledger: Ledger, run_id: str, _: Fields) -> str:
+    verbs.cancel(ledger, run_id)
+    return run_url(run_id)
+
+
+ACTIONS = (
+    Action("trigger", trigger),
+    Action("pause", pause),
+    Action("resume", resume),
+    Action("cancel", cancel),
+)

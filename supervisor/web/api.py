@@ -1,0 +1,133 @@
+"""What the API answers: JSON, the same shapes as the command line prints with --json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.display.reports import line_shape
+from supervisor.display.shapes import instant, job_shape, run_shape
+from supervisor.display.steps import step_shape
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run, RunState
+from supervisor.web import requests, verbs
+from supervisor.web.crew import Queue, Worker, crew_of
+from supervisor.web.operations import MOST_RUNS
+from supervisor.web.problems import Refused
+from supervisor.web.scrape import Queues
+
+Shape = dict[str, Any]
+
+
+class Api:
+    """A method for each operation of the table, under its name."""
+
+    def __init__(self, ledger: Ledger, broker: Queues | None) -> None:
+        self._ledger = ledger
+        self._broker = broker
+
+    def jobs(self, query: Mapping[str, str]) -> list[Shape]:
+        search, after = query.get("search", "").lower(), query.get("after", "")
+        names = sorted(self._ledger.job_names())
+        wanted = [name for name in names if search in name.lower() and name > after]
+        limit = bounded(query, len(names) or 1, most=10_000)
+        specs = self._ledger.some_specs(wanted[:limit])
+        return [job_shape(record) for record in self._ledger.records_of(list(specs.values()))]
+
+    def job(self, job: str) -> Shape:
+        return job_shape(self._ledger.job(job))
+
+    def runs(self, query: Mapping[str, str]) -> list[Shape]:
+        limit, job = bounded(query, 50, most=MOST_RUNS), query.get("job")
+        outcome = outcome_of(query)
+        found = self._ledger.recent(limit) if job is None else self._history(job, limit)
+        return [run_shape(run) for run in found if outcome in (None, run.state)]
+
+    def run(self, run: str) -> Shape:
+        found = self._ledger.run(run)
+        steps, params = None, None
+        if found.has_steps:
+            steps = [step_shape(step) for step in self._ledger.steps.records(run)]
+            texts = self._ledger.steps.params(run)
+            params = {name: json.loads(text) for name, text in texts.items()}
+        return run_shape(found) | {"steps": steps, "params": params}
+
+    def run_log(self, run: str) -> list[Shape]:
+        known = self._ledger.run(run)
+        return [line_shape(line) for line in self._ledger.reports.lines(known.id)]
+
+    def queues(self) -> Shape:
+        crew = crew_of(self._ledger, self._broker)
+        return {
+            "queues": [queue_shape(queue) for queue in crew.queues],
+            "workers": [worker_shape(worker) for worker in crew.workers],
+            "at_work": {who: [run.id for run in runs] for who, runs in crew.at_work.items()},
+        }
+
+    def beat(self) -> Shape:
+        beat = self._ledger.beat()
+        return {
+            "leader": beat.leader,
+            "last_tick_at": instant(beat.last_tick_at),
+            "last_reload_successful": beat.last_reload_successful,
+            "last_reload_at": instant(beat.last_reload_at),
+            "problems": beat.problems,
+        }
+
+    def trigger(self, job: str, asked: requests.Trigger) -> Shape:
+        return run_shape(verbs.trigger(self._ledger, job, asked))
+
+    def pause(self, job: str, asked: requests.Pause) -> Shape:
+        return {"job": job, "until": instant(verbs.pause(self._ledger, job, asked))}
+
+    def resume(self, job: str, asked: requests.Resume) -> Shape:
+        done = verbs.resume(self._ledger, job, asked)
+        return {"job": done.job, "caught_up": done.caught_up}
+
+    def cancel(self, run: str, _: requests.Cancel) -> Shape:
+        return {"run": run, "cancellation": verbs.cancel(self._ledger, run).value}
+
+    def _history(self, job: str, limit: int) -> list[Run]:
+        return self._ledger.history(self._ledger.spec(job).name, limit)
+
+
+def queue_shape(queue: Queue) -> Shape:
+    return {
+        "queue": queue.name,
+        "serial": queue.is_serial,
+        "jobs": queue.jobs,
+        "length": queue.length,
+        "consumers": queue.consumers,
+    }
+
+
+def worker_shape(worker: Worker) -> Shape:
+    facts, present = worker.facts, worker.present
+    return {
+        "worker": worker.name,
+        "present": present is not None,
+        "last_seen_at": instant(worker.last_seen_at),
+        "started_at": instant(present.started_at) if present else None,
+        "host": present.host if present else None,
+        "pid": present.pid if present else None,
+        "queues": facts.queues if facts else [],
+        "processes": facts.pool_size if facts else None,
+    }
+
+
+def bounded(query: Mapping[str, str], default: int, most: int) -> int:
+    text = query.get("limit")
+    if text is None:
+        return default
+    if text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= most:
+        return int(text)
+    raise Refused(400, f"limit is a number from 1 to {most:,}")
+
+
+def outcome_of(query: Mapping[str, str]) -> RunState | None:
+    word = query.get("outcome")
+    try:
+        return RunState(word) if word is not None else None
+    except ValueError:
+        raise Refused(400, f"outcome is one of {', '.join(RunState)}") from None

@@ -1,0 +1,54 @@
+"""Bodies of requests: read up to a bound, as JSON or as a form."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from supervisor.web.problems import Refused
+
+#: Arguments of a run, by hand: what is larger belongs where the job can fetch it.
+MOST_BYTES = 64 * 1024
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def bounded_body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+    return bytes(body)
+
+
+async def json_body(request: Request, model: type[Body]) -> Body:
+    """An empty body is an empty object."""
+    text = await bounded_body(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if text and kind != "application/json":
+        raise Refused(415, "the body must be application/json")
+    return validated(model, text or b"{}")
+
+
+async def form_body(request: Request) -> dict[str, str]:
+    text = (await bounded_body(request)).decode(errors="replace")
+    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
+
+
+def validated(model: type[Body], text: str | bytes) -> Body:
+    """Raises Refused with all that is wrong in one line."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise Refused(400, "; ".join(map(fault_text, faults))) from error
+
+
+def fault_text(fault: object) -> str:
+    assert isinstance(fault, dict)
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else str(fault["msg"])

@@ -1,0 +1,88 @@
+"""The queues that jobs are sent to, the workers that consume them, and what they are at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from supervisor.ledger.presence import Present, Roll, WorkerFacts
+from supervisor.ledger.queues import LedgerQueues
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run, RunState
+from supervisor.spec import JobSpec
+from supervisor.web import scrape
+from supervisor.web.glances import open_runs
+from supervisor.web.scrape import Queues
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """length: messages that wait in it; None when nobody could tell."""
+
+    name: str
+    is_serial: bool
+    jobs: tuple[str, ...]
+    length: int | None
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """`present` is None for one that has gone without a word."""
+
+    name: str
+    last_seen_at: datetime
+    present: Present | None
+
+    @property
+    def facts(self) -> WorkerFacts | None:
+        facts = self.present.facts if self.present else None
+        return facts if isinstance(facts, WorkerFacts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """at_work: runs by the process that works on them."""
+
+    queues: tuple[Queue, ...]
+    workers: tuple[Worker, ...]
+    at_work: Mapping[str, tuple[Run, ...]]
+
+
+def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
+    specs, roll = ledger.specs(), ledger.presences.roll()
+    asked = broker or LedgerQueues(ledger.client, roll)
+    return Crew(
+        tuple(queues_of(specs, roll, asked)),
+        tuple(workers_of(roll)),
+        at_work(open_runs(ledger)),
+    )
+
+
+def queues_of(specs: Mapping[str, JobSpec], roll: Roll, broker: Queues) -> Iterable[Queue]:
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for name, spec in specs.items():
+        for queue in broker.of(spec):
+            jobs[queue].append(name)
+    for found in scrape.queues(specs.values(), roll, broker):
+        sent_to_it = tuple(jobs[found.name])
+        yield Queue(found.name, found.is_serial, sent_to_it, found.length, found.consumers)
+
+
+def workers_of(roll: Roll) -> Iterable[Worker]:
+    here = [present for present in roll.present if isinstance(present.facts, WorkerFacts)]
+    for present in here:
+        yield Worker(present.facts.name, present.last_seen_at, present)
+    known = {present.facts.name for present in here}
+    for name in sorted(roll.last_seen.keys() - known):
+        yield Worker(name, roll.last_seen[name], None)
+
+
+def at_work(runs: Iterable[Run]) -> Mapping[str, tuple[Run, ...]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.state is RunState.RUNNING and run.worker:
+            found[run.worker].append(run)
+    return {process: tuple(found[process]) for process in sorted(found)}

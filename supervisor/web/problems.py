@@ -1,0 +1,55 @@
+"""Refusals and errors as answers: JSON for programs, a page for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from supervisor.web.rendering import TEMPLATES
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An HTTP status and, for people, a sentence."""
+
+    status: int
+    text: str
+
+
+class Refused(Exception):
+    """What was asked for is not done; `facts` go into the answer of the API."""
+
+    def __init__(self, status: int, text: str, **facts: Any) -> None:
+        super().__init__(text)
+        self.problem = Problem(status, text)
+        self.facts = facts
+
+
+def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
+    if request.scope["path"].startswith("/api/") or "text/html" not in request.headers.get(
+        "accept", ""
+    ):
+        return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
+    text = TEMPLATES.get_template("problem.html").render(problem=problem)
+    return HTMLResponse(text, problem.status)
+
+
+def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem_response(request, error.problem, **error.facts)
+
+
+def ledger_away(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(503, f"the ledger is away: {error}"))
+
+
+def unknown(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(404, str(error)))
+
+
+def not_valid(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(400, str(error)))

@@ -1,0 +1,60 @@
+"""The templates, and the words and addresses that they use. Everything is escaped."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from supervisor.display.reports import harmless, progress_words
+from supervisor.display.rows import why
+from supervisor.display.shapes import instant
+from supervisor.display.steps import items_words, param_words, share_of_step
+from supervisor.display.words import age, ahead, duration, pause_words, span, stamp
+
+TEMPLATES = Environment(
+    loader=PackageLoader("supervisor.web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def brief(run_id: str, job: str, now: datetime) -> str:
+    """A run's id where its job is named already: without it, and without the date of today."""
+    return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
+
+
+def job_url(name: str) -> str:
+    return f"/jobs/{quote(name, safe='')}"
+
+
+def run_url(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='@:+/')}"
+
+
+def action_url(verb: str, target: str) -> str:
+    return f"/actions/{verb}/{quote(target, safe='@:+/')}"
+
+
+TEMPLATES.filters.update(
+    action_url=action_url,
+    age=age,
+    ahead=ahead,
+    brief=brief,
+    duration=duration,
+    harmless=harmless,
+    instant=instant,
+    items=items_words,
+    job_url=job_url,
+    params=param_words,
+    pause=pause_words,
+    progress=progress_words,
+    run_url=run_url,
+    share=share_of_step,
+    span=span,
+    stamp=stamp,
+    why=why,
+)

@@ -1,0 +1,169 @@
+// Keeps the page up to date: the server names what changed, and the parts that show it are fetched
+// anew. Without this script everything works by reloading.
+"use strict";
+
+const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+const body = document.body;
+const link = document.querySelector("[data-link]");
+const dialog = document.querySelector("[data-dialog]");
+
+// ---- words of time, as the server writes them, but in whole seconds: they tick ----
+
+function span(seconds) {
+  if (seconds < 1) return "0s";
+  let rest = Math.round(seconds);
+  const parts = [];
+  for (const [unit, size] of UNITS) {
+    const count = Math.floor(rest / size);
+    rest -= count * size;
+    if (count || parts.length) parts.push([count, unit]);
+  }
+  return parts.slice(0, 2).filter(([count]) => count).map(([count, unit]) => count + unit).join("");
+}
+
+// The clock of the server: the one that the times on the page are read from.
+let ahead = 0;
+
+function tellTime() {
+  const now = Date.now() + ahead;
+  for (const time of document.querySelectorAll("time[data-age], time[data-ahead], time[data-lasting]")) {
+    const seconds = (now - Date.parse(time.dateTime)) / 1000;
+    if ("age" in time.dataset) time.textContent = span(Math.max(0, seconds)) + " ago";
+    else if ("lasting" in time.dataset) time.textContent = span(Math.max(0, seconds));
+    else time.textContent = seconds < -0.5 ? "in " + span(-seconds) : "now";
+  }
+}
+
+// ---- parts ----
+
+const stale = new Set();
+let isFetching = false;
+
+function partsOn(kinds) {
+  const parts = [...document.querySelectorAll("[data-part]")];
+  return parts.filter((part) => part.dataset.on.split(" ").some((kind) => kinds.includes(kind)));
+}
+
+function isInUse(part) {
+  const selection = getSelection();
+  const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
+  const field = document.activeElement;
+  const isTypedIn = part.contains(field) && field.matches("input, textarea, select");
+  return isSelected || isTypedIn;
+}
+
+function replace(part, fresh) {
+  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const log = part.querySelector(".log");
+  const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
+  part.replaceWith(fresh);
+  if (focused) [...fresh.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
+  settleLog(fresh, scrolled);
+}
+
+// The end of a log is what one wants to see, unless one has scrolled away from it.
+function settleLog(place, scrolled) {
+  const log = place.querySelector(".log");
+  if (log) log.scrollTop = scrolled ?? log.scrollHeight;
+}
+
+async function refresh() {
+  const wanted = [...stale].filter((name) => !isInUse(document.querySelector(`[data-part="${name}"]`)));
+  if (isFetching || !wanted.length || document.hidden) return;
+  isFetching = true;
+  try {
+    const url = new URL(location.href);
+    url.searchParams.set("parts", wanted.join(","));
+    const answer = await fetch(url, { headers: { Accept: "text/html" } });
+    if (answer.redirected) location.reload();
+    if (!answer.ok) return;
+    const holder = document.createElement("template");
+    holder.innerHTML = await answer.text();
+    for (const fresh of [...holder.content.children]) {
+      const name = fresh.dataset.part;
+      const part = document.querySelector(`[data-part="${name}"]`);
+      if (part && !isInUse(part)) {
+        stale.delete(name);
+        replace(part, fresh);
+      }
+    }
+    tellTime();
+  } catch {
+    // The server is away; the events tell when it is back, and of what to fetch then.
+  } finally {
+    isFetching = false;
+  }
+}
+
+// ---- events ----
+
+let events = null;
+
+function say(text) {
+  link.textContent = text;
+  link.hidden = !text;
+}
+
+function connect() {
+  if (events || !body.dataset.events || document.hidden) return;
+  events = new EventSource(body.dataset.events);
+  events.onopen = () => say("");
+  events.onmessage = (message) => {
+    const kinds = JSON.parse(message.data);
+    say(kinds.includes("away") ? "The ledger is away" : "");
+    for (const part of partsOn(kinds)) stale.add(part.dataset.part);
+    refresh();
+  };
+  events.onerror = () => {
+    say("No connection, trying again");
+    // After an answer that is no stream the browser gives up; we do not.
+    if (events.readyState === EventSource.CLOSED) {
+      disconnect();
+      setTimeout(connect, 5000);
+    }
+  };
+}
+
+function disconnect() {
+  events?.close();
+  events = null;
+}
+
+document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+addEventListener("pagehide", disconnect);
+addEventListener("pageshow", connect);
+
+// ---- confirmations ----
+
+async function ask(href) {
+  const answer = await fetch(href + "?part=1", { headers: { Accept: "text/html" } });
+  if (!answer.ok || answer.redirected) {
+    location.href = href;
+    return;
+  }
+  dialog.innerHTML = await answer.text();
+  dialog.showModal();
+  dialog.querySelector("button.primary").focus();
+}
+
+document.addEventListener("click", (event) => {
+  const asking = event.target.closest("a[data-ask]");
+  const isPlain = !event.ctrlKey && !event.metaKey && !event.shiftKey;
+  if (asking && isPlain) {
+    event.preventDefault();
+    ask(asking.getAttribute("href"));
+  } else if (event.target.closest("[data-close]") && dialog.open) {
+    event.preventDefault();
+    dialog.close();
+  } else if (event.target === dialog) {
+    dialog.close();
+  }
+});
+
+const rendered = document.querySelector("main")?.dataset.now;
+if (rendered) ahead = Date.parse(rendered) - Date.now();
+settleLog(document, null);
+tellTime();
+setInterval(tellTime, 1000);
+setInterval(refresh, 1000);
+connect();

@@ -1,0 +1,208 @@
+"""Where things stand in the picture of a job's time: runs as bars, and what was held back.
+
+Horizontal places are per cent of the width, so that text keeps its size on a phone; vertical ones
+are pixels. The row on top has the ticks that did not start at once because they would have
+overlapped; below it, runs at work stand in as many lanes as were needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from supervisor.display.rows import why
+from supervisor.display.words import span, stamp
+from supervisor.run import Attempt, Run, RunState
+
+#: Spans that one can look at.
+SPANS = {
+    "2m": timedelta(minutes=2),
+    "10m": timedelta(minutes=10),
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+}
+
+#: The span is by default the shortest that shows so many runs, if it can be had.
+ENOUGH_RUNS = 24
+
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+
+STEPS = (
+    *(timedelta(seconds=s) for s in (15, 30)),
+    *(timedelta(minutes=m) for m in (1, 2, 5, 10, 15, 30)),
+    *(timedelta(hours=h) for h in (1, 2, 3, 6, 12, 24)),
+)
+MOST_LABELS = 8
+
+#: Of the span, after now: room for the mark of what is held back now.
+MARGIN = 0.015
+
+TOP_HEIGHT = 26
+LANE_HEIGHT = 24
+BAR_HEIGHT = 16
+AXIS_HEIGHT = 20
+
+HELD_BACK = frozenset({RunState.SKIPPED, RunState.WAITING})
+PASSED_OVER = frozenset({RunState.MISSED, RunState.EXCLUDED, RunState.EXPIRED})
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An attempt at work."""
+
+    run: str
+    state: str
+    x: float
+    width: float
+    y: int
+    title: str
+    overlaps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A tick that did not start at once, from its time until it started, if it ever did."""
+
+    run: str
+    state: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    x: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    span: str
+    bars: tuple[Bar, ...]
+    holds: tuple[Hold, ...]
+    labels: tuple[Label, ...]
+    lanes: int
+    words: str
+    top: int = TOP_HEIGHT
+    bar_height: int = BAR_HEIGHT
+
+    @property
+    def ground(self) -> int:
+        return self.top + self.lanes * LANE_HEIGHT
+
+    @property
+    def height(self) -> int:
+        return self.ground + AXIS_HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    start: datetime
+    end: datetime
+
+    def x(self, moment: datetime) -> float:
+        share = (moment - self.start) / (self.end - self.start)
+        return round(100 * min(1.0, max(0.0, share)), 3)
+
+    def width(self, start: datetime, end: datetime) -> float:
+        return round(max(0.0, self.x(end) - self.x(start)), 3)
+
+    def shows(self, start: datetime, end: datetime) -> bool:
+        return end >= self.start and start <= self.end
+
+
+def timeline_of(runs: Sequence[Run], chosen: str | None, now: datetime) -> Timeline:
+    """`chosen`: one of SPANS, or none of them for the one that fits."""
+    word = chosen if chosen in SPANS else fitting_span(runs, now)
+    window = Window(now - SPANS[word], now + SPANS[word] * MARGIN)
+    lanes = in_lanes(runs, now)
+    bars = tuple(
+        bar_of(run, attempt, lane, window, now)
+        for run, lane in lanes
+        for attempt in run.attempts
+        if window.shows(attempt.started_at, attempt.finished_at or now)
+    )
+    holds = tuple(held for run in runs if (held := hold_of(run, window, now)))
+    count = 1 + max((lane for run, lane in lanes if window.shows(*spell(run, now))), default=0)
+    words = f"{len(bars)} attempts at work, {len(holds)} ticks held back, in the last {word}"
+    return Timeline(word, bars, holds, tuple(labels_of(window)), count, words)
+
+
+def fitting_span(runs: Sequence[Run], now: datetime) -> str:
+    ages = sorted(now - run.queued_at for run in runs)
+    if not ages:
+        return "1h"
+    wanted = ages[min(len(ages), ENOUGH_RUNS) - 1]
+    return next((word for word, length in SPANS.items() if length >= wanted), "7d")
+
+
+def in_lanes(runs: Iterable[Run], now: datetime) -> list[tuple[Run, int]]:
+    """Each run that was at work, with the first lane that was free when it began."""
+    placed: list[tuple[Run, int]] = []
+    free_from: list[datetime] = []
+    started = (run for run in runs if run.attempts)
+    for run in sorted(started, key=lambda run: run.attempts[0].started_at):
+        start, end = spell(run, now)
+        lane = next((n for n, free in enumerate(free_from) if free <= start), len(free_from))
+        free_from[lane : lane + 1] = [end]
+        placed.append((run, lane))
+    return placed
+
+
+def spell(run: Run, now: datetime) -> tuple[datetime, datetime]:
+    """From the start of a run's first attempt to the end of its last."""
+    return run.attempts[0].started_at, run.attempts[-1].finished_at or now
+
+
+def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime) -> Bar:
+    end = attempt.finished_at or now
+    state = attempt.outcome or run.state.value
+    number = f", attempt {attempt.number}" if len(run.attempts) > 1 else ""
+    lasted = span((end - attempt.started_at).total_seconds())
+    reason = f", {attempt.reason}" if attempt.reason else ""
+    overlap = f", overlapped with {run.overlapped_with}" if run.overlapped_with else ""
+    return Bar(
+        *(run.id, state, window.x(attempt.started_at), window.width(attempt.started_at, end)),
+        TOP_HEIGHT + lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
+        f"{stamp(attempt.started_at)} {state}, {lasted}{number}{reason}{overlap}",
+        run.overlapped_with is not None,
+    )
+
+
+def hold_of(run: Run, window: Window, now: datetime) -> Hold | None:
+    start = run.first_nominal_at or run.nominal_at
+    if run.state in PASSED_OVER:
+        end = run.nominal_at
+    elif run.state in HELD_BACK or (run.blocked_by and run.attempts):
+        start = run.nominal_at
+        end = waited_until(run, now)
+    else:
+        return None
+    if not window.shows(start, end):
+        return None
+    state = RunState.WAITING if run.attempts else run.state
+    lasted = f" for {span((end - start).total_seconds())}" if end > start else ""
+    title = f"{stamp(start)} {state}{lasted}, {why(run)}".rstrip(", ")
+    return Hold(run.id, state.value, window.x(start), window.width(start, end), title)
+
+
+def waited_until(run: Run, now: datetime) -> datetime:
+    if run.attempts:
+        return max(run.nominal_at, run.attempts[0].started_at)
+    return now if run.state is RunState.WAITING else run.nominal_at
+
+
+def labels_of(window: Window) -> Iterable[Label]:
+    """At round times."""
+    length = window.end - window.start
+    step = next((step for step in STEPS if length / step <= MOST_LABELS), STEPS[-1])
+    form = "%b %d" if step >= DAY else "%H:%M" if step >= MINUTE else "%H:%M:%S"
+    epoch = datetime(2000, 1, 1, tzinfo=UTC)
+    moment = epoch + ((window.start - epoch) // step + 1) * step
+    while moment <= window.end:
+        yield Label(window.x(moment), f"{moment:{form}}")
+        moment += step

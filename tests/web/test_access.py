@@ -1,0 +1,206 @@
+"""Who may do what: by the address of the server, the token, and where the request comes from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.errors import NotConfigured
+from supervisor.ledger.runs import Ledger
+from supervisor.web.access import Access
+from supervisor.web.bodies import MOST_BYTES
+from supervisor.web.login import own_path
+from supervisor.web.sessions import COOKIE, SESSION_TTL, is_session, new_session
+from tests.ledger.jobs import job
+from tests.web.conftest import Serve
+from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, form_token, log_in
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+READ_BY_ALL_HERE = ("/", "/queues", "/metrics", "/api/v1/jobs", "/api/v1/beat")
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+PUBLIC = Access(TOKEN, is_local=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "jobs.example.com", ""])
+def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
+    with pytest.raises(NotConfigured, match="SUPERVISOR_TOKEN"):
+        Access.of(host, None)
+    assert not Access.of(host, TOKEN).is_local
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_a_loopback_address_needs_none_unless_it_is_behind_a_proxy(host: str) -> None:
+    assert Access.of(host, None) == Access(None, is_local=True)
+    with pytest.raises(NotConfigured, match="behind a proxy"):
+        Access.of(host, None, is_proxied=True)
+
+
+def test_a_short_token_is_refused() -> None:
+    with pytest.raises(NotConfigured, match="16 ASCII characters"):
+        Access.of("127.0.0.1", "secret")
+
+
+def test_the_command_refuses_in_one_line_to_listen_for_others_without_a_token() -> None:
+    done = CliRunner().invoke(main, ["serve", "--host", "0.0.0.0", "--port", "0"])
+    assert done.exit_code == 1
+    assert "set SUPERVISOR_TOKEN to a secret, or listen on 127.0.0.1" in done.output
+
+
+@pytest.mark.parametrize("path", READ_BY_ALL_HERE)
+def test_everybody_on_this_machine_may_read(reader: httpx.Client, path: str) -> None:
+    assert reader.get(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:9809", "127.0.0.1.evil.example", ""]
+)
+def test_a_name_that_is_rebound_to_loopback_is_turned_away(reader: httpx.Client, host: str) -> None:
+    assert reader.get("/api/v1/jobs", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:1", "127.0.0.1", "[::1]:9809", "LOCALHOST"]
+)
+def test_loopback_names_are_answered_to(reader: httpx.Client, host: str) -> None:
+    assert reader.get("/healthz", headers={"host": host}).status_code == 200
+
+
+def test_without_a_token_nothing_can_be_done(reader: httpx.Client, ledger: Ledger) -> None:
+    job(ledger)
+    answer = reader.post("/api/v1/jobs/nightly/trigger", headers=BEARER)
+    assert (answer.status_code, ledger.history("nightly")) == (403, [])
+    assert "SUPERVISOR_TOKEN" in answer.json()["error"]
+    assert reader.post("/actions/trigger/nightly", headers=FROM_OUR_PAGE).status_code == 403
+    assert log_in(reader).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/jobs", "/events?beat="])
+def test_elsewhere_a_program_needs_the_token_to_read(serve: Serve, path: str) -> None:
+    client = serve(PUBLIC)
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert client.get(path, headers={"authorization": "Bearer " + "x" * 20}).status_code == 401
+    if not path.startswith("/events"):  # which has no end
+        assert client.get(path, headers=BEARER).status_code == 200
+
+
+def test_elsewhere_a_person_is_sent_to_the_form_and_back(serve: Serve) -> None:
+    client = serve(PUBLIC)
+    sent = client.get("/?state=paused", headers={"host": "jobs.example.com"})
+    assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=/%3Fstate%3Dpaused")
+    assert "SUPERVISOR_TOKEN" in client.get(sent.headers["location"]).text
+    assert log_in(client).headers["location"] == "/"
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["x/healthz?", "x/static/", "x/login#"])
+def test_a_host_header_that_has_a_path_opens_nothing(serve: Serve, host: str) -> None:
+    assert serve(PUBLIC).get("/api/v1/jobs", headers={"host": host}).status_code in (400, 401)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/login", "/static/page.css"])
+def test_health_and_the_form_are_for_everybody(serve: Serve, path: str) -> None:
+    assert serve(PUBLIC).get(path, headers={"host": "jobs.example.com"}).status_code == 200
+
+
+def test_the_cookie_proves_the_token_without_containing_it(serve: Serve) -> None:
+    said = log_in(serve(Access(TOKEN))).headers["set-cookie"].lower()
+    assert "httponly" in said
+    assert "samesite=strict" in said
+    assert TOKEN not in said
+
+
+def test_a_session_ends_and_is_bound_to_its_token() -> None:
+    session = new_session(TOKEN, NOON)
+    assert is_session(TOKEN, session, NOON + SESSION_TTL - timedelta(seconds=1))
+    assert not is_session(TOKEN, session, NOON + SESSION_TTL)
+    assert not is_session("another token, long enough", session, NOON)
+    end, nonce, signature = session.split(".")
+    assert not is_session(TOKEN, f"{int(end) + 1}.{nonce}.{signature}", NOON)
+
+
+@pytest.mark.parametrize("cookie", ["", ".", "..", "9999999999.x.y", "é.é.é", "a" * 5000])
+def test_a_made_up_session_is_none(cookie: str) -> None:
+    assert not is_session(TOKEN, cookie, NOON)
+
+
+def test_a_wrong_token_gives_no_session(serve: Serve) -> None:
+    client = serve(Access(TOKEN))
+    answer = client.post("/login", data={"token": TOKEN + "x"}, headers=FROM_OUR_PAGE)
+    assert (answer.status_code, COOKIE in answer.cookies) == (403, False)
+
+
+def test_the_api_acts_for_the_bearer_and_for_no_cookie(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    path = "/api/v1/jobs/nightly/pause"
+    assert client.post(path, headers=FROM_OUR_PAGE).status_code == 401
+    assert client.post(path, headers={"authorization": "Basic abc"}).status_code == 401
+    assert client.post(path, headers=BEARER).status_code == 200
+    assert ledger.job("nightly").paused
+
+
+def test_a_form_acts_for_a_session_from_our_own_page_alone(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    form = {"form_token": form_token(client)}
+    path = "/actions/pause/nightly"
+    for headers in (FROM_ANOTHER_SITE, {"origin": "http://evil.example"}, {}):
+        assert client.post(path, data=form, headers=headers).status_code == 403, headers
+    assert client.post(path, data={}, headers=FROM_OUR_PAGE).status_code == 403
+    assert (
+        client.post(path, data={"form_token": "0" * 64}, headers=FROM_OUR_PAGE).status_code == 403
+    )
+    assert not ledger.job("nightly").paused
+    ours = {"origin": str(client.base_url).rstrip("/")}
+    assert client.post(path, data=form, headers=ours).status_code == 303
+    assert ledger.job("nightly").paused
+
+
+def test_without_a_session_a_form_does_nothing(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    answer = serve(Access(TOKEN)).post("/actions/pause/nightly", headers=FROM_OUR_PAGE)
+    assert (answer.status_code, ledger.job("nightly").paused) == (401, False)
+
+
+def test_logging_out_takes_our_own_form(serve: Serve) -> None:
+    client = serve(Access(TOKEN))
+    log_in(client)
+    assert client.post("/logout", data={}, headers=FROM_OUR_PAGE).status_code == 403
+    answer = client.post("/logout", data={"form_token": form_token(client)}, headers=FROM_OUR_PAGE)
+    assert answer.status_code == 303
+    assert COOKIE not in client.cookies
+
+
+def test_a_large_body_is_refused(bearer: httpx.Client, ledger: Ledger) -> None:
+    job(ledger)
+    body = b'{"note": "' + b"x" * MOST_BYTES + b'"}'
+    headers = {"content-type": "application/json"}
+    answer = bearer.post("/api/v1/jobs/nightly/pause", content=body, headers=headers)
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "/\\evil.example", "https://evil.example", "/\t/evil.example", ""]
+)
+def test_the_login_form_leads_nowhere_else(target: str) -> None:
+    assert own_path(target) == "/"
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/jobs", "/healthz", "/nowhere", "/static/page.js"])
+def test_every_answer_says_what_a_browser_must_not_do(reader: httpx.Client, path: str) -> None:
+    headers = reader.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"

@@ -1,0 +1,217 @@
+"""The pages as they are made on the server: what is on them, and that text stays text."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from supervisor.ledger.runs import Ledger
+from supervisor.progress import Said, SaidLine, SaidProgress
+from supervisor.run import RunState
+from supervisor.web.access import Access
+from supervisor.web.listing import PAGE_SIZE
+from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.web.conftest import Serve
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
+
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>"
+
+STEP = {"task": "a", "priority": 1}
+
+
+class Elements(HTMLParser):
+    """Names of all elements, their attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def values(self, attribute: str) -> list[str]:
+        return [value or "" for _, name, value in self.attributes if name == attribute]
+
+
+@pytest.fixture
+def evil(ledger: Ledger) -> str:
+    """A run with markup in all that people and jobs may say; it failed, and another is at work."""
+    spec = job(ledger, "evil", description=EVIL, history=50)
+    steps = job(ledger, "steps", task=None, steps=[STEP], params={"said": EVIL})
+    ledger.admit(ticks(spec, 0))
+    first = run_id(spec, 0)
+    begin(ledger, first)
+    said = Said(1, SaidProgress(1, 2, EVIL, 0.0), (SaidLine(1, EVIL, 0.0),))
+    assert ledger.reports.write(first, "token", said, 0.0)
+    ledger.finish(first, "token", RunState.FAILED, EVIL)
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "second")
+    assert ledger.reports.write(run_id(spec, 1), "second", said, 0.0)
+    ledger.admit(ticks(spec, 2))
+    ledger.admit(ticks(steps, 0))
+    ledger.pause("steps", EVIL)
+    said_by_beat = {"leader": EVIL, "problems": json.dumps([EVIL]), "last_reload_successful": 0}
+    ledger.client.hset(ledger.keys.beat, mapping=said_by_beat)
+    return first
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", f"/?search={quote(EVIL)}", "/queues", "/jobs/evil", "/jobs/steps", "/runs/{run}"),
+        *("/runs/evil@2026-03-01T00:00:01Z", "/runs/steps@2026-03-01T00:00:00Z"),
+        *("/?parts=jobs,now,beat", "/jobs/evil?parts=job,timeline,runs,log"),
+        *(f"/jobs/{quote(EVIL, safe='')}", f"/login?next={quote(EVIL)}"),
+    ],
+)
+def test_what_jobs_and_people_say_is_text_everywhere(
+    reader: httpx.Client, evil: str, path: str
+) -> None:
+    answer = reader.get(path.replace("{run}", evil), headers={"accept": "text/html"})
+    elements = Elements(answer.text)
+    assert "img" not in elements.names
+    sources = [
+        value for tag, name, value in elements.attributes if (tag, name) == ("script", "src")
+    ]
+    assert sources == ["/static/page.js"] * elements.names.count("script")
+    assert [name for _, name, _ in elements.attributes if name.startswith("on")] == []
+    assert elements.values("style") == []
+
+
+def test_a_page_asks_no_other_host_for_anything(reader: httpx.Client, evil: str) -> None:
+    for path in ("/", "/jobs/evil", f"/runs/{evil}", "/queues", "/static/page.css"):
+        text = reader.get(path, headers={"accept": "text/html"}).text
+        elements = Elements(text)
+        wanted = [v for name in ("src", "href", "action") for v in elements.values(name)]
+        assert [url for url in wanted if not url.startswith(("/", "#"))] == []
+        assert re.findall(r"url\(|@import", text) == []
+
+
+def test_the_list_shows_what_runs_what_waits_and_who_blocked(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger, overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1, 2))
+    begin(ledger, run_id(spec, 0))
+    text = reader.get("/").text
+    assert "1 running, 1 waiting, 1 skipped" in text
+    assert f'href="/runs/{run_id(spec, 0)}"' in text
+    assert "last skipped by" in text
+
+
+def names_on(page: httpx.Response) -> list[str]:
+    return re.findall(r'<td class="head"><a class="name" href="/jobs/([^"]+)"', page.text)
+
+
+def test_jobs_are_found_by_name_and_by_state(reader: httpx.Client, ledger: Ledger) -> None:
+    running, paused, _ = (job(ledger, name) for name in ("import-a", "import-b", "other"))
+    ledger.admit(ticks(running, 0))
+    begin(ledger, run_id(running, 0))
+    pause(ledger, paused)
+    assert names_on(reader.get("/?search=IMPORT")) == ["import-a", "import-b"]
+    assert names_on(reader.get("/?search=import&state=paused")) == ["import-b"]
+    assert names_on(reader.get("/?state=running")) == ["import-a"]
+    ledger.finish(run_id(running, 0), "token", RunState.FAILED)
+    assert names_on(reader.get("/?state=failing")) == ["import-a"]
+    assert names_on(reader.get("/?state=running")) == []
+
+
+@pytest.mark.parametrize(
+    "query", ["page=0", "page=99", "page=x", "page=-1", "state=bad", "search="]
+)
+def test_an_address_that_makes_no_sense_still_shows_jobs(
+    reader: httpx.Client, ledger: Ledger, query: str
+) -> None:
+    job(ledger)
+    assert names_on(reader.get(f"/?{query}")) == ["nightly"]
+
+
+def test_many_jobs_are_shown_a_page_at_a_time(reader: httpx.Client, ledger: Ledger) -> None:
+    names = [f"job-{number:04}" for number in range(PAGE_SIZE * 2 + 1)]
+    for name in names:
+        job(ledger, name)
+    pages = [reader.get(f"/?page={number}") for number in (1, 2, 3)]
+    assert [name for page in pages for name in names_on(page)] == names
+    assert "page 2 of 3" in pages[1].text
+
+
+def test_the_timeline_has_a_bar_of_each_attempt_and_marks_what_was_prevented(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    moments = ledger.now().replace(microsecond=0)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    blocked = ledger.trigger(spec)
+    assert blocked.queued_at >= moments
+    text = reader.get("/jobs/nightly?parts=timeline").text
+    assert text.count('class="mark running"') == 1
+    assert text.count('class="hold skipped"') == 1
+    assert f"blocked by {run_id(spec, 0)}" in text
+
+
+def test_a_part_can_be_asked_for_alone(reader: httpx.Client, ledger: Ledger) -> None:
+    job(ledger)
+    text = reader.get("/?parts=now,nothing,beat").text
+    assert re.findall(r'data-part="(\w+)"', text) == ["now", "beat"]
+
+
+@pytest.mark.parametrize("path", ["/jobs/nobody", "/runs/nobody@never", "/jobs/nobody?parts=job"])
+def test_what_is_not_there_is_a_page_that_says_so(reader: httpx.Client, path: str) -> None:
+    answer = reader.get(path, headers={"accept": "text/html"})
+    assert (answer.status_code, "unknown" in answer.text) == (404, True)
+
+
+def test_without_a_session_there_are_no_buttons(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    assert "/actions/" not in serve(Access()).get("/").text
+    client = serve(Access(TOKEN))
+    assert "/actions/" not in client.get("/").text
+    assert client.get("/actions/trigger/nightly").headers["location"] == "/login"
+    log_in(client)
+    assert "/actions/trigger/nightly" in client.get("/").text
+
+
+def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    form = {"form_token": form_token(client)}
+
+    def send(action: str, **fields: str) -> httpx.Response:
+        path = f"/actions/{action}"
+        assert client.get(path).status_code == 200
+        return client.post(path, data={**form, **fields}, headers=FROM_OUR_PAGE)
+
+    started = send("trigger/nightly", args="[1]", overlap="", key="", max_wait="")
+    run = ledger.history("nightly")[0]
+    assert (started.status_code, started.headers["location"]) == (303, f"/runs/{run.id}")
+    assert run.args == [1]
+    assert send("pause/nightly", note="why", until="").status_code == 303
+    assert ledger.job("nightly").paused_note == "why"
+    assert send("resume/nightly").status_code == 303
+    assert send(f"cancel/{run.id}").status_code == 303
+    assert ledger.run(run.id).state is RunState.CANCELLED
+    ended = send(f"cancel/{run.id}")
+    assert (ended.status_code, "has ended: cancelled" in ended.text) == (409, True)
+
+
+def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
+    serve: Serve, ledger: Ledger
+) -> None:
+    job(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    fields = {"form_token": form_token(client), "args": "[1,"}
+    answer = client.post("/actions/trigger/nightly", data=fields, headers=FROM_OUR_PAGE)
+    assert (answer.status_code, "args is not JSON" in answer.text) == (400, True)
+    assert "[1,</textarea>" in answer.text
+    assert ledger.history("nightly") == []

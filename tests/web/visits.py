@@ -1,0 +1,56 @@
+"""A server in a thread, and what the visitors of the tests know and say."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import uvicorn
+
+from supervisor.ledger.runs import Ledger
+from supervisor.web.access import Access
+from supervisor.web.server import create
+from tests.waiting import wait_until
+
+TOKEN = "a token of the tests, long enough"
+
+FROM_OUR_PAGE = {"sec-fetch-site": "same-origin", "accept": "text/html"}
+FROM_ANOTHER_SITE = {"sec-fetch-site": "cross-site", "accept": "text/html"}
+
+
+@contextmanager
+def serving(ledger: Ledger, access: Access, port: int = 0) -> Iterator[str]:
+    """The address of a server that runs meanwhile."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        app = create(ledger, access, is_stopping=lambda: server.should_exit)
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            wait_until(lambda: server.started)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def visiting(ledger: Ledger, access: Access) -> Iterator[httpx.Client]:
+    with serving(ledger, access) as address, httpx.Client(base_url=address, timeout=20) as client:
+        yield client
+
+
+def log_in(client: httpx.Client) -> httpx.Response:
+    return client.post("/login", data={"token": TOKEN, "next": "/"}, headers=FROM_OUR_PAGE)
+
+
+def form_token(client: httpx.Client) -> str:
+    """As a form of the client's session has it."""
+    found = re.search(r'name="form_token" value="(\w+)"', client.get("/").text)
+    assert found, "no form on the page"
+    return found[1]
