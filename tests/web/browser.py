@@ -1,0 +1,47 @@
+"""The machine's own Chromium, driven; nothing is downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+#: Without these it asks hosts of its maker for things.
+QUIET = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+
+PHONE = {"width": 390, "height": 844}
+
+expect.set_options(timeout=15_000)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(QUIET))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def stays(page: Page) -> None:
+    """Marks the page, so that `has_stayed` can tell whether it was loaded anew."""
+    page.evaluate("window.hasStayed = true")
+
+
+def has_stayed(page: Page) -> bool:
+    return bool(page.evaluate("window.hasStayed === true"))
+
+
+def log_in(page: Page, address: str, token: str) -> None:
+    page.goto(f"{address}/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(f"{address}/")

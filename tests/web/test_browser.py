@@ -1,0 +1,204 @@
+"""The page in a real browser, over a real beat and real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from supervisor.embedded import EmbeddedServer, free_port
+from supervisor.ledger.runs import Ledger
+from supervisor.run import Run, ulid
+from supervisor.web.access import Access
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
+from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
+from tests.web.visits import TOKEN, serving
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}")
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 5s}
+jobs:
+  tells: {task: team.tell, every: 24h}
+  works: {task: team.work, every: 24h}
+  evil:
+    task: team.work
+    every: 24h
+    description: "<script>window.owned = 1</script><img src=x onerror='window.owned = 1'>"
+"""
+
+
+@pytest.fixture(scope="module")
+def crew(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    directory = tmp_path_factory.mktemp("page")
+    with crew_of(directory, database(server.url, 11), JOBS) as crew:
+        yield crew
+
+
+@pytest.fixture(scope="module")
+def address(crew: Crew) -> Iterator[str]:
+    with serving(crew.project.ledger, Access(TOKEN)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context() as context:
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()
+
+
+@pytest.fixture
+def gate(crew: Crew) -> Path:
+    """What a run of `tells` waits for."""
+    return crew.project.directory / f"gate-{ulid()}"
+
+
+def ended(ledger: Ledger, job: str) -> list[Run]:
+    return [run for run in ledger.history(job) if not run.state.is_open]
+
+
+def test_the_page_shows_a_run_start_and_finish_without_being_loaded_anew(
+    crew: Crew, address: str, page: Page, gate: Path
+) -> None:
+    page.goto(address)
+    stays(page)
+    now = page.locator("[data-part=now]")
+    expect(now).to_contain_text("At work 0")
+    crew.trigger("tells", str(gate))
+    expect(now).to_contain_text("At work 1")
+    expect(now).to_contain_text("1/4 (25%) opened")
+    row = page.get_by_role("row").filter(has_text="tells")
+    expect(row.locator(".state").first).to_have_text("running")
+    gate.touch()
+    expect(now).to_contain_text("At work 0")
+    expect(row).to_contain_text("succeeded")
+    assert has_stayed(page)
+
+
+def test_the_page_of_a_run_shows_its_log_as_it_is_written(
+    crew: Crew, address: str, page: Page, gate: Path
+) -> None:
+    run = crew.trigger("tells", str(gate))
+    page.goto(f"{address}/runs/{run.id}")
+    stays(page)
+    expect(page.locator(".log")).to_contain_text("loaded 17 rows")
+    gate.touch()
+    expect(page.locator(".log")).to_contain_text("the last line")
+    expect(page.locator(".title .state")).to_have_text("succeeded")
+    assert has_stayed(page)
+
+
+def test_a_trigger_from_the_page_is_confirmed_and_runs(
+    crew: Crew, address: str, page: Page
+) -> None:
+    ledger = crew.project.ledger
+    before = len(ended(ledger, "works"))
+    log_in(page, address, TOKEN)
+    page.goto(f"{address}/jobs/works")
+    page.get_by_role("link", name="Trigger").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Trigger works?")
+    assert len(ledger.history("works")) == before
+    dialog.get_by_role("button", name="Trigger").click()
+    page.wait_for_url("**/runs/works@manual-*")
+    expect(page.locator(".title .state")).to_have_text("succeeded")
+    assert len(ended(ledger, "works")) == before + 1
+
+
+def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
+    crew: Crew, address: str, page: Page
+) -> None:
+    before = len(crew.project.ledger.history("works"))
+    log_in(page, address, TOKEN)
+    page.goto(f"{address}/jobs/works")
+    trigger = page.get_by_role("link", name="Trigger")
+    trigger.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert len(crew.project.ledger.history("works")) == before
+
+
+def test_without_scripts_the_page_can_do_the_same(
+    crew: Crew, address: str, browser: Browser
+) -> None:
+    with browser.new_context(java_script_enabled=False) as context:
+        page = context.new_page()
+        log_in(page, address, TOKEN)
+        page.goto(f"{address}/jobs/works")
+        page.get_by_role("link", name="Trigger").click()
+        page.get_by_role("button", name="Trigger").click()
+        page.wait_for_url("**/runs/works@manual-*")
+        crew.project.run_when(page.url.rpartition("/")[2], "succeeded")
+        page.reload()
+        expect(page.locator(".title .state")).to_have_text("succeeded")
+
+
+def test_a_script_in_a_description_is_text(crew: Crew, address: str, page: Page) -> None:
+    refused: list[str] = []
+    page.on("console", lambda message: refused.append(message.text))
+    for path in ("/", "/jobs/evil"):
+        page.goto(address + path)
+        expect(page.get_by_text("<script>window.owned = 1</script>").first).to_be_visible()
+        assert page.evaluate("window.owned") is None
+    page.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'),"
+        " {textContent: 'window.owned = 1'}))"
+    )
+    assert page.evaluate("window.owned") is None
+    assert "Content Security Policy" in refused[-1]
+
+
+def test_the_browser_asks_no_other_host(address: str, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in ("/", "/jobs/works", "/queues", "/login"):
+        page.goto(address + path)
+        page.wait_for_load_state("load")
+    assert {urlsplit(url).netloc for url in asked} == {urlsplit(address).netloc}
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs/tells", "/queues", "/login", "/runs/{run}"])
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+    crew: Crew, address: str, browser: Browser, path: str
+) -> None:
+    run = crew.project.ledger.history("tells")[0]
+    with browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:  # type: ignore[arg-type]
+        page = context.new_page()
+        log_in(page, address, TOKEN)
+        page.goto(address + path.replace("{run}", run.id))
+        assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
+    crew: Crew, page: Page, gate: Path
+) -> None:
+    ledger, port = crew.project.ledger, free_port()
+    with serving(ledger, Access(), port) as address:
+        page.goto(address)
+        stays(page)
+    expect(page.get_by_role("status")).to_have_text("No connection, trying again")
+    run = crew.trigger("tells", str(gate))
+    wait_until(lambda: crew.starts(run), 20)
+    with serving(ledger, Access(), port):
+        expect(page.locator("[data-part=now]")).to_contain_text("At work 1")
+        expect(page.get_by_role("status")).to_be_hidden()
+        gate.touch()
+        expect(page.locator("[data-part=now]")).to_contain_text("At work 0")
+    assert has_stayed(page)
