@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.progress import Said, SaidLine, SaidProgress
 from supervisor.run import RunState
@@ -215,3 +216,18 @@ def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
     assert (answer.status_code, "args is not JSON" in answer.text) == (400, True)
     assert "[1,</textarea>" in answer.text
     assert ledger.history("nightly") == []
+
+
+def test_workers_are_shown_with_their_queues_and_a_queue_without_any_is_told(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    job(ledger)
+    job(ledger, "other", queue="wide")
+    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    attendance.say(WorkerFacts("default@host", ("celery",), 4, "digest"))
+    text = reader.get("/queues").text
+    assert "default@host" in text
+    assert len(re.findall(r"present", text)) == 1
+    assert re.search(r'"name">wide</span>.*?<b class="failed">none</b>', text, re.S)
+    ledger.client.delete(*ledger.client.keys(f"{ledger.keys.prefix}:presence:*"))
+    assert "missing" in reader.get("/queues").text
