@@ -70,7 +70,7 @@ class WorkerAttendance(threading.Thread):
         return WorkerFacts(
             name=self._consumer.hostname,
             queues=consumed(self._consumer.task_consumer),
-            pool_size=self._consumer.pool.num_processes,
+            pool_size=size_of(self._consumer.pool),
             tasks=self._digest,
         )
 
@@ -81,6 +81,11 @@ def consumed(task_consumer: Any) -> tuple[str, ...]:
         return ()
     names = (queue.name for queue in task_consumer.queues)
     return tuple(sorted(name for name in names if task_consumer.consuming_from(name)))
+
+
+def size_of(pool: Any) -> int:
+    """None once it has been stopped, which comes before the worker's own end."""
+    return 0 if getattr(pool, "_pool", pool) is None else int(pool.num_processes or 0)
 
 
 def broker_of(app: Celery, settings: Settings) -> Broker:

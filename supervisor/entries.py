@@ -8,7 +8,7 @@ times come from `spec`. The score in RedBeat's sorted set is the next nominal ti
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,6 +22,7 @@ from redbeat.schedules import rrule
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
+from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.moments import instant as instant_of
 from supervisor.rrule_fields import Rule
@@ -95,6 +96,22 @@ class Entries:
             due, later = pipe.execute()
         upcoming = instant(later[0][1] * 1000) if later else None
         return self._load(due) if due else [], upcoming
+
+    def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
+        """Jobs whose entry is missing or another, and jobs of ours that have one and no spec."""
+        listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
+        ours = {key.removeprefix(self._prefix) for key in listed}
+        found = []
+        for names in chunks(sorted({*specs, *ours})):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hget(self.key(name), SPEC_FIELD)
+                texts = pipe.execute()
+            for name, text in zip(names, texts, strict=True):
+                written = None if text is None else JobSpec.model_validate_json(text)
+                if written != specs.get(name) or (name in specs and name not in ours):
+                    found.append(name)
+        return found
 
     def _load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
         with self._client.pipeline(transaction=False) as pipe:

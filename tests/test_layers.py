@@ -21,10 +21,10 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
-    " expectations",
-    "celery edge": "app attendance beat calls celery_import entries loading on_commit publisher"
-    " queues reloading retrying starting tasks unbegun worker results",
-    "operations": "up children processes embedded display web why",
+    " expectations consumption",
+    "celery edge": "app app_facts attendance beat calls celery_import entries loading on_commit"
+    " publisher queues reloading retrying starting tasks unbegun worker results",
+    "operations": "up children processes embedded display web why checkup",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

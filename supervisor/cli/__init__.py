@@ -14,6 +14,7 @@ from redis.exceptions import RedisError
 
 from supervisor.cli import (
     auditing,
+    doctoring,
     explaining,
     importing,
     pausing,
@@ -70,7 +71,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for module in (
     *(schedules, importing, planning, simulating, service, serve),
-    *(runs, pausing, ticks, explaining, auditing),
+    *(runs, pausing, ticks, explaining, auditing, doctoring),
 ):
     for verb in module.VERBS:
         main.add_command(verb)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TypeVar
 
@@ -19,11 +20,14 @@ from supervisor.ledger.records import (
     job_from,
     run_from,
 )
-from supervisor.ledger.replies import to_instant
-from supervisor.run import Run
+from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.run import Run, RunState
 from supervisor.spec import GuardedTaskSpec, JobSpec
 
 T = TypeVar("T")
+
+#: A beat that leads rescues a silent run sooner.
+RESCUED_WITHIN = timedelta(seconds=5)
 
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
@@ -117,6 +121,18 @@ class Readings:
     def sent_unbegun(self, limit: int) -> list[Run]:
         """Runs that were published and have not begun, those sent first first."""
         return self.runs(self.client.zrange(self.keys.sent, 0, limit - 1))
+
+    def silent(self, now: datetime, limit: int = 100) -> dict[str, datetime]:
+        """Runs at work whose lease has run out, and when: nobody has rescued them yet."""
+        ended = self.client.zrangebyscore(
+            self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
+        )
+        open_runs = self._open_runs([run_id for run_id, _ in ended])
+        return {
+            run_id: instant(ms)
+            for run_id, ms in ended
+            if run_id in open_runs and open_runs[run_id].state == RunState.RUNNING
+        }
 
     def history(self, job: str, limit: int = 50) -> list[Run]:
         """The job's runs, newest first."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor.consumption import Queue
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.rows import (
     JobCounter,
@@ -19,7 +20,7 @@ from supervisor.web.rows import (
     QueueGauge,
     Single,
 )
-from supervisor.web.scrape import Job, Queue, Scrape
+from supervisor.web.scrape import Job, Scrape
 from supervisor.web.table import COUNTERS, GAUGES, HISTOGRAMS
 
 PREFIX = "supervisor_"

@@ -13,11 +13,12 @@ from threading import Lock
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
+from supervisor.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.spec import JobSpec
 from supervisor.web import exposition
 from supervisor.web.exposition import Format
-from supervisor.web.scrape import Job, Queues, Scrape, Scraper
+from supervisor.web.scrape import Job, Scrape, Scraper
 from supervisor.web.table import (
     BUILD,
     JOB,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from supervisor.consumption import Queue
 from supervisor.ledger.records import Histogram, JobRecord
-from supervisor.web.scrape import Job, Queue, Scrape
+from supervisor.web.scrape import Job, Scrape
 
 
 @dataclass(frozen=True, slots=True)

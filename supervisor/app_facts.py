@@ -1,0 +1,83 @@
+"""What only the Celery app knows of how it is set up, for who checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+
+from supervisor.app import GIVEN, NEEDED
+from supervisor.entries import Entries
+from supervisor.ledger.runs import Ledger
+from supervisor.spec import JobSpec
+
+#: What kombu's transport for Redis does without one.
+VISIBILITY_TIMEOUT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A setting that the guarantees need otherwise."""
+
+    setting: str
+    value: Any
+    needed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LateTask:
+    """A task of a job whose message is acknowledged when it has ended; None: it has no limit."""
+
+    job: str
+    task: str
+    time_limit: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
+    entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded."""
+
+    overridden: tuple[Overridden, ...] = ()
+    visibility_timeout: timedelta | None = None
+    late_tasks: tuple[LateTask, ...] = ()
+    strange_entries: tuple[str, ...] = ()
+
+
+def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
+    scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
+    entries = Entries(app, ledger.client, ledger.keys)
+    return AppFacts(
+        overridden=tuple(overridden(app)),
+        visibility_timeout=visibility_timeout(app),
+        late_tasks=tuple(late_tasks(app, specs.values())),
+        strange_entries=tuple(entries.strange(scheduled)),
+    )
+
+
+def overridden(app: Celery) -> Iterable[Overridden]:
+    needed = {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}
+    for setting, value in needed.items():
+        if app.conf.get(setting) != value:
+            yield Overridden(setting, app.conf.get(setting), value)
+
+
+def visibility_timeout(app: Celery) -> timedelta | None:
+    if not str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix", "sentinel")):
+        return None
+    options: Mapping[str, Any] = app.conf.broker_transport_options or {}
+    seconds = options.get("visibility_timeout")
+    return VISIBILITY_TIMEOUT if seconds is None else timedelta(seconds=float(seconds))
+
+
+def late_tasks(app: Celery, specs: Iterable[JobSpec]) -> Iterable[LateTask]:
+    for spec in specs:
+        limits = {step.task: step.time_limit or spec.time_limit for step in spec.steps}
+        for name, limit in (limits or {str(spec.task): spec.time_limit}).items():
+            task = app.tasks.get(name)
+            if task is not None and task.acks_late:
+                own = task.time_limit or app.conf.task_time_limit
+                yield LateTask(spec.name, name, limit or (own and timedelta(seconds=own)) or None)

@@ -1,0 +1,43 @@
+"""What the ledger itself says: runs without a sign of life, ticks without an outcome, files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.checkup.facts import Facts
+from supervisor.checkup.finding import Finding
+
+SHOWN = 3
+
+
+def silent_runs(facts: Facts) -> Iterator[Finding]:
+    for run, ended_at in facts.silent.items():
+        seconds = facts.ago(ended_at).total_seconds()
+        yield Finding(
+            "silent runs",
+            f"{run} is at work, and its lease ran out {seconds:.0f}s ago",
+            "its worker is gone, or cannot reach Redis, and no beat has rescued the run",
+            "see that a beat leads; then `supervisor show` the run",
+        )
+
+
+def ticks(facts: Facts) -> Iterator[Finding]:
+    for job, number in facts.unaccounted.items():
+        yield Finding(
+            "ticks",
+            f"{number} ticks of job {job} are unaccounted for",
+            "Redis lost writes, or the ledger has a defect: they ran twice, or never",
+            f"`supervisor audit {job}` names them; `--acknowledge` ends the alert",
+        )
+
+
+def files(facts: Facts) -> Iterator[Finding]:
+    if facts.beat.last_reload_successful is False:
+        problems = facts.beat.problems
+        more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        yield Finding(
+            "schedule files",
+            "rejected: " + "; ".join(problems[:SHOWN]) + more,
+            "an older set is in force, and edits do not take effect",
+            "`supervisor check` tells all that is wrong in them",
+        )

@@ -1,0 +1,21 @@
+"""All checks, in the order in which they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from supervisor.checkup import bookkeeping, consumers, processes, server, setup
+from supervisor.checkup.facts import Facts
+from supervisor.checkup.finding import Finding
+
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    *(server.persistence, server.eviction, server.version),
+    *(processes.beats, processes.clocks, processes.tasks),
+    *(consumers.unworked, consumers.crowded, consumers.wide),
+    *(bookkeeping.files, bookkeeping.silent_runs, bookkeeping.ticks),
+    *(setup.settings, setup.visibility, setup.entries),
+)
+
+
+def examine(facts: Facts) -> list[Finding]:
+    return [finding for check in CHECKS for finding in check(facts)]

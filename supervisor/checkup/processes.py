@@ -1,0 +1,67 @@
+"""Beats and workers: are they there, do they agree on the time, do they know the tasks?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from supervisor.auditing import OVERDUE_AFTER
+from supervisor.checkup.facts import Facts
+from supervisor.checkup.finding import Finding
+
+CLOCKS_APART = timedelta(seconds=1)
+
+
+def beats(facts: Facts) -> Iterator[Finding]:
+    there, last_tick_at = facts.roll.beats, facts.beat.last_tick_at
+    if not there:
+        yield Finding(
+            "beat",
+            "no beat is there",
+            "nothing is emitted, rescued or retried",
+            "start one: `celery -A proj beat`",
+        )
+    elif last_tick_at is None or facts.ago(last_tick_at) > OVERDUE_AFTER:
+        yield Finding(
+            "beat",
+            f"no beat leads, of {len(there)} that are there",
+            "nothing is emitted, rescued or retried",
+            "look at their logs for `tick failed`; another program may hold RedBeat's lock",
+        )
+    elif len(there) == 1:
+        yield Finding(
+            "beat",
+            "only one beat is there",
+            "while it is away nothing is emitted; a second one leads within 12 seconds",
+            "start a second one on another machine",
+            is_note=True,
+        )
+
+
+def clocks(facts: Facts) -> Iterator[Finding]:
+    for present in facts.roll.present:
+        offset = present.clock_offset
+        if offset is not None and abs(offset) > CLOCKS_APART:
+            seconds = abs(offset).total_seconds()
+            yield Finding(
+                "clocks",
+                f"the clock of {present.facts.name} is {seconds:.1f}s "
+                f"{'ahead of' if offset > timedelta() else 'behind'} that of Redis",
+                "times in its logs do not fit to the ledger's, and its ETA messages come wrong",
+                f"synchronise the clock of {present.host}, or that of Redis",
+            )
+
+
+def tasks(facts: Facts) -> Iterator[Finding]:
+    """Without any worker, it is the queues that lack one."""
+    if not facts.roll.workers:
+        return
+    for job, names in facts.tasks.items():
+        for name in names:
+            if name not in facts.known_tasks:
+                yield Finding(
+                    "tasks",
+                    f"job {job} names the task {name}, which no worker knows",
+                    "workers throw its messages away; the runs are sent again, and expire",
+                    "import its module in the app, or correct the name; restart the workers",
+                )

@@ -1,0 +1,55 @@
+"""Reads the facts, from the ledger and from the app where there is one."""
+
+from __future__ import annotations
+
+import re
+
+from redis.exceptions import ResponseError
+
+from supervisor.app_facts import AppFacts
+from supervisor.checkup.facts import Facts, ServerFacts
+from supervisor.consumption import Queues, queues
+from supervisor.ledger.queues import LedgerQueues
+from supervisor.ledger.runs import Ledger
+from supervisor.spec import JobSpec
+
+
+def read(ledger: Ledger, app: AppFacts | None = None, broker: Queues | None = None) -> Facts:
+    records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
+    # What code guarded once is known for ever, whether it is still called or not.
+    specs = [record.spec for record in records if record.spec.has_schedule]
+    return Facts(
+        now=now,
+        server=server_facts(ledger),
+        roll=roll,
+        beat=ledger.beat(),
+        queues=queues(specs, roll, broker or LedgerQueues(ledger.client, roll)),
+        tasks={spec.name: tasks_of(spec) for spec in specs},
+        known_tasks=ledger.presences.tasks(roll.workers),
+        silent=ledger.silent(now),
+        unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
+        app=app,
+    )
+
+
+def tasks_of(spec: JobSpec) -> tuple[str, ...]:
+    if spec.steps:
+        return tuple(dict.fromkeys(step.task for step in spec.steps))
+    return (str(spec.task),)
+
+
+def server_facts(ledger: Ledger) -> ServerFacts:
+    info = ledger.client.info("all")
+    return ServerFacts(
+        version=tuple(map(int, re.findall(r"\d+", str(info["redis_version"])))),
+        has_append_only_file=bool(info["aof_enabled"]),
+        snapshots=snapshots(ledger),
+        eviction=str(info["maxmemory_policy"]),
+    )
+
+
+def snapshots(ledger: Ledger) -> str | None:
+    try:
+        return str(ledger.client.config_get("save").get("save", ""))
+    except ResponseError:  # a server that is rented says nothing of its configuration
+        return None

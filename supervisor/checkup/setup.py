@@ -1,0 +1,62 @@
+"""The app's settings and the broker's, where the app is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from supervisor.app_facts import LateTask
+from supervisor.checkup.facts import Facts
+from supervisor.checkup.finding import Finding
+
+
+def settings(facts: Facts) -> Iterator[Finding]:
+    for overridden in facts.app.overridden if facts.app else ():
+        yield Finding(
+            "settings",
+            f"{overridden.setting} is {overridden.value!r}, and is to be {overridden.needed!r}",
+            REASONS.get(overridden.setting, "the guarantees need it"),
+            "leave it out of the app's configuration: supervise() sets it",
+        )
+
+
+REASONS = {
+    "worker_prefetch_multiplier": "runs wait behind a long one in a worker that is busy",
+    "worker_disable_prefetch": "runs wait behind a long one in a worker that is busy",
+    "worker_cancel_long_running_tasks_on_connection_loss": (
+        "healthy runs are killed when the broker's connection is cut"
+    ),
+    "beat_scheduler": "`celery beat` emits without the guard, or not at all",
+}
+
+
+def visibility(facts: Facts) -> Iterator[Finding]:
+    timeout = facts.app.visibility_timeout if facts.app else None
+    if facts.app is None or timeout is None:
+        return
+    for late in facts.app.late_tasks:
+        if late.time_limit is not None and late.time_limit <= timeout:
+            continue
+        yield Finding(
+            "visibility",
+            f"job {late.job}: {late.task} is acknowledged late and {words(late)}, and the broker "
+            f"sends its message again after {timeout}",
+            "the second message is dropped, but it acknowledges the first: the broker no longer "
+            "brings the run back, the ledger alone does",
+            "set `visibility_timeout` in broker_transport_options longer than its time limit, or "
+            "leave acks_late out",
+            is_note=late.time_limit is None,
+        )
+
+
+def words(late: LateTask) -> str:
+    return f"may take {late.time_limit}" if late.time_limit else "has no time limit"
+
+
+def entries(facts: Facts) -> Iterator[Finding]:
+    for name in facts.app.strange_entries if facts.app else ():
+        yield Finding(
+            "entries",
+            f"RedBeat's entry of job {name} is not that of the loaded job",
+            "beat emits it at other times, or not at all",
+            "run `supervisor apply`, or touch its schedule file while beat runs",
+        )

@@ -1,0 +1,46 @@
+"""Queues as jobs and workers see them: who goes there, who consumes, what lies there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from supervisor.ledger.presence import Roll
+from supervisor.spec import JobSpec
+
+
+class Queues(Protocol):
+    """The queues of a broker: those of a job, and their lengths as far as they can be told."""
+
+    def of(self, spec: JobSpec) -> tuple[str, ...]: ...
+
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """`length`: None when nobody could tell. jobs: how many of them go there."""
+
+    name: str
+    length: int | None
+    consumers: int
+    is_serial: bool
+    jobs: int = 0
+
+
+def queues(specs: Iterable[JobSpec], roll: Roll, broker: Queues) -> list[Queue]:
+    """Those that jobs go to, and those that workers consume."""
+    serial: set[str] = set()
+    jobs = Counter({queue: 0 for worker in roll.workers for queue in worker.queues})
+    for spec in specs:
+        jobs.update(broker.of(spec))
+        if spec.serial_queue:
+            serial.add(spec.serial_queue)
+    names = sorted(jobs)
+    lengths = broker.lengths(names) if names else {}
+    return [
+        Queue(name, lengths.get(name), roll.consumers(name), name in serial, jobs[name])
+        for name in names
+    ]

@@ -1,0 +1,44 @@
+"""The doctor's word on a real deployment, with the app's own command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+
+def wrong(project: Project) -> list[str]:
+    findings = json.loads(project.supervisor("doctor", "--json").stdout)
+    return [finding["what"] for finding in findings if finding["wrong"]]
+
+
+def test_a_deployment_is_well_until_something_is_missing(project: Project) -> None:
+    project.schedule(
+        "jobs: {nightly: {task: team.work, every: 24h},"
+        " alone: {task: team.work, every: 24h, serial: true},"
+        " parts: {every: 24h, steps: [{task: team.work, priority: 1}]}}"
+    )
+    project.beat()
+    project.worker(queues="celery")
+    first = project.worker(queues="serial.alone", processes=1)
+    wait_until(lambda: len(project.ledger.specs()) > 2, 20)
+    wait_until(lambda: len(project.ledger.presences.roll().workers) == 2, 20)
+    done = project.supervisor("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "note   only one beat is there" in done.stdout
+
+    project.worker(queues="serial.alone", processes=1)
+    wait_until(lambda: project.ledger.presences.roll().consumers("serial.alone") == 2, 20)
+    [found] = wrong(project)
+    assert found.startswith("2 workers consume the serial queue serial.alone")
+
+    first.send_signal(signal.SIGTERM)
+    wait_until(lambda: project.ledger.presences.roll().consumers("serial.alone") == 1, 20)
+    assert wrong(project) == []
+
+    project.schedule("jobs: {nightly: {task: team.nothing, every: 24h}}")
+    wait_until(lambda: len(wrong(project)) == 1, 20)
+    assert wrong(project) == ["job nightly names the task team.nothing, which no worker knows"]
+    assert project.supervisor("doctor").returncode == 1

@@ -1,0 +1,147 @@
+"""`supervisor doctor` on a real server: what it reads, what it says, how it exits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from supervisor.app import supervise
+from supervisor.app_facts import LateTask, app_facts
+from supervisor.cli import main
+from supervisor.embedded import EmbeddedServer
+from supervisor.entries import Entries
+from supervisor.ledger.runs import Ledger
+from supervisor.loading import load
+from supervisor.settings import Settings
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.ledger.processes import beat_is_there, worker_is_there
+
+
+def doctor(url: str, *words: str) -> Result:
+    return CliRunner().invoke(main, ["--redis-url", url, "doctor", *words])
+
+
+def said(url: str) -> list[dict[str, Any]]:
+    findings: list[dict[str, Any]] = json.loads(doctor(url, "--json").stdout)
+    return findings
+
+
+@pytest.fixture
+def healthy(ledger: Ledger) -> Ledger:
+    job(ledger)
+    worker_is_there(ledger, "w@host")
+    for name in ("a", "b"):
+        beat_is_there(ledger, name, leads=name == "a")
+    now = round(datetime.now(UTC).timestamp() * 1000)
+    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": now})
+    return ledger
+
+
+def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
+    result = doctor(redis_url)
+    assert (result.exit_code, result.output) == (0, "15 checks: 0 wrong, 0 to note\n")
+    assert said(redis_url) == []
+
+
+def test_nobody_is_there(ledger: Ledger, redis_url: str) -> None:
+    job(ledger)
+    result = doctor(redis_url)
+    assert result.exit_code == 1
+    assert "WRONG  no beat is there" in result.output
+    assert "WRONG  no worker consumes the queue celery" in result.output
+    assert "do   start one: `celery -A proj beat`" in result.output
+
+
+def test_notes_are_nothing_wrong(ledger: Ledger, redis_url: str) -> None:
+    beat_is_there(ledger, "a", leads=True)
+    now = round(datetime.now(UTC).timestamp() * 1000)
+    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": now})
+    result = doctor(redis_url)
+    assert (result.exit_code, "only one beat" in result.output) == (0, True)
+
+
+def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        for name, value in (("appendonly", "no"), ("maxmemory-policy", "allkeys-lru")):
+            ledger.client.config_set(name, value)
+        found = {finding["check"]: finding for finding in said(server.url)}
+        assert found["persistence"]["wrong"]
+        assert found["eviction"]["wrong"]
+        assert "allkeys-lru" in found["eviction"]["what"]
+        ledger.client.config_set("save", "3600 1")
+        found = {finding["check"]: finding for finding in said(server.url)}
+        assert not found["persistence"]["wrong"]
+        ledger.client.close()
+
+
+def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
+    ledger = healthy
+    slow = job(ledger, "slow", task="proj.unheard_of", serial=True)
+    ledger.admit(ticks(slow, 0))
+    begin(ledger, run_id(slow, 0))
+    lease_runs_out(ledger, slow, run_id(slow, 0))
+    ledger.client.hset(ledger.keys.job("slow"), "n:unaccounted", 3)
+    ledger.client.hset(
+        ledger.keys.beat, mapping={"last_reload_successful": 0, "problems": '["jobs.yaml:1: no"]'}
+    )
+    for name in ("s1@host", "s2@host"):
+        worker_is_there(ledger, name, queues=("serial.slow",))
+    checks = sorted(finding["check"] for finding in said(redis_url) if finding["wrong"])
+    assert checks == ["queues", "schedule files", "silent runs", "tasks", "ticks"]
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    made = supervise(Celery("proj", broker=redis_url))
+    made.conf.broker_transport_options = {"visibility_timeout": 600}
+
+    @made.task(name="proj.late", acks_late=True, time_limit=900, shared=False)
+    def late() -> None: ...
+
+    yield made
+    made.close()
+
+
+def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
+    spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
+    own = JobSpec(name="own", task="proj.late", every=timedelta(hours=1), time_limit=timedelta(1))
+    specs = {"nightly": spec, "own": own}
+    load(ledger, Entries(app, ledger.client, ledger.keys), specs, "digest", ledger.now())
+    facts = app_facts(app, ledger, specs)
+    assert facts.overridden == ()
+    assert facts.visibility_timeout == timedelta(minutes=10)
+    assert facts.late_tasks == (
+        LateTask("nightly", "proj.late", timedelta(minutes=15)),
+        LateTask("own", "proj.late", timedelta(days=1)),
+    )
+    assert facts.strange_entries == ()
+
+
+def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:
+    app.conf.worker_prefetch_multiplier = 8
+    [found] = app_facts(app, ledger, {}).overridden
+    assert (found.setting, found.value, found.needed) == ("worker_prefetch_multiplier", 8, 1)
+
+
+def test_entries_that_are_not_what_is_loaded(ledger: Ledger, app: Celery) -> None:
+    entries = Entries(app, ledger.client, ledger.keys)
+    names = ("edited", "gone", "kept", "unlisted")
+    specs = {name: JobSpec(name=name, task="proj.late", cron="0 2 * * *") for name in names}
+    load(ledger, entries, specs, "digest", ledger.now())
+    with ledger.client.pipeline() as pipe:
+        entries.rewrite(pipe, specs["edited"].model_copy(update={"description": "another"}))
+        entries.write(pipe, JobSpec(name="stranger", task="proj.late", cron="0 2 * * *"), None)
+        pipe.delete(entries.key("gone"))
+        pipe.zrem("redbeat::schedule", entries.key("unlisted"))
+        pipe.execute()
+    found = app_facts(app, ledger, specs).strange_entries
+    assert found == ("edited", "gone", "stranger", "unlisted")

@@ -1,0 +1,187 @@
+"""Each check of the doctor: facts in, findings out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.app_facts import AppFacts, LateTask, Overridden
+from supervisor.checkup.checks import CHECKS, examine
+from supervisor.checkup.facts import Facts, ServerFacts
+from supervisor.consumption import Queue
+from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
+from supervisor.ledger.records import BeatRecord
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+SERVER = ServerFacts((7, 2, 4), has_append_only_file=True, snapshots="", eviction="noeviction")
+
+
+def present(facts: WorkerFacts | BeatFacts, offset: timedelta | None = timedelta()) -> Present:
+    return Present(facts, "host", 1, NOW, NOW, offset, Broker("celery", True))
+
+
+def worker(name: str = "w@host", *queues: str, pool_size: int = 1) -> Present:
+    return present(WorkerFacts(name, queues or ("celery",), pool_size, "digest"))
+
+
+def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
+    return present(BeatFacts(name, name == "a", None), offset)
+
+
+BEATS = (beat("a"), beat("b"))
+
+
+def roll(*present: Present) -> Roll:
+    return Roll(present, {})
+
+
+BEAT = BeatRecord("a", NOW, True, NOW, ())
+
+HEALTHY = Facts(
+    now=NOW,
+    server=SERVER,
+    roll=roll(*BEATS, worker()),
+    beat=BEAT,
+    queues=(Queue("celery", 0, 1, False, 3),),
+    tasks={"nightly": ("proj.nightly",)},
+    known_tasks=frozenset({"proj.nightly"}),
+    app=AppFacts(visibility_timeout=HOUR, late_tasks=(LateTask("nightly", "t", HOUR),)),
+)
+
+
+def test_a_healthy_deployment_has_no_findings() -> None:
+    assert examine(HEALTHY) == []
+    assert examine(replace(HEALTHY, app=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong", "note"),
+    [
+        (
+            {"server": replace(SERVER, has_append_only_file=False)},
+            ["Redis writes nothing to disk: no append-only file, no snapshots"],
+            [],
+        ),
+        (
+            {"server": replace(SERVER, has_append_only_file=False, snapshots="3600 1")},
+            [],
+            ["Redis has no append-only file"],
+        ),
+        (
+            {"server": replace(SERVER, has_append_only_file=False, snapshots=None)},
+            [],
+            ["Redis has no append-only file"],
+        ),
+        (
+            {"server": replace(SERVER, eviction="allkeys-lru")},
+            ["Redis may evict keys: maxmemory-policy is allkeys-lru"],
+            [],
+        ),
+        (
+            {"server": replace(SERVER, version=(6, 0, 16))},
+            ["Redis is 6.0.16; the oldest supported is 6.2"],
+            [],
+        ),
+        ({"roll": roll(worker())}, ["no beat is there"], []),
+        ({"roll": roll(beat("a"), worker())}, [], ["only one beat is there"]),
+        (
+            {"beat": replace(BEAT, last_tick_at=NOW - 31 * SECOND)},
+            ["no beat leads, of 2 that are there"],
+            [],
+        ),
+        (
+            {"roll": roll(beat("a", -1.5 * SECOND), beat("b", SECOND), worker())},
+            ["the clock of a is 1.5s behind that of Redis"],
+            [],
+        ),
+        ({"roll": roll(beat("a", None), beat("b"), worker())}, [], []),
+        (
+            {"known_tasks": frozenset({"proj.other"})},
+            ["job nightly names the task proj.nightly, which no worker knows"],
+            [],
+        ),
+        ({"known_tasks": frozenset(), "roll": roll(*BEATS)}, [], []),
+        (
+            {"queues": [Queue("mail", 0, 0, False, 2), Queue("old", 0, 0, False, 0)]},
+            ["no worker consumes the queue mail"],
+            [],
+        ),
+        (
+            {"queues": [Queue("serial.x", 0, 0, True, 1)]},
+            ["no worker consumes the queue serial.x"],
+            [],
+        ),
+        (
+            {
+                "queues": [Queue("serial.x", 0, 2, True, 1)],
+                "roll": roll(*BEATS, worker("w1", "serial.x"), worker("w2", "serial.x")),
+            },
+            ["2 workers consume the serial queue serial.x: w1, w2"],
+            [],
+        ),
+        (
+            {
+                "queues": [Queue("serial.x", 0, 1, True, 1)],
+                "roll": roll(*BEATS, worker("w1", "serial.x", pool_size=4)),
+            },
+            [],
+            ["w1 has 4 processes for the serial queue serial.x"],
+        ),
+        (
+            {"silent": {"nightly@2026": NOW - 40 * SECOND}},
+            ["nightly@2026 is at work, and its lease ran out 40s ago"],
+            [],
+        ),
+        ({"unaccounted": {"nightly": 2}}, ["2 ticks of job nightly are unaccounted for"], []),
+        (
+            {
+                "beat": replace(
+                    BEAT, last_reload_successful=False, problems=("a: 1", "b", "c", "d", "e")
+                )
+            },
+            ["rejected: a: 1; b; c and 2 more"],
+            [],
+        ),
+        (
+            {"app": AppFacts(overridden=(Overridden("worker_prefetch_multiplier", 4, 1),))},
+            ["worker_prefetch_multiplier is 4, and is to be 1"],
+            [],
+        ),
+        (
+            {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", 2 * HOUR),))},
+            [
+                "job nightly: proj.nightly is acknowledged late and may take 2:00:00, "
+                "and the broker sends its message again after 1:00:00"
+            ],
+            [],
+        ),
+        (
+            {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", None),))},
+            [],
+            [
+                "job nightly: proj.nightly is acknowledged late and has no time limit, "
+                "and the broker sends its message again after 1:00:00"
+            ],
+        ),
+        ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, [], []),
+        (
+            {"app": AppFacts(strange_entries=("nightly",))},
+            ["RedBeat's entry of job nightly is not that of the loaded job"],
+            [],
+        ),
+    ],
+)
+def test_what_is_found(change: dict[str, Any], wrong: list[str], note: list[str]) -> None:
+    findings = examine(replace(HEALTHY, **change))
+    assert [finding.what for finding in findings if not finding.is_note] == wrong
+    assert [finding.what for finding in findings if finding.is_note] == note
+    assert all(finding.why and finding.todo for finding in findings)
+
+
+def test_every_check_is_made() -> None:
+    assert len(set(CHECKS)) == len(CHECKS)
