@@ -12,6 +12,7 @@ from datetime import datetime
 
 from supervisor.consumption import Queue
 from supervisor.ledger.scripts import BOUNDS
+from supervisor.spec import JobSpec
 from supervisor.web.rows import (
     JobCounter,
     JobGauge,
@@ -21,7 +22,7 @@ from supervisor.web.rows import (
     Single,
 )
 from supervisor.web.scrape import Job, Scrape
-from supervisor.web.table import COUNTERS, GAUGES, HISTOGRAMS
+from supervisor.web.table import BUILD, COUNTERS, GAUGES, HISTOGRAMS, JOB
 
 PREFIX = "supervisor_"
 
@@ -62,21 +63,25 @@ def number(value: float) -> str:
     return repr(float(value))
 
 
-def info(form: Format, row: tuple[str, str], labels: Iterable[Mapping[str, str]]) -> Iterator[str]:
-    name, text = row
-    yield form.head(name, "info", text)
-    for facts in labels:
-        yield f"{PREFIX}{name}_info{{{labels_of(**facts)}}} 1.0"
+def info(row: tuple[str, str], facts: Mapping[str, str]) -> str:
+    return f"{PREFIX}{row[0]}_info{{{labels_of(**facts)}}} 1.0"
 
 
-#: What each job has, in order.
+def build(form: Format, version: str) -> Iterator[str]:
+    yield form.head(BUILD[0], "info", BUILD[1])
+    yield info(BUILD, {"version": version})
+
+
+#: What each job has, in order, after its info.
 FAMILIES: tuple[JobCounter | JobHistogram | JobGauge, ...] = (*COUNTERS, *HISTOGRAMS, *GAUGES)
 
 
 def of_jobs(form: Format, texts: Sequence[Sequence[str]]) -> Iterator[str]:
     """`texts`: of each job its lines of each family, as job_texts() has them."""
-    for number, row in enumerate(FAMILIES):
-        yield form.head(row.name, kind_of(row), row.help)
+    heads = [form.head(JOB[0], "info", JOB[1])]
+    heads += [form.head(row.name, kind_of(row), row.help) for row in FAMILIES]
+    for number, head in enumerate(heads):
+        yield head
         yield from [of_job[number] for of_job in texts if of_job[number]]
 
 
@@ -94,10 +99,22 @@ def job_texts(form: Format, job: Job) -> tuple[str, ...]:
     """The job's lines of each family; nothing for a series that is left out."""
     label = labels_of(job=job.record.spec.name)
     return (
+        info(JOB, facts_of(job.record.spec)),
         *(counter(form, row, job, label) for row in COUNTERS),
         *(histogram(form, row, job, label) for row in HISTOGRAMS),
         *(gauge(row, job, label) for row in GAUGES),
     )
+
+
+def facts_of(spec: JobSpec) -> Mapping[str, str]:
+    return {
+        "job": spec.name,
+        "task": spec.work,
+        "schedule": spec.schedule,
+        "timezone": spec.timezone,
+        "overlap": spec.overlap.value,
+        "queue": spec.routed_queue or "",
+    }
 
 
 def counter(form: Format, row: JobCounter, job: Job, label: str) -> str:

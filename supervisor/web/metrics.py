@@ -6,7 +6,7 @@ series of a loaded job are there from the start: a counter that first appears as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from threading import Lock
 
@@ -15,18 +15,10 @@ from redis.exceptions import RedisError
 
 from supervisor.consumption import Queues
 from supervisor.ledger.runs import Ledger
-from supervisor.spec import JobSpec
 from supervisor.web import exposition
 from supervisor.web.exposition import Format
 from supervisor.web.scrape import Job, Scrape, Scraper
-from supervisor.web.table import (
-    BUILD,
-    JOB,
-    PROCESS_GAUGES,
-    QUEUE_GAUGES,
-    SINGLES,
-    UP,
-)
+from supervisor.web.table import PROCESS_GAUGES, QUEUE_GAUGES, SINGLES, UP
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -68,8 +60,7 @@ class Metrics:
             yield f"{exposition.PREFIX}{name} 0.0"
             return
         yield f"{exposition.PREFIX}{name} 1.0"
-        yield from exposition.info(form, BUILD, [{"version": VERSION}])
-        yield from exposition.info(form, JOB, (facts(job.record.spec) for job in scrape.jobs))
+        yield from exposition.build(form, VERSION)
         yield from exposition.of_jobs(form, self._texts_of(form, scrape.jobs))
         yield from of_service(form, scrape)
 
@@ -91,14 +82,3 @@ def of_service(form: Format, scrape: Scrape) -> Iterator[str]:
         yield from exposition.process_gauge(form, process_gauge, scrape)
     for single in SINGLES:
         yield from exposition.single(form, single, scrape)
-
-
-def facts(spec: JobSpec) -> Mapping[str, str]:
-    return {
-        "job": spec.name,
-        "task": spec.work,
-        "schedule": spec.schedule,
-        "timezone": spec.timezone,
-        "overlap": spec.overlap.value,
-        "queue": spec.routed_queue or "",
-    }
