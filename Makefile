@@ -6,7 +6,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test chaos soak bench check lock clean
+.PHONY: help setup up test chaos soak bench check render lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -41,6 +41,12 @@ check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/supervisor -A supervisor.examples.app check schedules
+
+RENDER := $(BIN)/supervisor -A supervisor.examples.app render
+EXAMPLES := --schedules schedules --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
+
+render: $(STAMP) ## write deploy/systemd, compose and kubernetes anew from schedules/
+	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 
 lock: ## write requirements.txt anew from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv

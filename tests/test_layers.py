@@ -24,7 +24,7 @@ LAYERS = {
     " expectations consumption",
     "celery edge": "app app_facts attendance beat calls celery_import entries loading on_commit"
     " publisher queues reloading retrying starting tasks unbegun worker results",
-    "operations": "up children processes embedded display web why checkup",
+    "operations": "up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

@@ -19,6 +19,7 @@ from supervisor.cli import (
     importing,
     pausing,
     planning,
+    rendering,
     runs,
     schedules,
     serve,
@@ -70,7 +71,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 
 for module in (
-    *(schedules, importing, planning, simulating, service, serve),
+    *(schedules, importing, planning, simulating, service, serve, rendering),
     *(runs, pausing, ticks, explaining, auditing, doctoring),
 ):
     for verb in module.VERBS:

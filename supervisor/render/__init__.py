@@ -1,0 +1,1 @@
+"""Deployments from schedule files: queues and workers -> systemd units, Compose, Kubernetes."""

@@ -1,0 +1,64 @@
+"""Templates -> files. Each begins with a line that says whose it is: see `directory`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+Files = Mapping[str, str]
+"""What is rendered: paths below the output directory, and their text."""
+
+
+def marker(target: str) -> str:
+    return f'# Rendered by "supervisor render {target}" from schedule files; edits here are lost.'
+
+
+class Templates:
+    """The templates of one target."""
+
+    def __init__(self, target: str, **shared: Any) -> None:
+        self._target = target
+        self._environment = Environment(
+            loader=PackageLoader("supervisor.render", f"templates/{target}"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self._environment.filters.update(
+            text=text, flow=flow, unit=unit, unit_word=unit_word, unit_command=unit_command
+        )
+        self._environment.globals.update(shared)
+
+    def render(self, name: str, **values: Any) -> str:
+        body = self._environment.get_template(f"{name}.j2").render(values)
+        return f"{marker(self._target)}\n{body}"
+
+
+def text(value: str) -> str:
+    """A text in YAML: JSON's way to write one is one of YAML's."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def flow(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(text, values))}]"
+
+
+def unit(value: str) -> str:
+    """A text in a unit file as it is: % begins a specifier there."""
+    return value.replace("%", "%%")
+
+
+def unit_word(value: str) -> str:
+    """One of several words in a unit file, in quotes where it needs them."""
+    escaped = unit(value.replace("\\", "\\\\").replace('"', '\\"'))
+    plain = escaped and not any(char.isspace() or char in "\"'\\;" for char in value)
+    return escaped if plain else f'"{escaped}"'
+
+
+def unit_command(arguments: Iterable[str]) -> str:
+    """A command line of ExecStart=, where $ begins a variable too."""
+    return " ".join(unit_word(argument.replace("$", "$$")) for argument in arguments)

@@ -1,0 +1,26 @@
+"""Jobs, and the plan of the processes they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.render.plan import Plan
+from supervisor.schedule_files import load
+from supervisor.spec import JobSpec
+
+ROOT = Path(__file__).parents[2]
+
+APP = "supervisor.examples.app"
+
+
+def examples() -> list[JobSpec]:
+    return list(load(ROOT / "schedules").specs.values())
+
+
+def job(name: str, **keys: object) -> JobSpec:
+    own = {"task": "t"} if "steps" not in keys else {}
+    return JobSpec.model_validate({"name": name, "every": "1m", **own, **keys})
+
+
+def plan_of(*jobs: JobSpec) -> Plan:
+    return Plan.of(jobs, APP, concurrency=4)
