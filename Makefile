@@ -47,11 +47,14 @@ EXAMPLES := --schedules schedules --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervi
 
 render: $(STAMP) ## write deploy/systemd, compose and kubernetes anew from schedules/
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
+	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build .
 
-lock: ## write requirements.txt anew from pyproject.toml
+lock: ## write both requirements.txt anew from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --constraint requirements.txt pyproject.toml -o deploy/requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
 	rm -rf $(VENV) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,7 +15,8 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.service import schedules_option
 from supervisor.cli.types import DurationType
 from supervisor.errors import NotConfigured
-from supervisor.render import directory, systemd
+from supervisor.render import compose, directory, images, systemd
+from supervisor.render.compose import ComposeOptions
 from supervisor.render.plan import LONGEST_RUN, Plan
 from supervisor.render.systemd import SystemdOptions
 from supervisor.render.templating import Files
@@ -31,6 +33,11 @@ class Request:
     schedules: Path
     plan: Plan
     environment: tuple[tuple[str, str], ...]
+
+    def seen_from_output(self, path: Path) -> str:
+        """Relative, with the ./ that tells Compose a path from a volume's name."""
+        relative = os.path.relpath(path, self.output)
+        return relative if relative.startswith("..") else f"./{relative}"
 
 
 class NameValue(click.ParamType):  # type: ignore[type-arg]
@@ -78,6 +85,9 @@ SHARED = (
         help="NAME=VALUE for every process. Never a secret: it is in the files.",
     ),
 )
+
+
+no_valkey_option = click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")
 
 
 def requested(render: Callable[..., None]) -> Callable[..., None]:
@@ -136,12 +146,47 @@ def render() -> None:
 @click.option("--directory", "home", default="/opt/supervisor", show_default=True)
 @click.option("--user", default="supervisor", show_default=True)
 @click.option("--valkey", default="/usr/bin/valkey-server", show_default=True)
-@click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")
+@no_valkey_option
 @requested
 def systemd_(request: Request, home: str, user: str, valkey: str, no_valkey: bool) -> None:
     """Units: a target, two beats, a worker for each serial queue, Valkey."""
     options = SystemdOptions(home, user, None if no_valkey else valkey, request.environment)
     deliver(request, "systemd", systemd.render(request.plan, options))
+
+
+@render.command("compose")
+@click.option("--image", default=images.APP, show_default=True)
+@click.option(
+    "--build",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Build the image from this directory, by its deploy/Dockerfile.",
+)
+@click.option("--valkey-image", default=images.VALKEY, show_default=True)
+@no_valkey_option
+@click.option(
+    "--monitoring",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where prometheus/ and grafana/ lie; default: beside DIR.",
+)
+@requested
+def compose_(
+    request: Request,
+    image: str,
+    build: Path | None,
+    valkey_image: str,
+    no_valkey: bool,
+    monitoring: Path | None,
+) -> None:
+    """A Compose file: beats, workers, serve, Valkey; Prometheus and Grafana as a profile."""
+    options = ComposeOptions(
+        schedules=request.seen_from_output(request.schedules),
+        image=image,
+        build=request.seen_from_output(build) if build else None,
+        valkey_image=None if no_valkey else valkey_image,
+        monitoring=request.seen_from_output(monitoring) if monitoring else "..",
+        environment=request.environment,
+    )
+    deliver(request, "compose", compose.render(request.plan, options))
 
 
 VERBS: tuple[click.Command, ...] = (render,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -32,6 +32,9 @@ class Templates:
             text=text, flow=flow, unit=unit, unit_word=unit_word, unit_command=unit_command
         )
         self._environment.globals.update(shared)
+
+    def add_filters(self, **filters: Callable[..., str]) -> None:
+        self._environment.filters.update(filters)
 
     def render(self, name: str, **values: Any) -> str:
         body = self._environment.get_template(f"{name}.j2").render(values)

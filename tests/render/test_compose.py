@@ -1,0 +1,119 @@
+"""The Compose file: against its published schema, and what one more job adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from supervisor.render import compose
+from supervisor.render.compose import ComposeOptions
+from supervisor.spec import JobSpec
+from tests.render import published
+from tests.render.jobs import ROOT, examples, job, plan_of
+
+COMMITTED = ROOT / "deploy" / "compose"
+
+
+def rendered(*jobs: JobSpec, **options: object) -> dict[str, Any]:
+    chosen = ComposeOptions(schedules="../../schedules", **options)  # type: ignore[arg-type]
+    text = compose.render(plan_of(*jobs), chosen)["compose.yaml"]
+    return yaml.safe_load(text)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    return rendered(*examples())["services"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("options", [{}, {"valkey_image": None}, {"build": "../.."}], ids=str)
+def test_the_file_is_what_the_specification_allows(options: dict[str, Any]) -> None:
+    assert published.faults(published.compose(), rendered(*examples(), **options)) == []
+
+
+def test_the_schema_finds_a_mistake() -> None:
+    document = rendered()
+    document["services"]["beat"]["stop_grace"] = "30s"
+    assert "stop_grace" in str(published.faults(published.compose(), document))
+
+
+def test_one_more_serial_job_adds_exactly_its_worker() -> None:
+    before = rendered(*examples())
+    after = rendered(*examples(), job("mail", serial=True, time_limit="2m"))
+    added = after["services"].pop("worker-serial.mail")
+    assert after == before
+    assert "-Q serial.mail -c 1 --prefetch-multiplier 1" in " ".join(added["command"])
+    assert added["stop_grace_period"] == "150s"
+
+
+def test_compose_itself_refuses_a_second_worker_of_a_serial_queue(services: dict[str, Any]) -> None:
+    """It does not scale a service whose container has a name."""
+    named = {name for name, service in services.items() if "container_name" in service}
+    assert named == {name for name in services if name.startswith("worker-serial.")} != set()
+    assert services["beat"]["deploy"] == {"replicas": 2}
+
+
+def test_every_container_has_few_rights_an_end_and_a_health_check(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"], name
+        assert service["restart"] == "always", name
+        assert service["healthcheck"]["test"], name
+        if "profiles" not in service:
+            assert service["stop_grace_period"].removesuffix("s").isdigit(), name
+            assert service["init"], name
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+
+
+def test_only_our_processes_reach_valkey(services: dict[str, Any]) -> None:
+    assert rendered()["networks"]["backend"] == {"internal": True}
+    reaching = {
+        name for name, service in services.items() if "backend" in service.get("networks", [])
+    }
+    monitoring = {name for name, service in services.items() if "profiles" in service}
+    assert reaching == services.keys() - monitoring
+    assert services["valkey"]["networks"] == ["backend"]
+    assert "ports" not in services["valkey"]
+
+
+def test_valkey_loses_at_most_a_second_and_evicts_nothing(services: dict[str, Any]) -> None:
+    script = services["valkey"]["command"][-1]
+    for words in ("--appendonly yes", "--appendfsync everysec", "--maxmemory-policy noeviction"):
+        assert words in script
+
+
+def test_what_is_special_to_compose_is_escaped() -> None:
+    text = compose.render(
+        plan_of(), ComposeOptions(schedules=".", environment=(("PRICE", 'a "$5" one'),))
+    )["compose.yaml"]
+    environment = yaml.safe_load(text)["services"]["beat"]["environment"]
+    assert environment["PRICE"] == 'a "$$5" one'
+
+
+def test_files_that_are_mounted_are_there(services: dict[str, Any]) -> None:
+    for service in services.values():
+        for volume in service.get("volumes", []):
+            source = volume.partition(":")[0]
+            if source.startswith("."):
+                place = (COMMITTED / source).resolve()
+                assert place.exists() or place.is_relative_to(ROOT / "deploy"), volume
+
+
+def test_prometheus_does_here_what_it_does_elsewhere() -> None:
+    """Its configuration differs from deploy/prometheus/prometheus.yml in addresses alone."""
+    elsewhere = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+    if not elsewhere.exists():
+        pytest.skip("there is no deploy/prometheus/prometheus.yml")
+    here = COMMITTED / "monitoring" / "prometheus.yml"
+    assert without_targets(here.read_text()) == without_targets(elsewhere.read_text())
+
+
+def without_targets(text: str) -> Any:
+    document = yaml.safe_load(text)
+    for part in (*document["scrape_configs"], *document["alerting"]["alertmanagers"]):
+        for group in part["static_configs"]:
+            group["targets"] = len(group["targets"])
+    return document
