@@ -48,6 +48,7 @@ EXAMPLES := --schedules schedules --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervi
 render: $(STAMP) ## write deploy/systemd, compose and kubernetes anew from schedules/
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build .
+	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES) $(addprefix --rules ,$(wildcard deploy/prometheus/rules.yml))
 
 lock: ## write both requirements.txt anew from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -15,9 +15,11 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.service import schedules_option
 from supervisor.cli.types import DurationType
 from supervisor.errors import NotConfigured
-from supervisor.render import compose, directory, images, systemd
+from supervisor.render import compose, directory, images, kubernetes, systemd
 from supervisor.render.compose import ComposeOptions
+from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.plan import LONGEST_RUN, Plan
+from supervisor.render.schedule_texts import texts_of
 from supervisor.render.systemd import SystemdOptions
 from supervisor.render.templating import Files
 from supervisor.schedule_files import load
@@ -187,6 +189,31 @@ def compose_(
         environment=request.environment,
     )
     deliver(request, "compose", compose.render(request.plan, options))
+
+
+@render.command("kubernetes")
+@click.option("--image", default=images.APP, show_default=True)
+@click.option("--valkey-image", default=images.VALKEY, show_default=True)
+@click.option("--namespace", default="supervisor", show_default=True)
+@click.option(
+    "--rules",
+    type=click.File(),
+    help="Prometheus rules to make a PrometheusRule of, such as deploy/prometheus/rules.yml.",
+)
+@requested
+def kubernetes_(
+    request: Request, image: str, valkey_image: str, namespace: str, rules: IO[str] | None
+) -> None:
+    """A kustomize base, components (Valkey, monitoring, KEDA) and two overlays."""
+    options = KubernetesOptions(
+        schedules=texts_of(request.schedules),
+        image=image,
+        valkey_image=valkey_image,
+        namespace=namespace,
+        rules=rules.read() if rules else None,
+        environment=request.environment,
+    )
+    deliver(request, "kubernetes", kubernetes.render(request.plan, options))
 
 
 VERBS: tuple[click.Command, ...] = (render,)

@@ -56,6 +56,7 @@ class Process:
     stop: timedelta
     replicas: int = 1
     single: bool = False
+    queues: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
     unlimited: tuple[str, ...] = ()
 
@@ -135,6 +136,7 @@ def worker(
         health=("supervisor", "health", "worker", "--name", f"{spec.name}@%h"),
         stop=max(*known, *guesses, timedelta()) + WORKER_MARGIN,
         single=spec.serial,
+        queues=spec.queues,
         jobs=spec.jobs,
         unlimited=unlimited,
     )

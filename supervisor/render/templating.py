@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 Files = Mapping[str, str]
@@ -42,8 +43,9 @@ class Templates:
 
 
 def text(value: str) -> str:
-    """A text in YAML: JSON's way to write one is one of YAML's."""
-    return json.dumps(value, ensure_ascii=False)
+    """A text in YAML, on one line."""
+    line = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=sys.maxsize)
+    return str(line).removesuffix("\n")
 
 
 def flow(values: Iterable[str]) -> str:

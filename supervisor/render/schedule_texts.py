@@ -1,0 +1,67 @@
+"""A directory of schedule files -> the texts of a ConfigMap that holds the same jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from supervisor.errors import ScheduleFilesInvalid, SupervisorError
+from supervisor.render.templating import text
+from supervisor.schedule_files import load
+from supervisor.text_files import UnusableFile, text_of
+
+KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+#: Kubernetes takes 1 MiB for all of an object.
+LARGEST = 1_000_000
+
+
+class NotInConfigMap(SupervisorError):
+    """The schedule files are too large for a ConfigMap, or are not all in one directory."""
+
+
+def texts_of(path: Path) -> Mapping[str, str]:
+    """By file name: schedule files and the calendars that they name. Raises NotInConfigMap."""
+    found = dict(readable(path))
+    size = sum(len(content.encode()) for content in found.values())
+    if size > LARGEST:
+        raise NotInConfigMap(f"{path}: {size:,} bytes are too many for a ConfigMap")
+    with TemporaryDirectory() as directory:
+        for name, content in found.items():
+            (Path(directory) / name).write_text(content)
+        try:
+            same = load(Path(directory)).digest == load(path).digest
+        except ScheduleFilesInvalid:
+            same = False
+    if not same:
+        raise NotInConfigMap(f"{path}: a ConfigMap holds the files beside each other, no folders")
+    return found
+
+
+def readable(path: Path) -> list[tuple[str, str]]:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = []
+    for file in files:
+        if KEY.fullmatch(file.name) and not file.name.startswith("."):
+            try:
+                found.append((file.name, text_of(file)))
+            except UnusableFile:
+                continue
+    return found
+
+
+def block(content: str, indent: int) -> str:
+    """The content as YAML: readable where that keeps every character of it."""
+    lines = "".join(
+        f"{' ' * indent}{line}" if line.strip() else line for line in content.splitlines(True)
+    )
+    try:
+        if yaml.safe_load(f"a: |\n{lines}z: 0\n") == {"a": content, "z": 0}:
+            return f"|\n{lines.removesuffix(chr(10))}"
+    except yaml.YAMLError:
+        pass
+    return text(content)

@@ -1,0 +1,211 @@
+"""The manifests: against their published schemas, through kustomize, and what one more job adds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from supervisor.render import kubernetes
+from supervisor.render.directory import write
+from supervisor.render.kubernetes import KubernetesOptions
+from supervisor.render.schedule_texts import texts_of
+from supervisor.spec import JobSpec
+from tests.render import published
+from tests.render.jobs import ROOT, examples, job, plan_of
+
+RULES = """\
+# What is wrong.
+groups:
+  - name: supervisor
+    rules:
+      - alert: SupervisorAway
+        expr: supervisor_up == 0
+        annotations:
+          summary: "{{ $labels.instance }}: away"
+"""
+
+#: Kinds of others, whose schemas are not at hand in the tests.
+FOREIGN = {"PodMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
+
+needs_kubectl = pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="kubectl is not installed"
+)
+
+
+def files_of(*jobs: JobSpec, **options: object) -> Mapping[str, str]:
+    chosen: dict[str, Any] = {"schedules": texts_of(ROOT / "schedules"), "rules": RULES, **options}
+    return kubernetes.render(plan_of(*jobs), KubernetesOptions(**chosen))
+
+
+def objects(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for text in files.values():
+        for document in yaml.safe_load_all(text):
+            if not document["apiVersion"].startswith("kustomize."):
+                yield document
+
+
+def pods(files: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    return {
+        found["metadata"]["name"]: found["spec"]["template"]["spec"]
+        for found in objects(files)
+        if "template" in found["spec" if "spec" in found else "metadata"]
+    }
+
+
+def faults(document: dict[str, Any]) -> list[str]:
+    kind = f"{document['apiVersion']}/{document['kind']}"
+    return [f"{kind} {fault}" for fault in published.faults(published.kubernetes()[kind], document)]
+
+
+@pytest.fixture(scope="module")
+def files() -> Mapping[str, str]:
+    return files_of(*examples())
+
+
+def test_every_object_is_what_its_published_schema_allows(files: Mapping[str, str]) -> None:
+    found = list(objects(files))
+    assert [fault for one in found if one["kind"] not in FOREIGN for fault in faults(one)] == []
+    assert {one["kind"] for one in found} >= FOREIGN | {"Deployment", "NetworkPolicy", "ConfigMap"}
+
+
+def test_the_schema_finds_a_mistake(files: Mapping[str, str]) -> None:
+    deployment = next(one for one in objects(files) if one["kind"] == "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["comand"] = ["celery"]
+    assert "comand" in str(faults(deployment))
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", ["standalone", "production"])
+def test_kustomize_makes_valid_objects_of_an_overlay(
+    files: Mapping[str, str], overlay: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "kubernetes", files)
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path / "overlays" / overlay)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = list(yaml.safe_load_all(done.stdout))
+    assert [fault for one in found if one["kind"] not in FOREIGN for fault in faults(one)] == []
+    names = Counter((one["kind"], one["metadata"]["name"]) for one in found)
+    assert max(names.values()) == 1
+    namespaces = {one["metadata"].get("namespace") for one in found if one["kind"] != "Namespace"}
+    assert namespaces == {"supervisor"}
+    replicas = {
+        one["metadata"]["name"]: one["spec"].get("replicas")
+        for one in found
+        if one["kind"] == "Deployment"
+    }
+    assert replicas["beat"] == 2
+    assert replicas["worker-serial-checksum-docs"] == 1
+    assert replicas["worker-default"] == (None if overlay == "production" else 1)
+
+
+def test_one_more_serial_job_adds_exactly_its_worker(files: Mapping[str, str]) -> None:
+    after = files_of(*examples(), job("mail", serial=True, time_limit="2m"))
+    assert after.keys() - files.keys() == {"base/worker-serial-mail.yaml"}
+    assert {name for name in files if after[name] != files[name]} == {"base/kustomization.yaml"}
+    listed = (text["base/kustomization.yaml"].splitlines() for text in (files, after))
+    before, now = map(set, listed)
+    assert now - before == {"  - worker-serial-mail.yaml"}
+    assert before <= now
+    assert pods(after)["worker-serial-mail"]["terminationGracePeriodSeconds"] == 150
+
+
+def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
+    files: Mapping[str, str],
+) -> None:
+    worker = yaml.safe_load(files["base/worker-serial-checksum-docs.yaml"])
+    assert worker["spec"]["replicas"] == 1
+    assert worker["spec"]["strategy"] == {"type": "Recreate"}
+    command = worker["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert "-Q serial.checksum-docs -c 1 --prefetch-multiplier 1" in " ".join(command)
+
+
+def test_no_probe_asks_all_workers(files: Mapping[str, str]) -> None:
+    for name, pod in pods(files).items():
+        container = pod["containers"][0]
+        assert "livenessProbe" in container, name
+        assert "inspect" not in str(container), name
+
+
+def test_every_pod_has_few_rights(files: Mapping[str, str]) -> None:
+    assert pods(files).keys() >= {"beat", "serve", "worker-default", "valkey"}
+    for name, pod in pods(files).items():
+        assert pod["securityContext"]["runAsNonRoot"], name
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert pod["automountServiceAccountToken"] is False, name
+        # Kubernetes would hand SUPERVISOR_* variables to a pod beside a service of that name.
+        assert pod["enableServiceLinks"] is False, name
+        assert pod["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, name
+
+
+def test_a_worker_is_given_the_grace_of_its_longest_job(files: Mapping[str, str]) -> None:
+    longest = max(spec.time_limit or timedelta() for spec in examples())
+    grace = pods(files)["worker-default"]["terminationGracePeriodSeconds"]
+    assert timedelta(seconds=grace) > longest
+
+
+def test_budgets_and_policies_select_what_they_name(files: Mapping[str, str]) -> None:
+    labels = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"].items()
+        for one in objects(files)
+        if one["kind"] in ("Deployment", "StatefulSet")
+    }
+    for one in objects(files):
+        if one["kind"] == "PodDisruptionBudget":
+            selected = one["spec"]["selector"]["matchLabels"].items()
+            chosen = [name for name, own in labels.items() if selected <= own]
+            assert chosen == [one["metadata"]["name"]]
+        if one["kind"] == "NetworkPolicy":
+            selected = one["spec"]["podSelector"]["matchLabels"].items()
+            assert any(selected <= own for own in labels.values())
+
+
+def test_keda_looks_at_every_queue_of_the_default_worker() -> None:
+    files = files_of(job("plain"), job("mail", queue="mail"), job("own", serial=True))
+    scaled = next(one for one in objects(files) if one["kind"] == "ScaledObject")
+    lists = [trigger["metadata"]["listName"] for trigger in scaled["spec"]["triggers"]]
+    assert lists == ["celery", "mail"]
+    assert scaled["spec"]["minReplicaCount"] == 1
+
+
+def test_names_are_dns_labels_and_never_the_same() -> None:
+    queues = ["a.b", "a-b", "a_b", "A-b", "x" * 100, "x" * 99, "1"]
+    plan = plan_of(*(job(f"job{n}", serial=queue) for n, queue in enumerate(queues)))
+    names = {kubernetes.object_name(worker) for worker in plan.workers}
+    assert len(names) == len(queues) + 1
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in names)
+
+
+def test_rules_are_taken_over_as_they_are_and_promtool_takes_them(
+    files: Mapping[str, str], tmp_path: Path
+) -> None:
+    rule = yaml.safe_load(files["components/monitoring/prometheusrule.yaml"])
+    assert rule["spec"] == yaml.safe_load(RULES)
+    assert "# What is wrong." in files["components/monitoring/prometheusrule.yaml"]
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule["spec"]))
+    subprocess.run(["promtool", "check", "rules", "rules.yml"], cwd=tmp_path, check=True)
+
+
+def test_without_rules_there_is_no_object_of_them() -> None:
+    files = files_of(rules=None)
+    assert "PrometheusRule" not in {one["kind"] for one in objects(files)}
+    assert "prometheusrule" not in files["components/monitoring/kustomization.yaml"]

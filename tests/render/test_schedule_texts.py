@@ -1,0 +1,105 @@
+"""Schedule files in a ConfigMap: the same jobs, and an edit of it is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from supervisor.render import kubernetes
+from supervisor.render.kubernetes import KubernetesOptions
+from supervisor.render.schedule_texts import NotInConfigMap, texts_of
+from supervisor.schedule_files import load
+from supervisor.watching import Watching
+from tests.render.jobs import ROOT, plan_of
+from tests.waiting import wait_until
+
+JOB = "jobs: {a: {task: t, cron: '0 3 * * *', exclude: [{file: %s}]}}\n"
+
+
+def config_map(directory: Path) -> dict[str, str]:
+    options = KubernetesOptions(schedules=texts_of(directory))
+    text = kubernetes.render(plan_of(), options)["base/schedules.yaml"]
+    return yaml.safe_load(text)["data"]  # type: ignore[no-any-return]
+
+
+def mount(directory: Path, data: dict[str, str], version: str) -> None:
+    """As a kubelet does: a new folder, and one link that is exchanged."""
+    (directory / version).mkdir(parents=True)
+    for name, text in data.items():
+        (directory / version / name).write_text(text)
+        if not (directory / name).is_symlink():
+            (directory / name).symlink_to(f"..data/{name}")
+    (directory / "..data_tmp").symlink_to(version)
+    (directory / "..data_tmp").rename(directory / "..data")
+
+
+def test_it_holds_the_jobs_of_the_examples(tmp_path: Path) -> None:
+    mount(tmp_path / "mounted", config_map(ROOT / "schedules"), "..1")
+    assert load(tmp_path / "mounted").digest == load(ROOT / "schedules").digest
+
+
+def test_calendars_come_along_and_what_is_hidden_or_no_text_does_not(schedules: Path) -> None:
+    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
+    (schedules / "holidays.txt").write_text("2026-12-25\n")
+    (schedules / ".jobs.yaml.swp").write_text("")
+    (schedules / "picture.png").write_bytes(b"\xff\xfe\xff")
+    assert config_map(schedules).keys() == {"jobs.yaml", "holidays.txt"}
+
+
+def test_a_calendar_in_a_folder_is_refused(schedules: Path) -> None:
+    (schedules / "calendars").mkdir()
+    (schedules / "calendars" / "holidays.txt").write_text("2026-12-25\n")
+    (schedules / "jobs.yaml").write_text(JOB % "calendars/holidays.txt")
+    with pytest.raises(NotInConfigMap, match="no folders"):
+        texts_of(schedules)
+
+
+def test_what_is_too_large_is_refused(schedules: Path) -> None:
+    (schedules / "jobs.yaml").write_text("jobs: {}\n")
+    (schedules / "notes.txt").write_text("x" * 1_000_000)
+    with pytest.raises(NotInConfigMap, match="too many"):
+        texts_of(schedules)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("jobs: {}\n", id="plain"),
+        pytest.param("jobs: {}", id="no-end-of-line"),
+        pytest.param("\n\njobs: {}\n\n\n", id="empty-lines"),
+        pytest.param("  \njobs: {} # \t tab\n", id="blanks"),
+        pytest.param("# {{ braces }} and 'quotes' \"too\"\r\njobs: {}\r\n", id="foreign-ends"),
+        pytest.param("# \u00fc\u2028\u0085\ufeff\njobs: {}\n", id="odd-characters"),
+        pytest.param("  # indented\njobs: {}\n", id="indented"),
+    ],
+)
+def test_every_character_of_a_file_arrives(schedules: Path, text: str) -> None:
+    (schedules / "jobs.yaml").write_text(text, newline="")
+    assert config_map(schedules)["jobs.yaml"] == text
+
+
+def test_exchanging_the_link_is_noticed_and_the_new_jobs_are_read(tmp_path: Path) -> None:
+    mounted = tmp_path / "mounted"
+    mount(mounted, {"jobs.yaml": "jobs: {old: {task: t, every: 1m}}\n"}, "..1")
+    watching = Watching(mounted)
+    watching.start()
+    try:
+        wait_until(watching.changed.is_set)
+        assert set(load(mounted).specs) == {"old"}
+        # What happened before the watch began is told once; only then is the next change one.
+        wait_until(lambda: settled(watching, mounted))
+        mount(mounted, {"jobs.yaml": "jobs: {new: {task: t, every: 1m}}\n"}, "..2")
+        wait_until(watching.changed.is_set)
+        assert set(load(mounted).specs) == {"new"}
+    finally:
+        watching.stop()
+        watching.join(10)
+
+
+def settled(watching: Watching, directory: Path) -> bool:
+    """Whether the watch is on: it tells of a file that is hidden, too."""
+    watching.changed.clear()
+    (directory / ".touched").write_text("")
+    return watching.changed.wait(1)
