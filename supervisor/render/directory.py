@@ -1,4 +1,7 @@
-"""Rendered files -> a directory: what we rendered before is replaced or removed, the rest stays."""
+"""Rendered files -> a directory: what we rendered before is replaced or removed, the rest stays.
+
+Each begins with a line that names its target and its own path: a copy of it elsewhere is not ours.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.errors import SupervisorError
-from supervisor.render.templating import Files, marker
+from supervisor.render.templating import Files
 
 
 class ForeignFile(SupervisorError):
@@ -35,8 +38,17 @@ class Difference:
             yield from (f"{word:8}{path}" for path in getattr(self, word))
 
 
+def marker(target: str, path: str) -> str:
+    return f'# {path}, by "supervisor render {target}" from schedule files; edits here are lost.'
+
+
+def stamped(target: str, files: Files) -> Files:
+    return {path: f"{marker(target, path)}\n{text}" for path, text in files.items()}
+
+
 def difference(directory: Path, target: str, files: Files) -> Difference:
     """Raises ForeignFile."""
+    files = stamped(target, files)
     ours = dict(rendered_before(directory, target))
     for path in files.keys() - ours.keys():
         if os.path.lexists(directory / path):
@@ -50,10 +62,10 @@ def difference(directory: Path, target: str, files: Files) -> Difference:
 
 def write(directory: Path, target: str, files: Files) -> Difference:
     """Raises ForeignFile before anything is written."""
-    found = difference(directory, target, files)
+    found, texts = difference(directory, target, files), stamped(target, files)
     for path in (*found.added, *found.changed):
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(files[path])
+        (directory / path).write_text(texts[path])
     for path in found.removed:
         (directory / path).unlink()
         remove_if_empty((directory / path).parent, directory)
@@ -62,12 +74,12 @@ def write(directory: Path, target: str, files: Files) -> Difference:
 
 def rendered_before(directory: Path, target: str) -> Iterator[tuple[str, str]]:
     """Files with our line at the top; links are somebody else's."""
-    first = marker(target)
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            text = path.read_text(errors="replace")
-            if text.partition("\n")[0] == first:
-                yield str(path.relative_to(directory)), text
+    for file in sorted(directory.rglob("*")):
+        if file.is_file() and not file.is_symlink():
+            path = file.relative_to(directory).as_posix()
+            text = file.read_text(errors="replace")
+            if text.partition("\n")[0] == marker(target, path):
+                yield path, text
 
 
 def remove_if_empty(folder: Path, top: Path) -> None:

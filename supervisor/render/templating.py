@@ -1,4 +1,4 @@
-"""Templates -> files. Each begins with a line that says whose it is: see `directory`."""
+"""Templates -> the texts of files."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ Files = Mapping[str, str]
 """What is rendered: paths below the output directory, and their text."""
 
 
-def marker(target: str) -> str:
-    return f'# Rendered by "supervisor render {target}" from schedule files; edits here are lost.'
-
-
 class Templates:
     """The templates of one target."""
 
     def __init__(self, target: str, **shared: Any) -> None:
-        self._target = target
         self._environment = Environment(
             loader=PackageLoader("supervisor.render", f"templates/{target}"),
             undefined=StrictUndefined,
@@ -38,8 +33,7 @@ class Templates:
         self._environment.filters.update(filters)
 
     def render(self, name: str, **values: Any) -> str:
-        body = self._environment.get_template(f"{name}.j2").render(values)
-        return f"{marker(self._target)}\n{body}"
+        return self._environment.get_template(f"{name}.j2").render(values)
 
 
 def text(value: str) -> str:
