@@ -133,6 +133,15 @@ def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
     assert "-Q serial.checksum-docs -c 1 --prefetch-multiplier 1" in " ".join(command)
 
 
+def test_pods_run_what_the_containers_of_compose_run(files: Mapping[str, str]) -> None:
+    """Which is tried: see test_processes."""
+    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())
+    commands = [service.get("command") for service in compose["services"].values()]
+    for name, pod in pods(files).items():
+        if name != "valkey":
+            assert pod["containers"][0]["command"] in commands, name
+
+
 def test_no_probe_asks_all_workers(files: Mapping[str, str]) -> None:
     for name, pod in pods(files).items():
         container = pod["containers"][0]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
 from supervisor.render.plan import LONGEST_RUN, WORKER_MARGIN, Plan, Role
 from tests.render.jobs import APP, examples, job, plan_of
 
@@ -63,6 +67,16 @@ def test_each_worker_waits_for_the_steps_that_come_to_it() -> None:
     ]
     plan = plan_of(job("load", steps=steps, serial=True, time_limit="10m"))
     assert stops(plan) == {"default": timedelta(hours=3), "serial.load": timedelta(minutes=10)}
+
+
+def test_what_asks_for_health_is_a_command_that_there_is() -> None:
+    if "health" not in main.commands:
+        pytest.skip("there is no supervisor health")
+    plan = plan_of(*examples())
+    for process in (plan.beat, *plan.workers, plan.serve):
+        result = CliRunner().invoke(main, [*process.health[1:3], "--help"])
+        assert result.exit_code == 0, result.output
+        assert all(word in result.output for word in process.health if word.startswith("--"))
 
 
 def test_seconds_are_rounded_up() -> None:
