@@ -10,7 +10,8 @@
    could not hand over. A crash or a broker's error before this point leaves it there.
 6. Publish again what was sent, has not begun, and is no longer in its queue.
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
-8. If schedule files changed, or the ledger holds another set than the files, load the difference,
+8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`.
+9. If schedule files changed, or the ledger holds another set than the files, load the difference,
    which counts from this tick on.
 
 A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
@@ -41,6 +42,7 @@ from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
+from supervisor.pinging import Pinger
 from supervisor.publisher import Publisher
 from supervisor.reloading import Reloading
 from supervisor.spec import JobSpec
@@ -78,6 +80,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
         self._unbegun = Unbegun(app, self._ledger)
+        self._pinger = Pinger(self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
@@ -130,6 +133,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emit_stock([entry.key for entry in due if entry.spec is None])
         self._publish(now)
         self._auditor.audit_some(now)
+        self._pinger.look(now)
         self._leader.sign(self._ledger.keys, now, self._facts().follows or "")
         if len(due) == ENTRIES_PER_TICK:
             return 0.0

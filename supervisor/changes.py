@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
@@ -25,7 +26,10 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One key of a job; the values are as JSON has them, None for a key that is not set."""
+    """One key of a job; the values are as JSON has them, None for a key that is not set.
+
+    Of a secret they are what may be shown of it.
+    """
 
     key: str
     old: Any
@@ -48,11 +52,23 @@ def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
     found: list[Edit] = []
     for key in new:
-        if old[key] != new[key]:
-            found += (
-                step_edits(before, after) if key == "steps" else [Edit(key, old[key], new[key])]
-            )
+        if old[key] == new[key]:
+            continue
+        if key == "steps":
+            found += step_edits(before, after)
+        elif key == "ping_url":
+            found.append(Edit(key, masked(old[key]), masked(new[key])))
+        else:
+            found.append(Edit(key, old[key], new[key]))
     return tuple(found)
+
+
+def masked(url: str | None) -> str | None:
+    """Of an address that whoever knows it may use: ``https://hc-ping.com/***``."""
+    if url is None:
+        return None
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}/***"
 
 
 def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 from zoneinfo import available_timezones
 
 from pydantic import (
@@ -67,6 +69,32 @@ def _moments(items: Any) -> Any:
 
 
 Moments = Annotated[tuple[Moment, ...], BeforeValidator(_moments)]
+
+LONGEST_URL = 1000
+
+
+def _ping_url(value: Any) -> str:
+    """Whatever is wrong with it, the address is a secret and not repeated."""
+    if not isinstance(value, str) or not _is_address(value):
+        raise ValueError("not an address such as https://hc-ping.com/<uuid>")
+    return value
+
+
+def _is_address(text: str) -> bool:
+    if not re.fullmatch(r"https?://[!-~]+", text) or len(text) > LONGEST_URL:
+        return False
+    try:
+        parts = urlsplit(text)
+        return bool(parts.hostname) and parts.port != 0 and not parts.fragment
+    except ValueError:
+        return False
+
+
+PingUrl = Annotated[
+    str,
+    BeforeValidator(_ping_url),
+    WithJsonSchema({"type": "string", "pattern": r"^https?://", "maxLength": LONGEST_URL}),
+]
 
 _FILE = {"type": "string", "minLength": 1}
 _ITEM = {

@@ -21,7 +21,7 @@ KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 #: What a job is, as against how it is treated: never shared by all jobs of a file.
 NOT_IN_DEFAULTS = (
     *("task", "steps", "params", *KINDS),
-    *("phase", "args", "kwargs", "description"),
+    *("phase", "args", "kwargs", "ping_url", "description"),
 )
 
 LARGEST_ARGUMENTS = 16 * 1024

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from supervisor.durations import Duration, to_ms
 from supervisor.faults import ItemFault, conflict, inside
-from supervisor.fields import NAME_PATTERN, Count, Name
+from supervisor.fields import NAME_PATTERN, Count, Name, PingUrl
 from supervisor.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
@@ -93,6 +93,8 @@ class JobSpec(When):
     """How many runs are kept to be looked at, for at most seven days; counters keep all."""
     paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
+    ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
+    """Where starts and ends of runs are told, in the form of healthchecks.io; a secret."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
 
@@ -234,6 +236,7 @@ class JobSpec(When):
             "history": self.history,
             "on_lease_lost": self.on_lease_lost.value,
             "stop_grace": to_ms(self.stop_grace),
+            **({"ping": True} if self.ping_url else {}),
         }
 
 

@@ -21,7 +21,7 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
-    " expectations consumption",
+    " expectations consumption pinging ping_http",
     "celery edge": "app app_facts attendance beat calls celery_import entries loading on_commit"
     " publisher queues reloading retrying starting tasks unbegun worker results",
     "operations": "up children processes embedded display render web why checkup",

@@ -36,11 +36,26 @@ local function end_attempt(run, outcome, reason, token)
   if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
 end
 
+-- What the job's `ping_url` is to be told: kind is start, success, fail or log. Written with the state
+-- itself, so that nobody's death in between can lose it.
+local function ping(run, kind, outcome, reason)
+  if not run.rules.ping then return end
+  redis.call('RPUSH', K.pings(), cjson.encode({
+    run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
+    attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
+  }))
+  redis.call('LTRIM', K.pings(), -MOST_PINGS, -1)
+end
+
+-- Cancelled and replaced are people's wishes: no alarm, and no success either.
+local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
+
 -- What a job counts when one of its runs begins.
 local function note_start(run)
   redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
   if run.attempt > 1 then return end
   count(run.job, 'started')
+  ping(run, 'start', 'started')
   observe(run.job, 'start_delay', now - run.nominal)
 end
 
@@ -60,6 +75,7 @@ function finish(run, outcome, reason, publish_at)
   if outcome == 'succeeded' then redis.call('HSET', job, 'last_success', now) end
   if run.stage then keep_small_params(run.id) end
   close(run.id, run.job, outcome, reason)
+  ping(run, PINGS[outcome] or 'fail', outcome, reason)
   return release(run, publish_at)
 end
 

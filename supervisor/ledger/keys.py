@@ -61,6 +61,9 @@ TEMPLATES = {
     "leases": "index:leases",
     # ZSET    run id -> ms at which a re-queue or a retry is due
     "delayed": "index:delayed",
+    # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
+    #         the newest MOST_PINGS
+    "pings": "index:pings",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
     # ZSET    job -> ms at which its pause ends by itself

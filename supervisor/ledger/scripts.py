@@ -38,6 +38,9 @@ ITEMS_PER_FILL = 100
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
+#: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
+MOST_PINGS = 10_000
+
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
@@ -69,6 +72,7 @@ def constants() -> str:
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
         f"local ITEMS_PER_FILL = {ITEMS_PER_FILL}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
+        f"local MOST_PINGS = {MOST_PINGS}\n"
         f"local BOUNDS = {{{bounds}}}\n"
     )
 

@@ -77,6 +77,7 @@ COUNTERS = (
     JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
     JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
     JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
+    JobCounter("pings_dropped", "Pings that no `ping_url` took, given up.", "pings_dropped"),
 )
 
 HISTOGRAMS = (

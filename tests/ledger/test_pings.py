@@ -1,0 +1,214 @@
+"""Starts and ends of runs reach a real HTTP server, whatever it answers, and hold up nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from supervisor.changes import edits
+from supervisor.ledger.pings import Pings
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import MOST_PINGS
+from supervisor.pinging import GIVE_UP_AFTER, Pinger
+from supervisor.run import RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.listener import Listener, listening
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as started:
+        yield started
+
+
+def pinged(ledger: Ledger, listener: Listener, **keys: object) -> JobSpec:
+    return job(ledger, ping_url=f"{listener.url}/secret", **keys)
+
+
+def outbox(ledger: Ledger) -> list[str]:
+    pings = Pings(ledger.client, ledger.keys).waiting(100)
+    return [f"{ping.kind.value} {ping.outcome}" for ping in pings]
+
+
+def quiet() -> bool:
+    return not any(thread.name == "supervisor-ping" for thread in threading.enumerate())
+
+
+def sent(ledger: Ledger, pinger: Pinger | None = None) -> None:
+    """All that can be sent now is."""
+    (pinger or Pinger(ledger)).look(ledger.now())
+    wait_until(quiet)
+
+
+def ended(ledger: Ledger, spec: JobSpec, second: int, outcome: RunState, reason: str = "") -> None:
+    ledger.admit(ticks(spec, second))
+    begin(ledger, run_id(spec, second))
+    ledger.finish(run_id(spec, second), "token", outcome, reason)
+
+
+def test_start_and_end_are_told_in_order_with_one_id_and_the_facts(
+    ledger: Ledger, listener: Listener
+) -> None:
+    spec = pinged(ledger, listener)
+    ended(ledger, spec, 0, RunState.FAILED, "ValueError: boom")
+    ended(ledger, spec, 1, RunState.SUCCEEDED)
+    sent(ledger)
+    assert listener.paths == ["/secret/start", "/secret/fail", "/secret/start", "/secret"]
+    ids = [parse_qs(urlsplit(path).query)["rid"][0] for path, _ in listener.heard]
+    assert [str(UUID(rid)) for rid in ids] == [ids[0], ids[0], ids[2], ids[2]]
+    assert ids[0] != ids[2]
+    body = listener.heard[1][1]
+    for line in (f"run: {run_id(spec, 0)}", "outcome: failed", "reason: ValueError: boom"):
+        assert line in body.splitlines()
+    assert outbox(ledger) == []
+
+
+def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    assert outbox(ledger) == []
+    assert "ping" not in spec.rules()
+
+
+def test_attempts_are_one_run_and_a_dead_worker_is_told_by_the_rescuer(
+    ledger: Ledger, listener: Listener
+) -> None:
+    spec = pinged(ledger, listener, max_crashes=2)
+    ledger.admit(ticks(spec, 0))
+    for token in ("first", "second"):
+        begin(ledger, run_id(spec, 0), token)
+        lease_runs_out(ledger, spec, run_id(spec, 0))
+        ledger.rescue()
+    assert outbox(ledger) == ["start started", "fail lost"]
+
+
+def test_a_run_that_nobody_began_and_one_that_was_cancelled(
+    ledger: Ledger, listener: Listener
+) -> None:
+    spec = pinged(ledger, listener)
+    ledger.admit(ticks(spec, 0))
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    ledger.cancel(run_id(spec, 1), "enough")
+    assert outbox(ledger) == ["fail expired", "log cancelled"]
+
+
+def test_a_run_of_several_steps_is_told_once(ledger: Ledger, listener: Listener) -> None:
+    steps = [{"task": "load", "priority": 2}, {"task": "sum", "priority": 1}]
+    spec = pinged(ledger, listener, task=None, steps=steps)
+    ledger.admit(ticks(spec, 0))
+    for step in ("load", "sum"):
+        begin(ledger, f"{run_id(spec, 0)}/{step}")
+        ledger.finish(f"{run_id(spec, 0)}/{step}", "token", RunState.SUCCEEDED)
+    assert outbox(ledger) == ["start started", "success succeeded"]
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_what_may_pass_is_told_again_later(ledger: Ledger, listener: Listener, status: int) -> None:
+    spec, pinger = pinged(ledger, listener), Pinger(ledger)
+    listener.status = status
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    sent(ledger, pinger)
+    sent(ledger, pinger)  # not before its time
+    assert listener.paths == ["/secret/start"]
+    assert outbox(ledger) == ["start started", "success succeeded"]
+    listener.status = 200
+    sent(ledger)
+    assert listener.paths[1:] == ["/secret/start", "/secret"]
+
+
+@pytest.mark.parametrize("status", [404, 302])
+def test_what_is_refused_is_dropped_counted_and_logged_without_the_address(
+    ledger: Ledger, listener: Listener, status: int
+) -> None:
+    spec = pinged(ledger, listener)
+    listener.status = status
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    with capture_logs() as lines:
+        sent(ledger)
+    assert listener.paths == ["/secret/start", "/secret"]
+    assert outbox(ledger) == []
+    assert ledger.job(spec.name).counters["pings_dropped"] == 2
+    assert [line["event"] for line in lines] == ["ping dropped", "ping dropped"]
+    assert "secret" not in str(lines)
+
+
+def test_what_is_too_old_is_dropped(ledger: Ledger, listener: Listener) -> None:
+    spec = pinged(ledger, listener)
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    Pinger(ledger).look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
+    wait_until(quiet)
+    assert (listener.heard, outbox(ledger)) == ([], [])
+    assert ledger.job(spec.name).counters["pings_dropped"] == 2
+
+
+def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
+    ledger: Ledger, listener: Listener
+) -> None:
+    with listening() as hanging:
+        hanging.hangs = True
+        slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
+        for spec in (slow, quick):
+            ended(ledger, spec, 0, RunState.SUCCEEDED)
+        pinger = Pinger(ledger, timeout_seconds=0.5)
+        started = time.monotonic()
+        pinger.look(ledger.now())
+        pinger.look(ledger.now())
+        assert time.monotonic() - started < 0.4
+        wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
+        wait_until(quiet)
+        assert hanging.paths == ["/secret/start"]
+        assert len(outbox(ledger)) == 2
+
+
+def test_nobody_there_is_waited_for(ledger: Ledger) -> None:
+    spec = job(ledger, ping_url="http://127.0.0.1:1/secret")
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    with capture_logs() as lines:
+        sent(ledger)
+    assert [line["event"] for line in lines] == ["ping failed"]
+    assert "secret" not in str(lines)
+    assert len(outbox(ledger)) == 2
+
+
+def test_a_job_that_gave_up_its_address_is_told_nowhere(ledger: Ledger, listener: Listener) -> None:
+    spec = pinged(ledger, listener)
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    job(ledger)
+    sent(ledger)
+    assert (listener.heard, outbox(ledger)) == ([], [])
+
+
+def test_the_outbox_is_bounded(ledger: Ledger, listener: Listener) -> None:
+    spec = pinged(ledger, listener)
+    ledger.client.rpush(ledger.keys.pings, *["{}"] * MOST_PINGS)
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    assert ledger.client.llen(ledger.keys.pings) == MOST_PINGS
+
+
+def test_an_address_is_not_shown() -> None:
+    before = JobSpec(name="a", task="t", every=60, ping_url="https://hc-ping.com/one?key=two")
+    after = JobSpec(name="a", task="t", every=60, ping_url="https://hc-ping.com/three")
+    assert "hc-ping" not in repr(before)
+    [edit] = edits(before, after)
+    assert (edit.old, edit.new) == ("https://hc-ping.com/***", "https://hc-ping.com/***")
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a/secret", "https://", "secret", "http://a/b c", "http://a:0/", "http://a/#x", 7]
+)
+def test_what_is_no_address_is_refused_and_not_repeated(url: object) -> None:
+    with pytest.raises(ValueError, match="not an address such as") as refused:
+        JobSpec.model_validate({"name": "a", "task": "t", "every": 60, "ping_url": url})
+    [detail] = refused.value.errors()  # type: ignore[attr-defined]
+    assert "secret" not in str(detail["ctx"]["error"])
