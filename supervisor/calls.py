@@ -32,6 +32,7 @@ from supervisor.lock_keys import lock_key
 from supervisor.publisher import Publisher, as_json, publisher_of
 from supervisor.run import is_below
 from supervisor.spec import GuardedTaskSpec
+from supervisor.tracing import current_headers
 
 log = structlog.get_logger("supervisor.calls")
 
@@ -88,7 +89,7 @@ def request_of(
     if task_id and is_below(task_id):
         raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
     expires = until(task.app, options.pop("expires", None))
-    headers = dict(options.pop("headers", None) or {})
+    headers = {**current_headers(), **(options.pop("headers", None) or {})}
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
         run_id=task_id,

@@ -20,6 +20,7 @@ from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState, StepId
+from supervisor.tracing import current_headers, trace_headers, within
 
 #: Messages sent before the ledger is told of them.
 RUNS_PER_ROUND = 100
@@ -85,11 +86,13 @@ class Publisher:
     def _send_all(self, runs: Sequence[Run]) -> int:
         sent: list[str] = []
         assignments = self._assignments.of(runs)
+        traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
         with self._app.producer_or_acquire() as producer, producer.batch():
             for run in runs:
-                sent += self._send(producer, run, assignments.get(run.id))
+                with within(traces.get(run.id, {})):
+                    sent += self._send(producer, run, assignments.get(run.id))
         self._ledger.sent(sent)
         return len(sent)
 
@@ -119,7 +122,11 @@ class Publisher:
             if getattr(assignment, name):
                 options[name] = getattr(assignment, name)
         options |= run.options
-        options["headers"] = {**options.get("headers", {}), HEADER: message_header(assignment)}
+        options["headers"] = {
+            **current_headers(),
+            **options.get("headers", {}),
+            HEADER: message_header(assignment),
+        }
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
         task = self._app.tasks.get(assignment.task)

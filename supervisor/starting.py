@@ -19,6 +19,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OverlapPolicy
 from supervisor.publisher import as_json, publisher_of
 from supervisor.spec import GuardedTaskSpec
+from supervisor.tracing import options_with_trace
 
 LONGEST_JOB = 100
 
@@ -58,7 +59,8 @@ def start(
         # What is below a run is known by the form of its id.
         what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"
         raise InvalidGuard(f"job {spec.name!r}", [what])
-    request = RunRequest(run_id=run_id, params=as_json(dict(params or {})))
+    begins_with = as_json(dict(params or {}))
+    request = RunRequest(run_id=run_id, params=begins_with, options=options_with_trace())
     register(publisher.ledger, spec)
     admission = publisher.ledger.admit_request(spec, request)
     if admission.placement is Placement.START:

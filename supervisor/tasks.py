@@ -38,6 +38,7 @@ from supervisor.publisher import as_json, publisher_of
 from supervisor.results import reporting, store_started
 from supervisor.retrying import retry_of, until
 from supervisor.run import RunState
+from supervisor.tracing import traced
 
 log = structlog.get_logger("supervisor.tasks")
 
@@ -75,7 +76,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         try:
             delivery.at_work = True
             at_work.tell(True)
-            with reporting(self, delivery):
+            with traced(self, delivery), reporting(self, delivery):
                 return self._work(delivery, args, kwargs)
         except (Ignore, Reject, Retry):
             raise

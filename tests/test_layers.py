@@ -23,7 +23,7 @@ LAYERS = {
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
     " expectations consumption pinging ping_http",
     "celery edge": "app app_facts attendance beat calls celery_import entries loading on_commit"
-    " publisher queues reloading retrying starting tasks unbegun worker results",
+    " publisher queues reloading retrying starting tasks tracing unbegun worker results",
     "operations": "up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }
@@ -109,3 +109,6 @@ def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
     assert loaded_by("supervisor.cli, supervisor.worker, supervisor.beat", "sqlalchemy") == []
     assert "sqlalchemy" in loaded_by("supervisor.on_commit.sqlalchemy", "sqlalchemy")
     assert loaded_by("supervisor.on_commit.django", "sqlalchemy") == []
+    # redis-py loads other parts of it by itself.
+    propagate = "opentelemetry.propagate"
+    assert loaded_by("supervisor.cli, supervisor.worker, supervisor.beat", propagate) == []

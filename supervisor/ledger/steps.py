@@ -36,6 +36,14 @@ class Steps:
             if text
         }
 
+    def options(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What was asked for the messages of these runs; theirs are sent for their steps."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hget(self._keys.run(run_id), "options")
+            texts = pipe.execute() if run_ids else []
+        return {i: json.loads(text) for i, text in zip(run_ids, texts, strict=True) if text}
+
     def records(self, run_id: str) -> list[StepRecord]:
         """The steps of a run, in the order in which they run; none for a run of one task."""
         planned = self.plans([run_id]).get(run_id, {})

@@ -27,6 +27,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.lock_keys import checked_key
 from supervisor.publisher import as_json, publisher_of
 from supervisor.run import manual_id
+from supervisor.tracing import options_with_trace
 
 log = structlog.get_logger("supervisor.on_commit")
 
@@ -81,6 +82,7 @@ def trigger_of_job(
         key=None if said.key is None else checked_key(said.key),
         overlap=said.overlap,
         max_wait=said.max_wait,
+        options=options_with_trace(),
     )
     facts = {"job": job, "args": args, "kwargs": kwargs, "options": options}
     return Trigger(run_id, facts, partial(trigger_job, app, job, request))
