@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
+from supervisor.consumption import Queues
 from supervisor.web.access import Access
 from supervisor.web.metrics import Metrics
-from supervisor.web.scrape import Queues
 from supervisor.web.server import create
 
 #: The name that Prometheus' own client for Python has for it.

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor.consumption import Queues
 from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
 from supervisor.display.steps import step_shape
@@ -15,7 +16,6 @@ from supervisor.web import requests, verbs
 from supervisor.web.crew import Queue, Worker, crew_of
 from supervisor.web.operations import MOST_RUNS
 from supervisor.web.problems import Refused
-from supervisor.web.scrape import Queues
 
 Shape = dict[str, Any]
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor import consumption
+from supervisor.consumption import Queues
 from supervisor.ledger.presence import Present, Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
-from supervisor.web import scrape
 from supervisor.web.glances import open_runs
-from supervisor.web.scrape import Queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def queues_of(specs: Mapping[str, JobSpec], roll: Roll, broker: Queues) -> Itera
     for name, spec in specs.items():
         for queue in broker.of(spec):
             jobs[queue].append(name)
-    for found in scrape.queues(specs.values(), roll, broker):
+    for found in consumption.queues(specs.values(), roll, broker):
         sent_to_it = tuple(jobs[found.name])
         yield Queue(found.name, found.is_serial, sent_to_it, found.length, found.consumers)
 

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from supervisor.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.run import StepId
 from supervisor.web import parts
@@ -21,7 +22,6 @@ from supervisor.web.fingerprints import Kind, Topic
 from supervisor.web.gate import Visitor
 from supervisor.web.parts import Asked, Context, Part
 from supervisor.web.rendering import TEMPLATES
-from supervisor.web.scrape import Queues
 
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
 

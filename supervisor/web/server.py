@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from supervisor.consumption import Queues
 from supervisor.errors import InvalidKey, UnknownJob, UnknownRun
 from supervisor.ledger.runs import Ledger
 from supervisor.web.access import Access
@@ -25,7 +26,6 @@ from supervisor.web.login import login_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.problems import Refused, ledger_away, not_valid, refused, unknown
-from supervisor.web.scrape import Queues
 from supervisor.web.watch import Watch
 
 READ_ONLY = Access()
