@@ -16,6 +16,7 @@ from supervisor.cli import (
     auditing,
     doctoring,
     explaining,
+    health,
     importing,
     pausing,
     planning,
@@ -72,7 +73,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for module in (
     *(schedules, importing, planning, simulating, service, serve, rendering),
-    *(runs, pausing, ticks, explaining, auditing, doctoring),
+    *(runs, pausing, ticks, explaining, auditing, doctoring, health),
 ):
     for verb in module.VERBS:
         main.add_command(verb)

@@ -1,0 +1,71 @@
+"""`supervisor health`, as probes ask."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
+from supervisor.ledger.runs import Ledger
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def attendance(ledger: Ledger) -> Attendance:
+    return Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+
+
+def health(url: str, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["--redis-url", url, "health", *words])
+    return result.exit_code, result.output
+
+
+def test_a_beat_that_stands_by_is_fine(attendance: Attendance, redis_url: str) -> None:
+    assert health(redis_url, "beat") == (1, f"no beat on {HOST} has said that it is there\n")
+    attendance.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
+    assert health(redis_url, "beat") == (0, "fine\n")
+    attendance.leave()
+    assert health(redis_url, "beat")[0] == 1
+
+
+def test_a_worker_that_consumes_nothing_is_not_fine(attendance: Attendance, redis_url: str) -> None:
+    name = f"default@{HOST}"
+    assert health(redis_url, "worker", "--name", "default@%h")[0] == 1
+    attendance.say(WorkerFacts(name, ("celery",), 2, "digest"), ["a"])
+    assert health(redis_url, "worker", "--name", "default@%h") == (0, "fine\n")
+    assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
+    assert health(redis_url, "worker", "--name", "other@%h")[0] == 1
+    attendance.say(WorkerFacts(name, (), 2, "digest"), ["a"])
+    expected = (1, f"worker {name} consumes no queue\n")
+    assert health(redis_url, "worker", "--name", "default@%h") == expected
+
+
+def test_nobody_is_blamed_when_the_ledger_is_away() -> None:
+    code, said = health("redis://127.0.0.1:1/0", "beat")
+    assert (code, said.startswith("unknown: the ledger is away")) == (0, True)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (500, 1)])
+def test_a_server_answers_for_itself(redis_url: str, status: int, code: int) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert health(redis_url, "serve", "--port", str(server.server_port))[0] == code
+    assert health(redis_url, "serve", "--port", str(server.server_port))[0] == 1
+
+
+def test_a_worker_needs_its_name(redis_url: str) -> None:
+    assert health(redis_url, "worker")[0] == 2
+    assert health(redis_url, "beat", "--name", "x")[0] == 2
