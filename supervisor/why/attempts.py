@@ -9,7 +9,7 @@ from itertools import pairwise
 from supervisor.display.reports import harmless
 from supervisor.display.words import span
 from supervisor.run import Attempt, Run, RunState
-from supervisor.why.facts import Away, RunFacts
+from supervisor.why.facts import RunFacts
 from supervisor.why.names import is_or_went, named, on_worker
 from supervisor.why.wall import Wall, lasted
 
@@ -37,7 +37,7 @@ def earlier_attempts(attempts: Sequence[Attempt], wall: Wall) -> Iterator[str]:
         )
 
 
-def lateness(facts: RunFacts, away: Away | None, wall: Wall) -> Iterator[str]:
+def lateness(facts: RunFacts, wall: Wall) -> Iterator[str]:
     """Why a run began later than its time: each part of its way that took long."""
     run = facts.run
     if not run.attempts or run.attempts[0].started_at - run.nominal_at < WORTH_A_WORD:
@@ -46,7 +46,7 @@ def lateness(facts: RunFacts, away: Away | None, wall: Wall) -> Iterator[str]:
     yield f"it began {lasted(run.nominal_at, began_at)} late, at {wall.time(began_at)}"
     admitted_at = facts.admitted_at or run.nominal_at
     if admitted_at - run.nominal_at >= WORTH_A_WORD:
-        yield from late_admission(facts, away, wall)
+        yield from late_admission(facts, wall)
     if began_at - admitted_at < WORTH_A_WORD:
         return
     if run.blocked_by:
@@ -56,8 +56,8 @@ def lateness(facts: RunFacts, away: Away | None, wall: Wall) -> Iterator[str]:
         yield f"it was queued{queue_words(facts)} for {in_queue} until a worker began it"
 
 
-def late_admission(facts: RunFacts, away: Away | None, wall: Wall) -> Iterator[str]:
-    run, admitted_at = facts.run, facts.admitted_at
+def late_admission(facts: RunFacts, wall: Wall) -> Iterator[str]:
+    run, admitted_at, away = facts.run, facts.admitted_at, facts.away
     if admitted_at is None:
         return
     if away and away.start <= run.nominal_at <= away.end:

@@ -24,7 +24,7 @@ def ended(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
     yield from tries_left(found, facts)
     yield from steps_of(found, wall)
     yield from earlier_attempts(run.attempts, wall)
-    yield from lateness(found, facts.away, wall)
+    yield from lateness(found, wall)
     yield from overlap(run)
     yield from duplicates(run)
 

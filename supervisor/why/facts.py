@@ -20,11 +20,19 @@ class Usual:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """No beat led in this time."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """A run, and one level deep the run that was in its way.
 
     admitted_at: when the ledger first heard of it; None where the job's history has lost it.
-    blocker: None when nothing was in the way or its record is gone.
+    blocker: None when nothing was in the way or its record is gone. away: of the run's time.
     """
 
     run: Run
@@ -33,6 +41,7 @@ class RunFacts:
     usual: Usual | None = None
     steps: Sequence[StepRecord] = ()
     blocker: RunFacts | None = None
+    away: Away | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +56,6 @@ class Calendar:
     after: datetime | None
     excluded: bool = False
     surprise: Surprise | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Away:
-    """No beat led in this time."""
-
-    start: datetime
-    end: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,6 @@ class Facts:
     run: RunFacts | None = None
     others: Sequence[Run] = ()
     open_runs: Sequence[RunFacts] = ()
-    away: Away | None = None
     oldest_at: datetime | None = None
     grace_until: datetime | None = None
     beat_away: bool = False

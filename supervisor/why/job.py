@@ -41,4 +41,7 @@ def next_tick(facts: Facts, wall: Wall) -> Iterator[str]:
     if after is None:
         yield "there are no ticks to come"
         return
-    yield f"the next tick is at {wall.time(after)}, {ahead(after, facts.now)}"
+    job = facts.job
+    left_out = job.paused and (job.paused_until is None or after < job.paused_until)
+    fate = "; the pause excludes it" if left_out else ""
+    yield f"the next tick is at {wall.time(after)}, {ahead(after, facts.now)}{fate}"

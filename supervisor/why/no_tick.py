@@ -32,7 +32,8 @@ def without_record(facts: Facts, wall: Wall) -> Iterator[str]:
 def no_tick(facts: Facts, calendar: Calendar, wall: Wall) -> Iterator[str]:
     at, spec = facts.at, facts.job.spec
     assert at is not None, "as above"
-    zone = "" if spec.timezone == "UTC" else f" {spec.timezone}"
+    by_the_clock = spec.every is None and spec.timezone != "UTC"
+    zone = f" {spec.timezone}" if by_the_clock else ""
     because = "`exclude` takes it out" if calendar.excluded else f"{spec.schedule}{zone} has none"
     yield f"{wall.time(at)} is no tick of {spec.name}: {because}"
     yield from surprises(calendar)

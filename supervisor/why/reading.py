@@ -49,7 +49,6 @@ def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
         at=run.nominal_at,
         run=facts_of_run(ledger, run),
         others=others(ledger.history(run.job, facts.job.spec.history), run.nominal_at, run.id),
-        away=away_at(ledger, run),
     )
 
 
@@ -65,7 +64,6 @@ def facts_of_tick(ledger: Ledger, name: str, at: datetime) -> Facts:
         calendar=calendar_of(spec, at) if spec.has_schedule else None,
         run=facts_of_run(ledger, run) if run else None,
         others=others(history, at, run.id if run else None),
-        away=away_at(ledger, run) if run else None,
         oldest_at=oldest(history),
     )
 
@@ -98,6 +96,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         usual=usual_of(record) if record else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
+        away=away_at(ledger, run),
     )
 
 

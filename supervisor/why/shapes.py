@@ -22,7 +22,7 @@ def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
 
 
 def facts_shape(facts: Facts) -> dict[str, Any]:
-    job, beat, away = facts.job, facts.beat, facts.away
+    job, beat = facts.job, facts.beat
     return {
         "now": instant(facts.now),
         "watermark": instant(facts.watermark),
@@ -36,8 +36,6 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
         "paused_until": instant(job.paused_until),
         "beat_leads": not facts.beat_away,
         "beat_last_tick_at": instant(beat.last_tick_at),
-        "no_beat_from": instant(away.start) if away else None,
-        "no_beat_until": instant(away.end) if away else None,
         "problems": list(beat.problems),
         "nothing_begins_until": instant(facts.grace_until),
         "oldest_nominal_at": instant(facts.oldest_at),
@@ -45,12 +43,14 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
 
 
 def found_shape(found: RunFacts) -> dict[str, Any]:
-    usual, then = found.usual, found.run.blocker
+    usual, then, away = found.usual, found.run.blocker, found.away
     return run_shape(found.run) | {
         "admitted_at": instant(found.admitted_at),
         "queue": found.queue,
         "duplicates": found.run.duplicates,
         "note": found.run.note,
+        "no_beat_from": instant(away.start) if away else None,
+        "no_beat_until": instant(away.end) if away else None,
         "usual": usual and {"p95_seconds": usual.p95, "attempts": usual.attempts},
         "steps": [step_shape(step) for step in found.steps],
         "blocker_then": blocker_shape(then) if then else None,

@@ -42,10 +42,10 @@ def missed(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         "edited": "the job's schedule was edited, or the job removed, with no beat there",
     }.get(run.reason or "", run.reason or "no reason is recorded")
     yield f"{of_many(facts, run, wall)} missed: {because}"
-    if facts.away:
+    if found.away:
         yield (
-            f"no beat led from {wall.time(facts.away.start)} to {wall.time(facts.away.end)}, "
-            f"{lasted(facts.away.start, facts.away.end)}"
+            f"no beat led from {wall.time(found.away.start)} to {wall.time(found.away.end)}, "
+            f"{lasted(found.away.start, found.away.end)}"
         )
         return
     yield f"no beat looked at the job until {wall.time(run.queued_at)}"

@@ -85,7 +85,7 @@ def running(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         yield f"it said of itself: {said}"
     yield from steps_of(found, wall)
     yield from earlier_attempts(run.attempts, wall)
-    yield from lateness(found, facts.away, wall)
+    yield from lateness(found, wall)
     yield from duplicates(run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -53,6 +54,8 @@ def attempt(
 def facts(found: Run | RunFacts | None, **more: Any) -> Facts:
     if isinstance(found, Run):
         found = RunFacts(found, found.queued_at)
+    if found and "away" in more:
+        found = replace(found, away=more.pop("away"))
     defaults: dict[str, Any] = {"job": record(), "beat": LED, "at": FIVE_PAST, "now": NOW}
     return Facts(run=found, **{**defaults, **more})
 
@@ -385,7 +388,7 @@ def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
         "orders has no runs yet",
         "the job is paused since 09:30: stocktaking",
         "no beat leads since 10:00",
-        "the next tick is at 10:05, in 4m59s",
+        "the next tick is at 10:05, in 4m59s; the pause excludes it",
     ]
 
 
