@@ -28,11 +28,20 @@ class Away:
 
 
 @dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers that are there and consume a queue, and how many processes they have."""
+
+    workers: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """A run, and one level deep the run that was in its way.
 
     admitted_at: when the ledger first heard of it; None where the job's history has lost it.
     blocker: None when nothing was in the way or its record is gone. away: of the run's time.
+    crew: of a queued run; without a queue that its job names, all workers.
     """
 
     run: Run
@@ -42,6 +51,7 @@ class RunFacts:
     steps: Sequence[StepRecord] = ()
     blocker: RunFacts | None = None
     away: Away | None = None
+    crew: Crew | None = None
 
 
 @dataclass(frozen=True, slots=True)

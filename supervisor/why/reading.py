@@ -13,7 +13,7 @@ from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState, StepId, tick_id
 from supervisor.why.calendar import calendar_of
-from supervisor.why.facts import Away, Facts, RunFacts, Usual
+from supervisor.why.facts import Away, Crew, Facts, RunFacts, Usual
 from supervisor.why.names import is_tick
 
 #: Fewer attempts than these say nothing about what is usual.
@@ -89,15 +89,24 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
     known = ledger.some_specs([run.job])
     records = {record.spec.name: record for record in ledger.records_of(list(known.values()))}
     record = records.get(run.job)
+    queue = record.spec.routed_queue if record else None
+    waits_for_worker = run.state is RunState.QUEUED and not run.has_steps
     return RunFacts(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
-        queue=record.spec.routed_queue if record else None,
+        queue=queue,
         usual=usual_of(record) if record else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
         away=away_at(ledger, run),
+        crew=crew_of(ledger, queue) if waits_for_worker else None,
     )
+
+
+def crew_of(ledger: Ledger, queue: str | None) -> Crew:
+    workers = ledger.presences.roll().workers
+    there = [worker for worker in workers if queue is None or queue in worker.queues]
+    return Crew(len(there), sum(worker.pool_size for worker in there))
 
 
 def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:

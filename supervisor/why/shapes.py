@@ -43,7 +43,8 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
 
 
 def found_shape(found: RunFacts) -> dict[str, Any]:
-    usual, then, away = found.usual, found.run.blocker, found.away
+    usual, then = found.usual, found.run.blocker
+    away, crew = found.away, found.crew
     return run_shape(found.run) | {
         "admitted_at": instant(found.admitted_at),
         "queue": found.queue,
@@ -51,6 +52,7 @@ def found_shape(found: RunFacts) -> dict[str, Any]:
         "note": found.run.note,
         "no_beat_from": instant(away.start) if away else None,
         "no_beat_until": instant(away.end) if away else None,
+        "crew": crew and {"workers": crew.workers, "processes": crew.processes},
         "usual": usual and {"p95_seconds": usual.p95, "attempts": usual.attempts},
         "steps": [step_shape(step) for step in found.steps],
         "blocker_then": blocker_shape(then) if then else None,

@@ -9,7 +9,7 @@ from supervisor.display.steps import items_words
 from supervisor.run import Run, RunState
 from supervisor.why.attempts import duplicates, earlier_attempts, lateness, queue_words, steps_of
 from supervisor.why.blockers import usual
-from supervisor.why.facts import Facts, RunFacts
+from supervisor.why.facts import Crew, Facts, RunFacts
 from supervisor.why.names import named, on_worker, subject
 from supervisor.why.wall import Wall
 
@@ -62,6 +62,8 @@ def queued(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         yield f"the server is new: nothing begins before {wall.time(facts.grace_until)}"
     if found.blocker and found.blocker.run.state is RunState.RUNNING:
         yield f"the serial queue is at work{blocked_words(found, wall)}"
+    if found.crew:
+        yield crew_words(found.crew, found.queue)
     if run.sent_at is None:
         yield "its message has not been sent yet" + (", no beat leads" if facts.beat_away else "")
     else:
@@ -70,6 +72,16 @@ def queued(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
     if run.reason:
         yield f"it is to begin anew: {harmless(run.reason)}"
     yield from duplicates(run)
+
+
+def crew_words(crew: Crew, queue: str | None) -> str:
+    """``no worker that is there consumes reports``"""
+    if not crew.workers:
+        return f"no worker that is there consumes {queue}" if queue else "no worker is there"
+    workers = f"{crew.workers} worker{'s' * (crew.workers != 1)}"
+    processes = f"{crew.processes} process{'es' * (crew.processes != 1)}"
+    where = f"consuming {queue}" if queue else "there, each with queues of its own"
+    return f"{workers} with {processes} {'is' if crew.workers == 1 else 'are'} {where}"
 
 
 def running(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver, Tick
@@ -142,6 +143,15 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
     told = why(supervisor, spec.name)
     assert "is running on worker worker since" in told
     assert "for the lock 'nightly': the run of 2026-03-01 00:00 is running" in told
+
+
+def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
+    spec = job(ledger, queue="reports")
+    ledger.admit(ticks(spec, 0))
+    assert "no worker that is there consumes reports" in why(supervisor, spec.name)
+    worker = Attendance(ledger.client, ledger.keys, Broker("celery", False))
+    worker.say(WorkerFacts("w1", ("reports",), 4, ""))
+    assert "1 worker with 4 processes is consuming reports" in why(supervisor, spec.name)
 
 
 def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:

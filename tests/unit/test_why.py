@@ -14,7 +14,7 @@ from supervisor.spec import JobSpec
 from supervisor.why.answer import answer
 from supervisor.why.asked import nominal_time
 from supervisor.why.calendar import calendar_of
-from supervisor.why.facts import Away, Facts, RunFacts, Usual
+from supervisor.why.facts import Away, Crew, Facts, RunFacts, Usual
 from supervisor.why.shapes import answer_shape
 
 JOB = JobSpec(name="orders", task="shop.orders", every="5m", max_retries=2)
@@ -317,6 +317,16 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             "the server is new: nothing begins before 10:00:20",
             "its message was sent at 09:05",
         ],
+    ),
+    "queued where nobody works": (
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", crew=Crew(0, 0)),
+        {},
+        ["09:05 is queued in reports", "no worker that is there consumes reports", "was sent"],
+    ),
+    "queued where all are busy": (
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", crew=Crew(1, 4)),
+        {},
+        ["queued in reports", "1 worker with 4 processes is consuming reports", "was sent"],
     ),
     "running": (
         RunFacts(
