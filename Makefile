@@ -23,7 +23,7 @@ up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl
 	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile
 
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \

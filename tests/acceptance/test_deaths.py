@@ -159,7 +159,7 @@ def test_a_second_copy_of_a_message_is_dropped_and_counted(project: Project) -> 
     [message] = wait_until(lambda: ledger.client.lrange("celery", 0, -1))
     ledger.client.rpush("celery", message, message)
     project.worker(processes=3)
-    wait_until(lambda: ledger.job("long").counters.get("duplicates") == 2)
+    wait_until(lambda: ledger.job("long").counters.get("duplicates", 0) >= 2, 20)
     project.run_when(run.id, "succeeded")
     assert len(project.starts("long")) == 1
     assert ledger.job("long").counters["finished:succeeded"] == 1

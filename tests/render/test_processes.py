@@ -115,7 +115,7 @@ def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deploy
     assert configured["appendonly"] == "yes"
     assert configured["maxmemory-policy"] == "noeviction"
 
-    text = httpx.get(f"http://127.0.0.1:{deployment.layout.http_port}/metrics", timeout=20).text
+    text = wait_until(lambda: scraped(deployment.layout.http_port), 30)
     assert "supervisor_up 1.0" in text
     assert len(re.findall(r"^supervisor_beat_is_leader\{.*\} 1\.0$", text, re.M)) == 1
 
@@ -126,3 +126,10 @@ def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deploy
     for path in ("/srv/app", "/opt/supervisor"):
         left = {file.name for file in deployment.layout.place(path).iterdir()} - {".venv"}
         assert left == set()
+
+
+def scraped(port: int) -> str | None:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20).text
+    except httpx.ConnectError:
+        return None
