@@ -113,6 +113,8 @@ def test_prometheus_does_here_what_it_does_elsewhere() -> None:
 
 def without_targets(text: str) -> Any:
     document = yaml.safe_load(text)
+    # Here serve is asked from another container, which needs its token.
+    document["scrape_configs"][0].pop("authorization", None)
     for part in (*document["scrape_configs"], *document["alerting"]["alertmanagers"]):
         for group in part["static_configs"]:
             group["targets"] = len(group["targets"])

@@ -115,7 +115,7 @@ def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deploy
     assert configured["appendonly"] == "yes"
     assert configured["maxmemory-policy"] == "noeviction"
 
-    text = wait_until(lambda: scraped(deployment.layout.http_port), 30)
+    text = wait_until(lambda: scraped(deployment), 30)
     assert "supervisor_up 1.0" in text
     assert len(re.findall(r"^supervisor_beat_is_leader\{.*\} 1\.0$", text, re.M)) == 1
 
@@ -128,8 +128,11 @@ def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deploy
         assert left == set()
 
 
-def scraped(port: int) -> str | None:
+def scraped(deployment: Deployment) -> str | None:
+    [serve] = [member for member in deployment.members if "serve" in member.name]
+    token = serve.environment.get("SUPERVISOR_TOKEN", "none")
+    url = f"http://127.0.0.1:{deployment.layout.http_port}/metrics"
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=20).text
+        return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=20).text
     except httpx.ConnectError:
         return None
