@@ -39,6 +39,10 @@ class Unbegun:
         if self._next_check and now < self._next_check:
             return []
         self._next_check = now + CHECK_INTERVAL
+        # Nearly always they are all young; to read them to see it would keep beat busy.
+        first = self._ledger.first_sent_at()
+        if first is None or now - first <= PATIENCE:
+            return []
         sent = self._ledger.sent_unbegun(RUNS_PER_CHECK)
         if not any(is_overdue(run, now) for run in sent):
             return []

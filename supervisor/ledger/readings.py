@@ -122,6 +122,11 @@ class Readings:
         """Runs that were published and have not begun, those sent first first."""
         return self.runs(self.client.zrange(self.keys.sent, 0, limit - 1))
 
+    def first_sent_at(self) -> datetime | None:
+        """When the first of them was sent."""
+        first = self.client.zrange(self.keys.sent, 0, 0, withscores=True)
+        return instant(first[0][1]) if first else None
+
     def silent(self, now: datetime, limit: int = 100) -> dict[str, datetime]:
         """Runs at work whose lease has run out, and when: nobody has rescued them yet."""
         ended = self.client.zrangebyscore(
