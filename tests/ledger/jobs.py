@@ -56,7 +56,10 @@ def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:
 
 
 def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    """What the server does when nobody renews for the lease's time, without the waiting."""
+    """What the server does when nobody renews for the lease's time, without the waiting.
+
+    Of two that ran out, the one in the lower slot did so first.
+    """
     slot = int(ledger.client.hget(ledger.keys.run(run), "slot"))
     ledger.client.delete(ledger.keys.slot(spec.lock, slot))
-    ledger.client.zadd(ledger.keys.leases, {run: 1})
+    ledger.client.zadd(ledger.keys.leases, {run: slot})
