@@ -19,6 +19,7 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from supervisor import at_work
+from supervisor.acknowledgements import keep_no_record_of_runs
 from supervisor.app import required_settings
 from supervisor.attendance import attend
 from supervisor.calls import register_all
@@ -91,6 +92,7 @@ def prepare(sender: Any) -> None:
     adopt(sender.app)
     take_over_started(sender.app)
     at_work.share()
+    keep_no_record_of_runs()
     attend()
     try:
         register_all(sender.app)

@@ -22,8 +22,9 @@ LAYERS = {
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
     " expectations consumption pinging ping_http",
-    "celery edge": "app app_facts attendance beat calls celery_import entries loading on_commit"
-    " publisher queues reloading retrying starting tasks tracing unbegun worker results",
+    "celery edge": "acknowledgements app app_facts attendance beat calls celery_import entries"
+    " loading on_commit publisher queues reloading results retrying starting tasks tracing unbegun"
+    " worker",
     "operations": "up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }

@@ -38,10 +38,10 @@ def visibility(facts: Facts) -> Iterator[Finding]:
             continue
         yield Finding(
             "visibility",
-            f"job {late.job}: {late.task} is acknowledged late and {words(late)}, and the broker "
-            f"sends its message again after {timeout}",
-            "the second message is dropped, but it acknowledges the first: the broker no longer "
-            "brings the run back, the ledger alone does",
+            f"{late.task} of job {late.job} is acknowledged late and {words(late)}, and the broker "
+            f"sends messages again after {timeout}",
+            "its runs are safe; where code calls it without the guard, it is started a second time "
+            "while it is at work",
             "set `visibility_timeout` in broker_transport_options longer than its time limit, or "
             "leave acks_late out",
             is_note=late.time_limit is None,

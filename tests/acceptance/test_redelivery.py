@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
-from signal import SIGCONT, SIGSTOP
+from pathlib import Path
+from signal import SIGCONT, SIGQUIT, SIGSTOP
 
 import pytest
 import redis
+from celery import Celery
 
 from supervisor.embedded import EmbeddedServer
 from supervisor.ledger.replies import ms_of
@@ -33,6 +36,19 @@ app.conf.task_reject_on_worker_lost = True
 app.conf.broker_transport_options = {
     "visibility_timeout": 2, "unacked_restore_interval": 1, "unacked_restore_throttle": 1
 }
+
+@app.task
+def unguarded(path, seconds):
+    with open(path, "a") as file:
+        file.write("started ")
+    time.sleep(seconds)
+"""
+
+#: A worker that takes messages before a child is free for them.
+GREEDY = """
+app.finalize()
+assert app.conf.worker_disable_prefetch
+app.conf.update(worker_disable_prefetch=False, worker_prefetch_multiplier=4)
 """
 
 
@@ -57,10 +73,17 @@ def cut_connections(url: str) -> None:
                 client.client_kill_filter(_id=connection["id"])
 
 
-def test_a_run_that_outlasts_the_visibility_timeout_works_once(crew: Crew) -> None:
+def test_a_run_that_outlasts_the_visibility_timeout_is_not_delivered_again(
+    crew: Crew, tmp_path: Path
+) -> None:
     run = crew.trigger("work", 4)
+    other = tmp_path / "unguarded"
+    with Celery(broker=crew.project.url) as app:
+        app.send_task("team.unguarded", args=[str(other), 4])
     crew.project.run_when(run.id, "succeeded")
-    assert crew.count("work", "duplicates") >= 1
+    # The message of a task that is not supervised comes again, as ever; the run's own does not.
+    wait_until(lambda: other.read_text().split()[1:])
+    assert crew.count("work", "duplicates") == 0
     assert crew.outcomes(run) == ["succeeded"]
     assert len(crew.starts(run)) == len(crew.ends(run)) == 1
 
@@ -96,18 +119,39 @@ def test_a_run_whose_copy_was_dropped_comes_again_when_its_child_is_killed(crew:
 
 
 @pytest.mark.parametrize("victim", ["child", "worker"])
-def test_a_killed_process_leaves_a_message_and_one_further_attempt(crew: Crew, victim: str) -> None:
+def test_a_killed_process_leaves_one_further_attempt(crew: Crew, victim: str) -> None:
     run = crew.trigger("hang")
     child = crew.start_of(run).pid
     worker = crew.worker_of(run)
     duplicates = crew.count("hang", "duplicates")
     os.kill(child if victim == "child" else worker.pid, 9)
     crew.project.run_when(run.id, "succeeded")
-    # The message that was not acknowledged comes to another child, and starts nothing.
-    wait_until(lambda: crew.count("hang", "duplicates") > duplicates)
+    # Celery puts the message of a dead child back: it comes to another, and starts nothing.
+    wait_until(lambda: crew.count("hang", "duplicates") - duplicates == (victim == "child"))
     assert crew.outcomes(run) == ["lost", "succeeded"]
     assert len(crew.starts(run)) == 2
     assert len(crew.ends(run)) == 1
+
+
+def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
+    project: Project,
+) -> None:
+    with (project.directory / "team.py").open("a") as team:
+        team.write(GREEDY)
+    project.schedule(JOBS)
+    crew = Crew(project)
+    beat = project.beat()
+    wait_until(project.ledger.specs, 20)
+    beat.kill()  # it would publish the run again
+    worker = project.worker(processes=1)
+    crew.start_of(crew.trigger("hang"))
+    waiting = crew.trigger("work")
+    client = project.ledger.client
+    wait_until(lambda: not client.llen("celery"))
+    worker.send_signal(SIGQUIT)
+    worker.wait(20)
+    messages = [json.loads(text) for text in client.lrange("celery", 0, -1)]
+    assert waiting.id in [message["headers"]["id"] for message in messages]
 
 
 def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
