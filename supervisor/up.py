@@ -52,6 +52,7 @@ class UpOptions:
     redis_url: str | None
     host: str
     port: int
+    proxied: bool
     concurrency: int | None
     log_level: str
     serve: bool = True
@@ -132,7 +133,8 @@ class Up:
     def _wanted(self, topology: Topology) -> Iterator[ChildSpec]:
         yield self._celery("beat", ("celery", "-A", self._options.app, "beat"), signal.SIGKILL)
         if self._options.serve:
-            address = ("--host", self._options.host, "--port", str(self._options.port))
+            address = ["--host", self._options.host, "--port", str(self._options.port)]
+            address += ["--proxied"] if self._options.proxied else []
             yield ChildSpec("serve", (sys.executable, "-m", "supervisor", "serve", *address))
         for worker in topology.workers:
             command = worker.command(self._options.app, self._options.concurrency)

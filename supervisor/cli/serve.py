@@ -33,7 +33,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN.
     """
     logs.configure(level=log_level)
-    access = Access.of(host, os.environ.get("SUPERVISOR_TOKEN") or None, is_proxied=proxied)
+    access = access_at(host, proxied=proxied)
     listener = bound(host, port)
     config = uvicorn.Config(
         app_of(context, access, lambda: server.should_exit),
@@ -44,6 +44,11 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     )
     server = uvicorn.Server(config)
     server.run(sockets=[listener])
+
+
+def access_at(host: str, *, proxied: bool) -> Access:
+    """Raises NotConfigured."""
+    return Access.of(host, os.environ.get("SUPERVISOR_TOKEN") or None, is_proxied=proxied)
 
 
 def app_of(context: Context, access: Access, is_stopping: Callable[[], bool]) -> Starlette:
@@ -70,7 +75,9 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {error.strerror} (--port takes another)"
+        ) from error
     return listener
 
 

@@ -28,6 +28,7 @@ schedules_option = click.option(
 @click.option("--redis-url", help="Use this server instead of the embedded one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=9809, show_default=True, help="Port of /metrics.")
+@click.option("--proxied", is_flag=True, help="Behind a proxy: see `supervisor serve --help`.")
 @click.option("--concurrency", "-c", type=int, help="Processes of the default worker.")
 @click.option("--loglevel", "log_level", default="info", show_default=True)
 @click.option("--serve/--no-serve", default=True, help="Run the HTTP server.")
@@ -38,16 +39,22 @@ def up(
     redis_url: str | None,
     host: str,
     port: int,
+    proxied: bool,
     concurrency: int | None,
     log_level: str,
     serve: bool,
 ) -> None:
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
+    from supervisor.cli.serve import access_at, bound
     from supervisor.up import Up, UpOptions
 
     # A name that leads nowhere is told here, once, and not by five children that die of it.
     if context.app_name is None or context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
+    if serve:
+        # What the HTTP server would die of again and again.
+        access_at(host, proxied=proxied)
+        bound(host, port).close()
     logs.configure(level=log_level)
     Up(
         UpOptions(
@@ -57,6 +64,7 @@ def up(
             redis_url=redis_url or context.given_url,
             host=host,
             port=port,
+            proxied=proxied,
             concurrency=concurrency,
             log_level=log_level,
             serve=serve,

@@ -14,23 +14,24 @@ from supervisor.run import RunState
 class OpenRun:
     """`meant_for`: when it was to start."""
 
+    job: str
     state: str
     meant_for: datetime
     started_at: datetime | None
 
 
 #: The fields of a run's hash that an OpenRun is made of.
-OPEN_RUN_FIELDS = ("state", "nominal", "queued", "started", "kind")
+OPEN_RUN_FIELDS = ("job", "state", "nominal", "queued", "started", "kind")
 
 
 def open_run_from(values: Sequence[str | None]) -> OpenRun | None:
     """From the values of OPEN_RUN_FIELDS; None for a run that is gone."""
-    state, nominal, queued, started, kind = values
-    if state is None or nominal is None:
+    job, state, nominal, queued, started, kind = values
+    if job is None or state is None or nominal is None:
         return None
     # A backfill is for a time long ago, and not late for that.
     meant_for = nominal if kind != "manual" else max(int(nominal), int(queued or 0))
-    return OpenRun(state, instant(meant_for), to_instant(started))
+    return OpenRun(job, state, instant(meant_for), to_instant(started))
 
 
 def oldest_queued_at(runs: Iterable[OpenRun]) -> datetime | None:

@@ -32,6 +32,9 @@ RESCUED_WITHIN = timedelta(seconds=5)
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
 
+#: Jobs whose open runs one command names. Each may have many: more would keep the server.
+OPEN_AT_ONCE = 50
+
 
 class Readings:
     """The reading half of the ledger."""
@@ -179,12 +182,16 @@ class Readings:
             with self.client.pipeline(transaction=False) as pipe:
                 for spec in chunk:
                     pipe.hgetall(self.keys.job(spec.name))
-                    pipe.smembers(self.keys.open(spec.name))
+                for some in chunks(chunk, OPEN_AT_ONCE):
+                    pipe.sunion([self.keys.open(spec.name) for spec in some])
                 replies = pipe.execute()
-            open_runs = self._open_runs([run_id for run_ids in replies[1::2] for run_id in run_ids])
+            open_ids = sorted(run_id for ids in replies[len(chunk) :] for run_id in ids)
+            open_runs: dict[str, list[OpenRun]] = {}
+            for run in self._open_runs(open_ids).values():
+                open_runs.setdefault(run.job, []).append(run)
             found += [
-                (spec, fields, [open_runs[i] for i in sorted(run_ids) if i in open_runs])
-                for spec, fields, run_ids in zip(chunk, replies[::2], replies[1::2], strict=True)
+                (spec, fields, open_runs.get(spec.name, ()))
+                for spec, fields in zip(chunk, replies, strict=False)
             ]
         return found
 
@@ -214,5 +221,5 @@ def guarded_spec(text: str) -> GuardedTaskSpec:
     return GuardedTaskSpec.model_validate_json(text)
 
 
-def chunks(items: Sequence[T]) -> list[Sequence[T]]:
-    return [items[start : start + CHUNK] for start in range(0, len(items), CHUNK)]
+def chunks(items: Sequence[T], size: int = CHUNK) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from supervisor.consumption import Queues
 from supervisor.ledger.runs import Ledger
-from supervisor.web import exposition
+from supervisor.web import exposition, job_lines
 from supervisor.web.exposition import Format
 from supervisor.web.scrape import Job, Scrape, Scraper
 from supervisor.web.table import PROCESS_GAUGES, QUEUE_GAUGES, SINGLES, UP
@@ -38,7 +38,7 @@ class Metrics:
     ) -> None:
         self._scraper = Scraper(ledger, queues)
         self._has_created = has_created
-        self._texts: dict[str, tuple[Job, Format, tuple[str, ...]]] = {}
+        self._texts: dict[str, tuple[Job, Format, job_lines.Texts]] = {}
         self._lock = Lock()
 
     def exposed(self, accept: str = "") -> tuple[str, str]:
@@ -61,16 +61,16 @@ class Metrics:
             return
         yield f"{exposition.PREFIX}{name} 1.0"
         yield from exposition.build(form, VERSION)
-        yield from exposition.of_jobs(form, self._texts_of(form, scrape.jobs))
+        yield from job_lines.of_jobs(form, self._texts_of(form, scrape.jobs))
         yield from of_service(form, scrape)
 
-    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[tuple[str, ...]]:
+    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
         known, self._texts = self._texts, {}
         for job in jobs:
             name = job.record.spec.name
             before = known.get(name)
             is_known = before is not None and before[0] is job and before[1] == form
-            texts = before[2] if before and is_known else exposition.job_texts(form, job)
+            texts = before[2] if before and is_known else job_lines.job_texts(form, job)
             self._texts[name] = job, form, texts
         return [texts for _, _, texts in self._texts.values()]
 

@@ -45,10 +45,12 @@ def replace_counts(record: JobRecord, before: JobRecord) -> JobRecord:
 
 
 def highest(counters: Mapping[str, int], before: Mapping[str, int]) -> Mapping[str, int]:
-    if counters == before:
-        return counters
-    known = {what: count for what, count in before.items() if what not in GAUGES}
-    return {**counters, **{what: max(n, counters.get(what, 0)) for what, n in known.items()}}
+    fell = {
+        what: count
+        for what, count in before.items()
+        if counters.get(what, 0) < count and what not in GAUGES
+    }
+    return {**counters, **fell} if fell else counters
 
 
 def highest_of(histogram: Histogram, before: Histogram) -> Histogram:

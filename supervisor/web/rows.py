@@ -21,6 +21,16 @@ class JobCounter:
     values: tuple[str, ...] = ()
     scale: float = 1
 
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Of the counters of a job's record, one for each series."""
+        return tuple(f"{self.field}:{value}" for value in self.values) or (self.field,)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each series has after the label `job`."""
+        return tuple(f',{self.label}="{value}"' for value in self.values) or ("",)
+
 
 @dataclass(frozen=True, slots=True)
 class JobGauge:

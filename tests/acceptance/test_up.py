@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -42,17 +42,19 @@ SERIAL = "jobs: {apart: {task: tiny.quick, every: 1s, serial: true}}"
 class Running:
     """One `supervisor up` in a directory of its own."""
 
-    def __init__(self, directory: Path, app: str = "tiny", jobs: str = JOBS) -> None:
+    def __init__(
+        self, directory: Path, app: str = "tiny", jobs: str = JOBS, options: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
         self.app = app
         self.port = free_port()
         (directory / "schedules").mkdir()
         (directory / "tiny.py").write_text(TINY)
         self.schedule("jobs.yaml", jobs)
-        self.process = self.start()
+        self.process = self.start(*options)
 
-    def start(self) -> subprocess.Popen[bytes]:
-        words = ("-A", self.app, "up", "--port", str(self.port), "-c", "2")
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        words = ("-A", self.app, "up", "--port", str(self.port), "-c", "2", *options)
         with (self.directory / "up.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "supervisor", *words],
@@ -174,9 +176,13 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     (running.directory / "schedules" / "apart.yaml").unlink()
     wait_until(lambda: not running.child("-Q", "serial.apart"), 10)
 
-    second = running.start()
-    assert second.wait(20) == 1
-    assert "another server is at work" in running.log
+    for options, said_why in (
+        (("--no-serve",), "another server is at work"),
+        ((), f"cannot listen on 127.0.0.1:{running.port}"),
+    ):
+        second = running.start(*options)
+        assert second.wait(20) == 1
+        assert said_why in running.log
     assert running.url
     assert running.process.poll() is None
 
@@ -204,6 +210,19 @@ def test_it_ends_within_ten_seconds_with_a_backlog_and_leaves_no_process(
     for line in running.log.splitlines():
         if line.startswith("{"):
             json.loads(line)
+
+
+@pytest.mark.parametrize("options", [("--host", "0.0.0.0"), ("--proxied",)])
+def test_it_does_not_start_what_would_be_refused_for_want_of_a_token(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    up = Running(tmp_path, options=options)
+    try:
+        assert up.process.wait(20) != 0
+        assert "set SUPERVISOR_TOKEN" in up.log
+        assert not (tmp_path / ".supervisor").exists()
+    finally:
+        up.stop()
 
 
 def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:

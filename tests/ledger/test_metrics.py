@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.ledger.readings import OPEN_AT_ONCE
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import SkipReason
@@ -224,37 +226,58 @@ def test_an_app_knows_its_routes_and_its_broker(ledger: Ledger, redis_url: str) 
 
 
 class Counting(redis.Connection):
-    """Counts the round trips of all connections of its kind."""
+    """Counts the round trips of all connections of its kind, and what one command names at most."""
 
     round_trips = 0
+    most_named = 0
 
     def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
         Counting.round_trips += 1
         super().send_packed_command(*args, **kwargs)
 
+    def pack_commands(self, commands: Any) -> Any:
+        Counting.most_named = max(Counting.most_named, *(len(args) - 1 for args in commands))
+        return super().pack_commands(commands)
 
-def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, redis_url: str) -> None:
+
+@pytest.fixture
+def counted(ledger: Ledger, redis_url: str) -> Iterator[Metrics]:
     pool = redis.ConnectionPool.from_url(
         redis_url, connection_class=Counting, decode_responses=True
     )
-    metrics = Metrics(Ledger(redis.Redis(connection_pool=pool), ledger.keys))
-    metrics.exposed()  # connects
+    yield Metrics(Ledger(redis.Redis(connection_pool=pool), ledger.keys))
+    pool.disconnect()
+
+
+def load(ledger: Ledger, jobs: int) -> None:
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for number in range(jobs):
+            spec = JobSpec(name=f"job-{number}", task="proj.nightly", cron="* * * * *")
+            pipe.hset(ledger.keys.jobs, spec.name, spec.model_dump_json(exclude_defaults=True))
+        pipe.execute()
+
+
+def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> None:
+    counted.exposed()  # connects
 
     def round_trips(jobs: int) -> int:
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for number in range(jobs):
-                spec = JobSpec(name=f"job-{number}", task="proj.nightly", cron="* * * * *")
-                text = spec.model_dump_json(exclude_defaults=True)
-                pipe.hset(ledger.keys.jobs, spec.name, text)
-            pipe.execute()
+        load(ledger, jobs)
         before = Counting.round_trips
-        metrics.exposed()
+        counted.exposed()
         return Counting.round_trips - before
 
     few = round_trips(10)
     assert few <= 10
     assert round_trips(3_000) - few <= 12
-    pool.disconnect()
+
+
+def test_no_command_of_a_scrape_names_so_many_jobs_that_the_server_is_kept_busy(
+    ledger: Ledger, counted: Metrics
+) -> None:
+    load(ledger, 1_000)
+    Counting.most_named = 0
+    counted.exposed()
+    assert 0 < Counting.most_named <= OPEN_AT_ONCE
 
 
 def test_promtool_finds_nothing_to_complain_about(ledger: Ledger) -> None:
