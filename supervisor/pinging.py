@@ -6,7 +6,7 @@
    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the first
    that was not.
 3. A job whose server is away is tried again later and later. What is older than `GIVE_UP_AFTER` is
-   dropped, logged and counted, and so is what the server refuses.
+   dropped, logged and counted, and so is what the server refuses. What cannot be read is dropped too.
 4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
    know a run by its `rid`.
 """
@@ -47,7 +47,11 @@ class Pinger:
 
     def look(self, now: datetime) -> None:
         """Returns at once; the sending goes on in threads that end by themselves."""
-        for job in dict.fromkeys(ping.job for ping in self._pings.waiting(PINGS_PER_LOOK)):
+        pings, unreadable = self._pings.oldest(PINGS_PER_LOOK)
+        for text in unreadable:
+            self._pings.remove(text)
+            log.error("ping dropped", reason="unreadable", text=text[:200])
+        for job in dict.fromkeys(ping.job for ping in pings):
             if self._is_to_send(job):
                 threading.Thread(
                     target=self._run, args=(job, now), name="supervisor-ping", daemon=True

@@ -36,19 +36,23 @@ class Ping:
     text: str = field(repr=False)
 
     @classmethod
-    def of(cls, text: str) -> Ping:
-        facts = json.loads(text)
-        return cls(
-            run=facts["run"],
-            job=facts["job"],
-            kind=PingKind(facts["kind"]),
-            at=instant(facts["at"]),
-            outcome=facts["outcome"],
-            reason=facts["reason"],
-            attempt=int(facts["attempt"]),
-            lasted=timedelta(milliseconds=facts["lasted"]),
-            text=text,
-        )
+    def of(cls, text: str) -> Ping | None:
+        """None when it is not what the scripts write: by hand, or by another version."""
+        try:
+            facts = json.loads(text)
+            return cls(
+                run=facts["run"],
+                job=facts["job"],
+                kind=PingKind(facts["kind"]),
+                at=instant(facts["at"]),
+                outcome=facts["outcome"],
+                reason=facts["reason"],
+                attempt=int(facts["attempt"]),
+                lasted=timedelta(milliseconds=facts["lasted"]),
+                text=text,
+            )
+        except (ValueError, KeyError, TypeError, OverflowError):
+            return None
 
 
 class Pings:
@@ -57,11 +61,20 @@ class Pings:
         self._keys = keys
 
     def waiting(self, limit: int) -> list[Ping]:
-        """The oldest of them."""
-        return [Ping.of(text) for text in self._client.lrange(self._keys.pings, 0, limit - 1)]
+        """The oldest of them, without what cannot be read."""
+        return self.oldest(limit)[0]
+
+    def oldest(self, limit: int) -> tuple[list[Ping], list[str]]:
+        """What is waiting, and the texts between them that cannot be read."""
+        texts = self._client.lrange(self._keys.pings, 0, limit - 1)
+        found = [(text, Ping.of(text)) for text in texts]
+        return [ping for _, ping in found if ping], [text for text, ping in found if ping is None]
 
     def done(self, ping: Ping) -> None:
-        self._client.lrem(self._keys.pings, 1, ping.text)
+        self.remove(ping.text)
+
+    def remove(self, text: str) -> None:
+        self._client.lrem(self._keys.pings, 1, text)
 
     def drop(self, ping: Ping) -> None:
         """Gives it up, and counts that; once, if two beats do."""

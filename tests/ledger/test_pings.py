@@ -72,6 +72,21 @@ def test_start_and_end_are_told_in_order_with_one_id_and_the_facts(
     assert outbox(ledger) == []
 
 
+@pytest.mark.parametrize("text", ["no JSON", "[]", "{}", '{"run": "nightly@1", "kind": "shout"}'])
+def test_an_entry_that_cannot_be_read_is_dropped_and_holds_up_nothing(
+    ledger: Ledger, listener: Listener, text: str
+) -> None:
+    spec = pinged(ledger, listener)
+    ledger.client.rpush(ledger.keys.pings, text)
+    ended(ledger, spec, 0, RunState.SUCCEEDED)
+    with capture_logs() as lines:
+        sent(ledger)
+    assert listener.paths == ["/secret/start", "/secret"]
+    assert ledger.client.llen(ledger.keys.pings) == 0
+    [told] = [line for line in lines if line["event"] == "ping dropped"]
+    assert told["reason"] == "unreadable"
+
+
 def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
     spec = job(ledger)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
