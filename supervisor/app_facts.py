@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
 
-from supervisor.app import GIVEN, NEEDED
+from supervisor.app import GIVEN, NEEDED, schedules_of
+from supervisor.changes import difference
 from supervisor.entries import Entries
+from supervisor.errors import ScheduleFilesInvalid
 from supervisor.ledger.runs import Ledger
+from supervisor.schedule_files import load
 from supervisor.spec import JobSpec
 
 #: What kombu's transport for Redis does without one.
@@ -39,12 +43,15 @@ class LateTask:
 @dataclass(frozen=True, slots=True)
 class AppFacts:
     """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
-    entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded."""
+    entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded.
+    unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
+    """
 
     overridden: tuple[Overridden, ...] = ()
     visibility_timeout: timedelta | None = None
     late_tasks: tuple[LateTask, ...] = ()
     strange_entries: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
 
 
 def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
@@ -55,7 +62,19 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
         visibility_timeout=visibility_timeout(app),
         late_tasks=tuple(late_tasks(app, specs.values())),
         strange_entries=tuple(entries.strange(scheduled)),
+        unloaded=unloaded(schedules_of(app), scheduled),
     )
+
+
+def unloaded(files: Path | None, loaded: Mapping[str, JobSpec]) -> tuple[str, ...]:
+    """Of broken files nothing: they are a finding of their own, where beat reads them."""
+    if files is None or not files.exists():
+        return ()
+    try:
+        changes = difference(loaded, load(files).specs)
+    except ScheduleFilesInvalid:
+        return ()
+    return (*changes.added, *changes.changed, *changes.removed)
 
 
 def overridden(app: Celery) -> Iterable[Overridden]:

@@ -6,7 +6,7 @@
    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the first
    that was not.
 3. A job whose server is away is tried again later and later. What is older than `GIVE_UP_AFTER` is
-   dropped, logged and counted, and so is what the server refuses. What cannot be read is dropped too.
+   dropped, logged and counted, and so is what the server refuses. What cannot be read is dropped.
 4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
    know a run by its `rid`.
 """

@@ -10,10 +10,10 @@ from supervisor.checkup.finding import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(server.persistence, server.eviction, server.version),
-    *(processes.beats, processes.clocks, processes.tasks),
+    *(processes.beats, processes.leaders, processes.clocks, processes.tasks),
     *(consumers.unworked, consumers.crowded, consumers.wide),
     *(bookkeeping.files, bookkeeping.silent_runs, bookkeeping.ticks),
-    *(setup.settings, setup.visibility, setup.entries),
+    *(setup.settings, setup.visibility, setup.entries, setup.unloaded),
 )
 
 

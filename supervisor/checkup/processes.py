@@ -38,6 +38,17 @@ def beats(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def leaders(facts: Facts) -> Iterator[Finding]:
+    leading = [beat.name for beat in facts.roll.beats if beat.leads]
+    if len(leading) > 1:
+        yield Finding(
+            "leaders",
+            f"{len(leading)} beats say that they lead: {', '.join(leading)}",
+            "each tick is taken once all the same, but one of them is cut off",
+            "ask again in 15 seconds; then stop the one that leads no more, and look at its machine",
+        )
+
+
 def clocks(facts: Facts) -> Iterator[Finding]:
     for present in facts.roll.present:
         offset = present.clock_offset

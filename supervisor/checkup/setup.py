@@ -8,6 +8,8 @@ from supervisor.app_facts import LateTask
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
 
+SHOWN = 3
+
 
 def settings(facts: Facts) -> Iterator[Finding]:
     for overridden in facts.app.overridden if facts.app else ():
@@ -50,6 +52,19 @@ def visibility(facts: Facts) -> Iterator[Finding]:
 
 def words(late: LateTask) -> str:
     return f"may take {late.time_limit}" if late.time_limit else "has no time limit"
+
+
+def unloaded(facts: Facts) -> Iterator[Finding]:
+    names = facts.app.unloaded if facts.app else ()
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        yield Finding(
+            "files",
+            f"what is loaded is not what the schedule files here say: {', '.join(names[:SHOWN])}"
+            f"{more}",
+            "an edit that is here did not reach beat, or beat follows other files",
+            "`supervisor plan` shows the difference; see that beat reads the same files",
+        )
 
 
 def entries(facts: Facts) -> Iterator[Finding]:

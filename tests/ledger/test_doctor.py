@@ -19,6 +19,7 @@ from supervisor.embedded import EmbeddedServer
 from supervisor.entries import Entries
 from supervisor.ledger.runs import Ledger
 from supervisor.loading import load
+from supervisor.schedule_files import load as read_files
 from supervisor.settings import Settings
 from supervisor.spec import JobSpec
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
@@ -47,7 +48,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "15 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "17 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -99,6 +100,48 @@ def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> 
     assert checks == ["queues", "schedule files", "silent runs", "tasks", "ticks"]
 
 
+def test_two_beats_that_lead_are_told_of(healthy: Ledger, redis_url: str) -> None:
+    beat_is_there(healthy, "c", leads=True)
+    [found] = said(redis_url)
+    assert (found["check"], found["wrong"]) == ("leaders", True)
+    assert found["what"] == "2 beats say that they lead: a, c"
+
+
+def test_no_beat_leads_though_one_is_there(healthy: Ledger, redis_url: str) -> None:
+    long_ago = round((datetime.now(UTC) - timedelta(minutes=1)).timestamp() * 1000)
+    healthy.client.hset(healthy.keys.beat, "last_tick", long_ago)
+    assert [finding["what"] for finding in said(redis_url)] == [
+        "no beat leads, of 2 that are there"
+    ]
+
+
+def says_of_its_clock(ledger: Ledger, name: str, seconds: float) -> None:
+    """What the process called `name` says of itself, on a machine whose clock is so far off."""
+    for key in ledger.client.scan_iter(ledger.keys.presence("*")):
+        said = json.loads(ledger.client.get(key))
+        if said["facts"]["name"] == name:
+            ledger.client.set(key, json.dumps({**said, "offset": seconds}), keepttl=True)
+
+
+def test_a_worker_and_a_beat_whose_clocks_are_off_are_told_of(
+    healthy: Ledger, redis_url: str
+) -> None:
+    says_of_its_clock(healthy, "w@host", 30)
+    says_of_its_clock(healthy, "b", -2.5)
+    assert [finding["what"] for finding in said(redis_url)] == [
+        "the clock of b is 2.5s behind that of Redis",
+        "the clock of w@host is 30.0s ahead of that of Redis",
+    ]
+
+
+def test_a_wide_worker_of_a_serial_queue_is_to_note(healthy: Ledger, redis_url: str) -> None:
+    job(healthy, "alone", serial=True)
+    worker_is_there(healthy, "wide@host", queues=("serial.alone",))
+    [found] = said(redis_url)
+    assert (found["check"], found["wrong"]) == ("queues", False)
+    assert found["what"] == "wide@host has 2 processes for the serial queue serial.alone"
+
+
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
     made = supervise(Celery("proj", broker=redis_url))
@@ -124,6 +167,20 @@ def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
         LateTask("own", "proj.late", timedelta(days=1)),
     )
     assert facts.strange_entries == ()
+
+
+def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, schedules: Path) -> None:
+    app = supervise(Celery("proj", broker=redis_url), schedules=str(schedules))
+    file = schedules / "jobs.yaml"
+    file.write_text("jobs: {kept: {task: t, every: 1h}, edited: {task: t, every: 1h}}")
+    entries = Entries(app, ledger.client, ledger.keys)
+    load(ledger, entries, read_files(schedules).specs, "digest", ledger.now())
+    assert app_facts(app, ledger, ledger.specs()).unloaded == ()
+    file.write_text("jobs: {kept: {task: t, every: 1h}, edited: {task: t, every: 2h}}")
+    assert app_facts(app, ledger, ledger.specs()).unloaded == ("edited",)
+    file.write_text("jobs: [broken")
+    assert app_facts(app, ledger, ledger.specs()).unloaded == ()
+    app.close()
 
 
 def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:

@@ -99,6 +99,11 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["the clock of a is 1.5s behind that of Redis"],
             [],
         ),
+        (
+            {"roll": roll(beat("a"), present(BeatFacts("c", True, None)), worker())},
+            ["2 beats say that they lead: a, c"],
+            [],
+        ),
         ({"roll": roll(beat("a", None), beat("b"), worker())}, [], []),
         (
             {"known_tasks": frozenset({"proj.other"})},
@@ -169,6 +174,11 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ],
         ),
         ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, [], []),
+        (
+            {"app": AppFacts(unloaded=("a", "b", "c", "d"))},
+            ["what is loaded is not what the schedule files here say: a, b, c and 1 more"],
+            [],
+        ),
         (
             {"app": AppFacts(strange_entries=("nightly",))},
             ["RedBeat's entry of job nightly is not that of the loaded job"],
