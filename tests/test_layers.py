@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -92,6 +93,15 @@ def test_no_module_imports_a_higher_layer(path: Path) -> None:
 def test_only_the_celery_edge_imports_celery(path: Path) -> None:
     found = imported(without_type_checking(ast.parse(path.read_text())))
     assert {name for name in found if name.split(".")[0] in FOREIGN} == set()
+
+
+#: The layers that show things: what they read of the ledger has a name there.
+READERS = [path for path in LAYERED if module_of(path) in {"web", "why", "cli", "display"}]
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_is_shown_is_read_by_the_ledger(path: Path) -> None:
+    assert re.findall(r"\bledger\.keys\.\w+|\bkeys\.job\b|\bclient\.\w+", path.read_text()) == []
 
 
 def loaded_by(modules: str, *names: str) -> list[str]:

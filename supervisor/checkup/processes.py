@@ -45,7 +45,7 @@ def leaders(facts: Facts) -> Iterator[Finding]:
             "leaders",
             f"{len(leading)} beats say that they lead: {', '.join(leading)}",
             "each tick is taken once all the same, but one of them is cut off",
-            "ask again in 15 seconds; then stop the one that leads no more, and look at its machine",
+            "ask again in 15 seconds; then stop the one that is cut off, and look at its machine",
         )
 
 

@@ -9,12 +9,12 @@ from datetime import datetime
 
 from supervisor import consumption
 from supervisor.consumption import Queues
+from supervisor.ledger.glances import open_runs
 from supervisor.ledger.presence import Present, Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
-from supervisor.web.glances import open_runs
 
 
 @dataclass(frozen=True, slots=True)

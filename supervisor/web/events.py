@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from supervisor.web.fingerprints import Kind, Topic
+from supervisor.ledger.fingerprints import Kind, Topic
 from supervisor.web.problems import Refused
 from supervisor.web.watch import Watch
 

@@ -19,7 +19,7 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
         return PlainTextResponse("alive\n")
 
     def readyz(_: Request) -> Response:
-        ledger.client.ping()
+        ledger.now()
         return PlainTextResponse("ready\n")
 
     return [Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]

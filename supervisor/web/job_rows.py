@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from supervisor.ledger.glances import Trace, traces
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.spec import JobSpec
-from supervisor.web.glances import Trace, traces
 from supervisor.web.intervals import interval_of
 from supervisor.web.strip import LENGTH, NEVER_STARTED, Strip, strip_of
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import urlencode
 
+from supervisor.ledger.glances import Standing, jobs_at, standings
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
-from supervisor.web.glances import Standing, jobs_at, standings
 
 PAGE_SIZE = 50
 

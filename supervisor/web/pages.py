@@ -13,12 +13,12 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from supervisor.consumption import Queues
+from supervisor.ledger.fingerprints import Kind, Topic
 from supervisor.ledger.runs import Ledger
 from supervisor.run import StepId
 from supervisor.web import parts
 from supervisor.web.access import Access
 from supervisor.web.events import events_url
-from supervisor.web.fingerprints import Kind, Topic
 from supervisor.web.gate import Visitor
 from supervisor.web.parts import Asked, Context, Part
 from supervisor.web.rendering import TEMPLATES

@@ -9,11 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.consumption import Queues
+from supervisor.ledger.fingerprints import is_silent
+from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.web.crew import crew_of
-from supervisor.web.fingerprints import is_silent
-from supervisor.web.glances import MOST_OPEN, open_runs, traces
 from supervisor.web.job_rows import pace_of, rows_of
 from supervisor.web.listing import Wish, listing_of
 from supervisor.web.timeline import SPANS, timeline_of

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from supervisor.display.words import span, stamp
+from supervisor.ledger.glances import Trace
 from supervisor.run import RunState
-from supervisor.web.glances import Trace
 
 LENGTH = 24
 PITCH = 7

@@ -19,8 +19,8 @@ import structlog
 from redis.exceptions import RedisError
 from starlette.concurrency import run_in_threadpool
 
+from supervisor.ledger.fingerprints import Kind, Print, Topic, fingerprints
 from supervisor.ledger.runs import Ledger
-from supervisor.web.fingerprints import Kind, Print, Topic, fingerprints
 from supervisor.web.problems import Refused
 
 log = structlog.get_logger("supervisor.web")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from supervisor.ledger.glances import Trace
 from supervisor.run import Attempt, Run, RunState
 from supervisor.spec import JobSpec
-from supervisor.web.glances import Trace
 from supervisor.web.intervals import interval_of
 from supervisor.web.strip import HEIGHT, LENGTH, strip_of
 from supervisor.web.timeline import timeline_of

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
+from supervisor.ledger.fingerprints import Kind, Topic, fingerprints
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.web import watch as watching
-from supervisor.web.fingerprints import Kind, Topic, fingerprints
 from supervisor.web.problems import Refused
 from supervisor.web.watch import AWAY, Subscriber, Watch
 from tests.ledger.jobs import begin, job, run_id, ticks

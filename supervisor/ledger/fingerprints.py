@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from supervisor.ledger.glances import open_runs
 from supervisor.ledger.replies import to_instant
 from supervisor.ledger.runs import Ledger
-from supervisor.web.glances import open_runs
 
 #: A beat that has not ticked for so long is shown as silent.
 SILENT_AFTER = timedelta(seconds=15)
