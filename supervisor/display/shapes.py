@@ -38,6 +38,7 @@ def job_shape(job: JobRecord) -> dict[str, Any]:
         "last_start_at": instant(job.last_start_at),
         "last_finish_at": instant(job.last_finish_at),
         "last_success_at": instant(job.last_success_at),
+        "last_failure_at": instant(job.last_failure_at),
         "last_outcome": job.last_outcome,
         "last_run": job.last_run,
         "counters": dict(sorted(job.counters.items())),

@@ -67,12 +67,15 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
+local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
+
 function finish(run, outcome, reason, publish_at)
   if run.parent then return end_one_below(run, outcome, reason, publish_at) end
   local job = K.job(run.job)
   count(run.job, 'finished:' .. outcome)
   redis.call('HSET', job, 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id)
   if outcome == 'succeeded' then redis.call('HSET', job, 'last_success', now) end
+  if FAILURES[outcome] then redis.call('HSET', job, 'last_failure', now) end
   if run.stage then keep_small_params(run.id) end
   close(run.id, run.job, outcome, reason)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)

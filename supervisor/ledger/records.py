@@ -58,7 +58,7 @@ class JobRecord:
 
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
-    duplicates and ticks; an absent one is 0.
+    reasserted, renew_delay_ms, duplicates, pings_dropped and ticks; an absent one is 0.
 
     created_at: since when the counters count. loaded_at: since when its times are what they are.
     oldest_queued_at: for when the oldest of its runs that have not begun was meant.
@@ -75,6 +75,7 @@ class JobRecord:
     consecutive_skips: int
     last_start_at: datetime | None
     last_success_at: datetime | None
+    last_failure_at: datetime | None
     last_finish_at: datetime | None
     next_run_at: datetime | None
     last_outcome: str | None
@@ -207,6 +208,7 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         consecutive_skips=int(fields.get("consecutive_skips", 0)),
         last_start_at=to_instant(fields.get("last_start")),
         last_success_at=to_instant(fields.get("last_success")),
+        last_failure_at=to_instant(fields.get("last_failure")),
         last_finish_at=to_instant(fields.get("last_finish")),
         next_run_at=to_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),

@@ -12,12 +12,19 @@
 --       unknown     the ledger does not know the run
 --       failed      the record of the run is broken; detail: how. The others are renewed all the same
 
+-- A lease that had run out goes on: nobody else had begun.
+local function note_late(run, ran_out_at)
+  count(run.job, 'reasserted')
+  count(run.job, 'renew_delay_ms', math.max(0, now - ran_out_at))
+end
+
 local function renew(id, token, has_begun)
   local run = load_run(id)
   if not run then return { is_ended_step(id) and 'ended' or 'unknown', '' } end
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
     local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
+    if verdict == 'reasserted' then note_late(run, tonumber(redis.call('ZSCORE', K.leases(), id) or now)) end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
     return { verdict, '' }
@@ -30,6 +37,7 @@ local function renew(id, token, has_begun)
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
       -- Given up for dead, to be run again, not begun: the living worker keeps it.
       take_back_attempt(run, token)
+      note_late(run, run.queued)
       write_interval(run)
     else
       return { 'lost', measure_overlap(run, token) or '' }

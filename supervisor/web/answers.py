@@ -115,6 +115,7 @@ class Job(Answer):
     last_start_at: datetime | None
     last_finish_at: datetime | None
     last_success_at: datetime | None
+    last_failure_at: datetime | None
     last_outcome: RunState | None
     last_run: str | None
     counters: dict[str, int]

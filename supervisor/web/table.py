@@ -76,6 +76,17 @@ COUNTERS = (
     ),
     JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
     JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
+    JobCounter(
+        "leases_reasserted",
+        "Leases that had run out and were renewed after all, before anybody else began.",
+        "reasserted",
+    ),
+    JobCounter(
+        "lease_renew_delay_seconds",
+        "How long those leases had run out.",
+        "renew_delay_ms",
+        scale=1000,
+    ),
     JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
     JobCounter("pings_dropped", "Pings that no `ping_url` took, given up.", "pings_dropped"),
 )
@@ -107,6 +118,11 @@ GAUGES = (
         "last_success_timestamp_seconds",
         "When a run last succeeded.",
         lambda job: at(job.record.last_success_at),
+    ),
+    JobGauge(
+        "last_failure_timestamp_seconds",
+        "When a run last failed, exceeded its time limit, was lost, or expired.",
+        lambda job: at(job.record.last_failure_at),
     ),
     JobGauge(
         "last_start_timestamp_seconds",

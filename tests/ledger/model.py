@@ -132,12 +132,14 @@ class Model:
             return "unknown"
         if run.state is RunState.RUNNING and run.token == token:
             verdict = "reasserted" if run.is_silent else "renewed"
+            self.counters["reasserted"] += run.is_silent
             run.is_silent = False
             return "stop" if run.ending else verdict
         if token not in run.given_up:
             return "ended"
         if run.state is RunState.QUEUED and run.last_token == token and not run.is_silent:
             self._take_back(run, attempt)
+            self.counters["reasserted"] += 1
             return "reasserted"
         self._measure_overlap(attempt)
         return "lost"

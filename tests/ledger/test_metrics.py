@@ -18,6 +18,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.ledger.readings import OPEN_AT_ONCE
+from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import SkipReason
@@ -27,7 +28,7 @@ from supervisor.settings import Settings
 from supervisor.spec import JobSpec
 from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
-from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -82,6 +83,31 @@ def test_the_counters_say_what_happened(ledger: Ledger) -> None:
     assert found["supervisor_last_success_timestamp_seconds",] > 1.7e9
 
 
+def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
+    spec = job(ledger)
+    for second, outcome in enumerate((RunState.SUCCEEDED, RunState.CANCELLED, RunState.FAILED)):
+        assert ("supervisor_last_failure_timestamp_seconds",) not in samples(ledger)
+        ledger.admit(ticks(spec, second))
+        begin(ledger, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", outcome)
+    found = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
+    assert abs(found - ledger.now().timestamp()) < 10
+
+
+def test_a_lease_that_is_renewed_too_late_says_how_late(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
+    ran_out_at = ledger.now().timestamp() - 7
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): round(ran_out_at * 1000)})
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
+    found = samples(ledger)
+    assert found["supervisor_leases_reasserted_total",] == 1
+    assert 7 <= found["supervisor_lease_renew_delay_seconds_total",] < 17
+
+
 def test_without_redis_only_up_is_left() -> None:
     nowhere = Ledger.open(Settings(redis_url="redis://127.0.0.1:1/0"))
     lines = [line for line in exposition(nowhere).splitlines() if not line.startswith("#")]
@@ -96,7 +122,8 @@ def everything_happens(ledger: Ledger) -> None:
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 1, 2))
     begin(ledger, run_id(spec, 1))
-    ledger.client.hset(ledger.keys.job(spec.name), mapping={"next": 1, "loaded": 1})
+    happened = {"next": 1, "loaded": 1, "last_failure": 1}
+    ledger.client.hset(ledger.keys.job(spec.name), mapping=happened)
     ledger.client.hset(
         ledger.keys.beat, mapping={"leader": "b", "last_tick": 1, "last_reload_successful": 1}
     )
