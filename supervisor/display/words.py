@@ -44,7 +44,10 @@ def pause_words(note: str | None, until: datetime | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    return span(seconds) if seconds is not None else ""
+    """How long something took: as span() has it, and in milliseconds where that is ``0.0s``."""
+    if seconds is None:
+        return ""
+    return f"{max(1, round(seconds * 1000))}ms" if 0 < seconds < 0.1 else span(seconds)
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:

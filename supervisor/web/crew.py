@@ -61,6 +61,17 @@ def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
     )
 
 
+def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
+    """What keeps runs that are queued from beginning."""
+    roll = ledger.presences.roll()
+    asked = broker or LedgerQueues(ledger.client, roll)
+    for queue in consumption.queues(ledger.scheduled().values(), roll, asked):
+        if queue.jobs and not queue.consumers:
+            yield f"No worker consumes the queue {queue.name}: what is sent there does not begin."
+        elif queue.is_serial and queue.consumers > 1:
+            yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
+
+
 def queues_of(specs: Mapping[str, JobSpec], roll: Roll, broker: Queues) -> Iterable[Queue]:
     jobs: dict[str, list[str]] = defaultdict(list)
     for name, spec in specs.items():

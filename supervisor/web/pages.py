@@ -39,7 +39,12 @@ class Page:
 PAGES = (
     Page(
         *("/", "jobs.html", {"beat": parts.beat, "now": parts.now, "jobs": parts.jobs}),
-        lambda found, _: [BEAT, NOW, *(Topic(Kind.JOB, name) for name in found["listing"].names)],
+        lambda found, _: [
+            BEAT,
+            NOW,
+            WORKERS,
+            *(Topic(Kind.JOB, name) for name in found["listing"].names),
+        ],
     ),
     Page(
         *("/queues", "queues.html", {"beat": parts.beat, "queues": parts.queues}),

@@ -9,14 +9,17 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.consumption import Queues
+from supervisor.errors import UnknownJob
 from supervisor.ledger.fingerprints import is_silent
 from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
-from supervisor.web.crew import crew_of
+from supervisor.run import Run, RunState, StepId
+from supervisor.web.crew import crew_of, troubles_of
 from supervisor.web.job_rows import pace_of, rows_of
 from supervisor.web.listing import Wish, listing_of
 from supervisor.web.timeline import SPANS, timeline_of
+from supervisor.why.answer import answer
+from supervisor.why.reading import facts_of_run_id
 
 Context = dict[str, Any]
 
@@ -43,7 +46,11 @@ Part = Callable[[Asked], Context]
 
 def beat(asked: Asked) -> Context:
     found = asked.ledger.beat()
-    return {"beat": found, "is_silent": is_silent(found.last_tick_at, asked.now)}
+    return {
+        "beat": found,
+        "is_silent": is_silent(found.last_tick_at, asked.now),
+        "troubles": list(troubles_of(asked.ledger, asked.broker)),
+    }
 
 
 def now(asked: Asked) -> Context:
@@ -93,7 +100,19 @@ def job_log(asked: Asked) -> Context:
 
 def run(asked: Asked) -> Context:
     found = asked.ledger.run(asked.target)
-    return {"run": found}
+    return {"run": found, "why": why(asked.ledger, found)}
+
+
+def why(ledger: Ledger, run: Run) -> list[str]:
+    """Nothing of a run at work, whose times would stand still; nor of one with several attempts,
+    which are on its page.
+    """
+    if run.state is RunState.RUNNING or len(run.attempts) > 1 or StepId.of(run.id):
+        return []
+    try:
+        return answer(facts_of_run_id(ledger, run.id))
+    except UnknownJob:
+        return []
 
 
 def steps(asked: Asked) -> Context:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from supervisor.display.words import span, stamp
+from supervisor.display.words import duration, stamp
 from supervisor.ledger.glances import Trace
 from supervisor.run import RunState
 
@@ -80,7 +80,7 @@ def title_of(trace: Trace) -> str:
     lasted = trace.duration_seconds
     parts = [
         f"{stamp(trace.nominal_at)} {trace.state.value}",
-        f"in {span(lasted)}" if lasted is not None and trace.state not in NEVER_STARTED else "",
+        f"in {duration(lasted)}" if lasted is not None and trace.state not in NEVER_STARTED else "",
         f"blocked by {trace.blocked_by}" if trace.blocked_by else "",
         trace.reason or "",
     ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from supervisor.display.rows import why
-from supervisor.display.words import span, stamp
+from supervisor.display.words import duration, stamp
 from supervisor.run import Attempt, Run, RunState
 
 #: Spans that one can look at.
@@ -162,7 +162,7 @@ def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime)
     end = attempt.finished_at or now
     state = attempt.outcome or run.state.value
     number = f", attempt {attempt.number}" if len(run.attempts) > 1 else ""
-    lasted = span((end - attempt.started_at).total_seconds())
+    lasted = duration((end - attempt.started_at).total_seconds())
     reason = f", {attempt.reason}" if attempt.reason else ""
     overlap = f", overlapped with {run.overlapped_with}" if run.overlapped_with else ""
     return Bar(
@@ -185,7 +185,7 @@ def hold_of(run: Run, window: Window, now: datetime) -> Hold | None:
     if not window.shows(start, end):
         return None
     state = RunState.WAITING if run.attempts else run.state
-    lasted = f" for {span((end - start).total_seconds())}" if end > start else ""
+    lasted = f" for {duration((end - start).total_seconds())}" if end > start else ""
     title = f"{stamp(start)} {state}{lasted}, {why(run)}".rstrip(", ")
     return Hold(run.id, state.value, window.x(start), window.width(start, end), title)
 

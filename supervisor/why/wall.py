@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from supervisor.display.words import span
+from supervisor.display.words import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class Wall:
 
 def lasted(start: datetime, end: datetime) -> str:
     """``7m12s``; clocks of different machines may make it nothing."""
-    return span(max(0.0, (end - start).total_seconds()))
+    return duration(max(0.0, (end - start).total_seconds()))

@@ -17,6 +17,7 @@ from supervisor.run import RunState
 from supervisor.web.access import Access
 from supervisor.web.listing import PAGE_SIZE
 from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
 
@@ -231,3 +232,27 @@ def test_workers_are_shown_with_their_queues_and_a_queue_without_any_is_told(
     assert re.search(r'"name">wide</span>.*?<b class="failed">none</b>', text, re.S)
     ledger.client.delete(*ledger.client.keys(f"{ledger.keys.prefix}:presence:*"))
     assert "missing" in reader.get("/queues").text
+
+
+def test_the_first_page_tells_of_a_queue_that_nobody_works(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    job(ledger, "alone", serial=True)
+    assert "No worker consumes the queue serial.alone" in reader.get("/").text
+    worker_is_there(ledger, "one@host", queues=("serial.alone",))
+    assert 'class="problem"' not in reader.get("/").text
+    worker_is_there(ledger, "two@host", queues=("serial.alone",))
+    assert "2 workers consume the serial queue serial.alone" in reader.get("/").text
+
+
+def test_a_run_that_did_not_start_has_the_reason_in_sentences(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.admit(ticks(spec, 1))
+    text = reader.get(f"/runs/{run_id(spec, 1)}").text
+    assert re.search(r"00:00:01 was skipped: the run of .* was still running on worker", text)
+    ledger.client.hdel(ledger.keys.jobs, spec.name)
+    assert reader.get(f"/runs/{run_id(spec, 1)}").status_code == 200, "its job is gone"
