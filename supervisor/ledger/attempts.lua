@@ -1,17 +1,21 @@
 -- How attempts end: reported, crashed, or silent until the lease ran out. And what two runs at work
 -- at once are worth.
 
--- The interval in which an attempt was at work, among those of its lock: from its fencing token, which
+-- The interval in which an attempt was at work, among those of a lock: from its fencing token, which
 -- is the time of its grant, to `finished`, both in microseconds; open without the latter.
-local function write_interval(run, finished)
-  -- Only a step that was given up once can be at work beside itself.
-  if run.parent and run.crashes == 0 then return end
-  local grants = K.grants(run.rules.lock)
+local function write_interval_under(lock, run, finished)
+  local grants = K.grants(lock)
   redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
   redis.call('ZADD', grants, digits(run.fence),
     run.id .. '|' .. (finished and digits(finished) or ''))
   redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
   redis.call('PEXPIRE', grants, HISTORY_TTL)
+end
+
+local function write_interval(run, finished)
+  -- Only a step that was given up once can be at work beside itself.
+  if not run.parent or run.crashes > 0 then write_interval_under(run.rules.lock, run, finished) end
+  if run.rules.serial ~= '' then write_interval_under(run.rules.serial, run, finished) end
 end
 
 -- A step that did not end well says so in the log of its run, where people follow it.
@@ -53,6 +57,7 @@ local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
 -- What a job counts when one of its runs begins.
 local function note_start(run)
   redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
+  redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
   if run.attempt > 1 then return end
   count(run.job, 'started')
   ping(run, 'start', 'started')
@@ -143,11 +148,12 @@ function settle_silent(id, publish_at)
   return nil
 end
 
--- How long since `from` others of the lock were at work in such number that the attempt with this
--- fencing token was one too many. In microseconds (nil when never); and the first of the later ones.
-local function time_beside_others(run, fence, from)
-  local edges, other, most = {}, nil, run.rules.max_running
-  local grants = redis.call('ZRANGE', K.grants(run.rules.lock), 0, -1, 'WITHSCORES')
+-- How long since `from` others of the lock, under which `most` may be at work, were so in such number
+-- that the attempt with this fencing token was one too many. In microseconds (nil when never); and the
+-- first of the later ones.
+local function time_beside_others(lock, most, fence, from)
+  local edges, other = {}, nil
+  local grants = redis.call('ZRANGE', K.grants(lock), 0, -1, 'WITHSCORES')
   for i = 1, #grants, 2 do
     local id, finished = string.match(grants[i], '^(.*)|(%d*)$')
     local granted, ends = tonumber(grants[i + 1]), tonumber(finished) or now_us
@@ -176,13 +182,15 @@ local function note_overlap(id, other)
 end
 
 -- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
--- of the same lock meanwhile, one too many was at work. Counted once an attempt, its length as it
+-- of the same lock meanwhile, or one worked its serial queue, one too many was at work. Counted once an attempt, its length as it
 -- grows. Returns the other run.
 local function measure_overlap(run, token)
   local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
-  if not fence or run.rules.max_running == 0 then return nil end
-  local seen = hget(K.run(run.id), 'seen:' .. token)
-  local beside, other = time_beside_others(run, fence, tonumber(seen) or fence)
+  if not fence then return nil end
+  local rules, seen, beside, other = run.rules, hget(K.run(run.id), 'seen:' .. token), nil, nil
+  local from = tonumber(seen) or fence
+  if rules.max_running > 0 then beside, other = time_beside_others(rules.lock, rules.max_running, fence, from) end
+  if not beside and rules.serial ~= '' then beside, other = time_beside_others(rules.serial, 1, fence, from) end
   if not beside or not other then return nil end
   if not seen then
     count(run.job, 'overlaps')

@@ -135,6 +135,8 @@ local function skip(run, reason)
   redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
   count(run.job, 'skipped:' .. reason)
   redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
+  redis.call('HINCRBY', K.lock_state(run.rules.lock), 'skips:' .. run.job, 1)
+  redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
 end
 
 -- Since when this very server process answers for the ledger. A server that was restarted, or a

@@ -13,7 +13,8 @@ TEMPLATES = {
     #         start_deadline while the run is queued, lease_ttl while it runs.
     #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...
     "lock": "lock:{%s}",
-    # HASH    holder:<slot> (run id), fence (last fencing token); expires HISTORY_TTL after use
+    # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
+    #         were skipped under this lock since one began); expires HISTORY_TTL after use
     "lock_state": "lock:{%s}:state",
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty

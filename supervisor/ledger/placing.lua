@@ -78,7 +78,7 @@ local function place(run, publish_at)
     found, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
-  local skips = tonumber(hget(K.job(run.job), 'consecutive_skips')) or 0
+  local skips = tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
     queue(run, publish_at)

@@ -72,7 +72,9 @@ COUNTERS = (
         EXCLUDED_REASONS,
     ),
     JobCounter(
-        "overlaps", "Runs found at work at the same time as another of their lock.", "overlaps"
+        "overlaps",
+        "Runs found at work at the same time as another of their lock, or of their serial queue.",
+        "overlaps",
     ),
     JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
     JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
@@ -111,7 +113,7 @@ GAUGES = (
     JobGauge("job_paused", "1 while the job is paused.", lambda job: int(job.record.paused)),
     JobGauge(
         "consecutive_skips",
-        "Runs skipped since the last one that began.",
+        "Runs skipped since the last one that began, under whatever key.",
         lambda job: job.record.consecutive_skips,
     ),
     JobGauge(

@@ -39,6 +39,22 @@ def test_a_tick_that_would_overlap_is_skipped_and_names_the_blocking_run(ledger:
     assert record.consecutive_skips == 1
 
 
+def test_skips_in_a_row_are_those_under_one_key(ledger: Ledger) -> None:
+    spec = job(ledger, max_consecutive_skips=2, then="queue_one")
+
+    def trigger(key: str) -> RunState:
+        return ledger.trigger(spec, RunRequest(key=key)).state
+
+    assert trigger("slow") is RunState.QUEUED
+    assert trigger("slow") is RunState.SKIPPED
+    quick = ledger.trigger(spec, RunRequest(key="quick"))
+    begin(ledger, quick.id)
+    assert trigger("slow") is RunState.SKIPPED
+    assert trigger("quick") is RunState.SKIPPED
+    assert trigger("slow") is RunState.WAITING, "two were skipped, whatever others of the job did"
+    assert trigger("quick") is RunState.SKIPPED
+
+
 def test_queue_one_lets_one_wait_and_skips_the_rest(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_one")
     ledger.admit(ticks(spec, 0, 1, 2))

@@ -35,6 +35,24 @@ def test_who_comes_back_while_another_works_its_queue_is_told_to_stop(
     assert begin(ledger, first, "again").attempt == 2
 
 
+def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str, str]) -> None:
+    first, second = runs
+    ledger.rescue()
+    assert renew(ledger, first, "silent") is LeaseState.REASSERTED, "nobody was beside it"
+    assert "overlaps" not in ledger.job("first").counters
+    lease_runs_out(ledger, ledger.spec("first"), first)
+    ledger.client.delete(ledger.keys.lock(ledger.spec("first").serial_lock))
+    ledger.rescue()
+    begin(ledger, second)
+    for _ in range(2):
+        [renewal] = ledger.renew([(first, "silent", True)])
+        assert (renewal.state, renewal.detail) == (LeaseState.LOST, second)
+    assert ledger.job("first").counters["overlaps"] == 1
+    assert ledger.run(first).overlapped_with == second
+    assert ledger.run(second).overlapped_with == first
+    assert "overlaps" not in ledger.job("second").counters
+
+
 def test_a_silent_run_is_settled_before_another_works_its_queue(
     ledger: Ledger, runs: tuple[str, str]
 ) -> None:
