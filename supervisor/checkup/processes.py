@@ -8,6 +8,7 @@ from datetime import timedelta
 from supervisor.auditing import OVERDUE_AFTER
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
+from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts
 
 CLOCKS_APART = timedelta(seconds=1)
 
@@ -39,7 +40,14 @@ def beats(facts: Facts) -> Iterator[Finding]:
 
 
 def leaders(facts: Facts) -> Iterator[Finding]:
-    leading = [beat.name for beat in facts.roll.beats if beat.leads]
+    # One that was killed still says so, but has been silent for longer when another leads.
+    leading = [
+        present.facts.name
+        for present in facts.roll.present
+        if isinstance(present.facts, BeatFacts)
+        and present.facts.leads
+        and facts.ago(present.last_seen_at) < 2 * PRESENCE_INTERVAL
+    ]
     if len(leading) > 1:
         yield Finding(
             "leaders",

@@ -84,6 +84,12 @@ def queue_words(facts: RunFacts) -> str:
     return f" in {facts.queue}" if facts.queue else ""
 
 
+def unknown_task(facts: RunFacts) -> Iterator[str]:
+    if facts.crew and facts.crew.unknown_task:
+        who = f"that consumes {facts.queue} " if facts.queue else ""
+        yield f"no worker {who}knows the task {facts.crew.unknown_task}"
+
+
 def duplicates(run: Run) -> Iterator[str]:
     if run.duplicates:
         times = "once" if run.duplicates == 1 else f"{run.duplicates} times"

@@ -29,10 +29,14 @@ class Away:
 
 @dataclass(frozen=True, slots=True)
 class Crew:
-    """The workers that are there and consume a queue, and how many processes they have."""
+    """The workers that are there and consume a queue, and how many processes they have.
+
+    unknown_task: the task of the run, when none of them knows it.
+    """
 
     workers: int
     processes: int
+    unknown_task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class RunFacts:
 
     admitted_at: when the ledger first heard of it; None where the job's history has lost it.
     blocker: None when nothing was in the way or its record is gone. away: of the run's time.
-    crew: of a queued run; without a queue that its job names, all workers.
+    crew: of a run that is queued or expired; without a queue that its job names, all workers.
     """
 
     run: Run

@@ -90,7 +90,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
     records = {record.spec.name: record for record in ledger.records_of(list(known.values()))}
     record = records.get(run.job)
     queue = record.spec.routed_queue if record else None
-    waits_for_worker = run.state is RunState.QUEUED and not run.has_steps
+    waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     return RunFacts(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
@@ -99,14 +99,16 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
         away=away_at(ledger, run),
-        crew=crew_of(ledger, queue) if waits_for_worker else None,
+        crew=crew_of(ledger, queue, record) if waits_for_worker else None,
     )
 
 
-def crew_of(ledger: Ledger, queue: str | None) -> Crew:
+def crew_of(ledger: Ledger, queue: str | None, record: JobRecord | None) -> Crew:
     workers = ledger.presences.roll().workers
     there = [worker for worker in workers if queue is None or queue in worker.queues]
-    return Crew(len(there), sum(worker.pool_size for worker in there))
+    task = record.spec.task if record else None
+    is_unknown = there and task and task not in ledger.presences.tasks(there)
+    return Crew(len(there), sum(worker.pool_size for worker in there), task if is_unknown else None)
 
 
 def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:

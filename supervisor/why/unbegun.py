@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from supervisor.display.words import span
 from supervisor.run import Run
-from supervisor.why.attempts import queue_words
+from supervisor.why.attempts import queue_words, unknown_task
 from supervisor.why.blockers import in_the_way, why_slow
 from supervisor.why.facts import Facts, RunFacts
 from supervisor.why.job import pause_words
@@ -75,6 +75,7 @@ def expired(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         f"{subject(run, wall)} expired at {wall.time(at)}: no worker began it within {deadline} "
         f"(`start_deadline`) of {wall.time(run.queued_at)}, when it was queued{queue_words(found)}"
     )
+    yield from unknown_task(found)
     yield from messages(run, wall)
 
 

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.steps import items_words
 from supervisor.run import Run, RunState
-from supervisor.why.attempts import duplicates, earlier_attempts, lateness, queue_words, steps_of
+from supervisor.why.attempts import (
+    duplicates,
+    earlier_attempts,
+    lateness,
+    queue_words,
+    steps_of,
+    unknown_task,
+)
 from supervisor.why.blockers import usual
 from supervisor.why.facts import Crew, Facts, RunFacts
 from supervisor.why.names import named, on_worker, subject
@@ -64,6 +71,7 @@ def queued(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         yield f"the serial queue is at work{blocked_words(found, wall)}"
     if found.crew:
         yield crew_words(found.crew, found.queue)
+    yield from unknown_task(found)
     if run.sent_at is None:
         yield "its message has not been sent yet" + (", no beat leads" if facts.beat_away else "")
     else:
@@ -80,7 +88,7 @@ def crew_words(crew: Crew, queue: str | None) -> str:
         return f"no worker that is there consumes {queue}" if queue else "no worker is there"
     workers = f"{crew.workers} worker{'s' * (crew.workers != 1)}"
     processes = f"{crew.processes} process{'es' * (crew.processes != 1)}"
-    where = f"consuming {queue}" if queue else "there, each with queues of its own"
+    where = f"consuming {queue}" if queue else "there"
     return f"{workers} with {processes} {'is' if crew.workers == 1 else 'are'} {where}"
 
 

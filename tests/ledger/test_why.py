@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
+from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver, Tick
@@ -151,7 +151,11 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
     assert "no worker that is there consumes reports" in why(supervisor, spec.name)
     worker = Attendance(ledger.client, ledger.keys, Broker("celery", False))
     worker.say(WorkerFacts("w1", ("reports",), 4, ""))
-    assert "1 worker with 4 processes is consuming reports" in why(supervisor, spec.name)
+    told = why(supervisor, spec.name)
+    assert "1 worker with 4 processes is consuming reports" in told
+    assert f"no worker that consumes reports knows the task {spec.task}" in told
+    worker.say(WorkerFacts("w1", ("reports",), 4, digest_of([str(spec.task)])), [str(spec.task)])
+    assert "knows the task" not in why(supervisor, spec.name)
 
 
 def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:

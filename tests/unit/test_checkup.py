@@ -33,6 +33,14 @@ def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
     return present(BeatFacts(name, name == "a", None), offset)
 
 
+def present_leader() -> Present:
+    return present(BeatFacts("c", True, None))
+
+
+def silent_since(present: Present, ago: timedelta) -> Present:
+    return replace(present, last_seen_at=NOW - ago)
+
+
 BEATS = (beat("a"), beat("b"))
 
 
@@ -100,8 +108,17 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             [],
         ),
         (
-            {"roll": roll(beat("a"), present(BeatFacts("c", True, None)), worker())},
+            {"roll": roll(beat("a"), present_leader(), worker())},
             ["2 beats say that they lead: a, c"],
+            [],
+        ),
+        (
+            {
+                "roll": roll(
+                    silent_since(beat("a"), 11 * SECOND), beat("b"), present_leader(), worker()
+                )
+            },
+            [],
             [],
         ),
         ({"roll": roll(beat("a", None), beat("b"), worker())}, [], []),

@@ -323,6 +323,16 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         {},
         ["09:05 is queued in reports", "no worker that is there consumes reports", "was sent"],
     ),
+    "queued where nobody knows its task": (
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, crew=Crew(2, 8, "proj.new")),
+        {},
+        [
+            "is queued",
+            "2 workers with 8 processes are there",
+            "knows the task proj.new",
+            "was sent",
+        ],
+    ),
     "queued where all are busy": (
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", crew=Crew(1, 4)),
         {},
