@@ -177,8 +177,8 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         (
             {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", 2 * HOUR),))},
             [
-                "job nightly: proj.nightly is acknowledged late and may take 2:00:00, "
-                "and the broker sends its message again after 1:00:00"
+                "proj.nightly of job nightly is acknowledged late and may take 2:00:00, "
+                "and the broker sends messages again after 1:00:00"
             ],
             [],
         ),
@@ -186,8 +186,8 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             {"app": AppFacts((), HOUR, (LateTask("nightly", "proj.nightly", None),))},
             [],
             [
-                "job nightly: proj.nightly is acknowledged late and has no time limit, "
-                "and the broker sends its message again after 1:00:00"
+                "proj.nightly of job nightly is acknowledged late and has no time limit, "
+                "and the broker sends messages again after 1:00:00"
             ],
         ),
         ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, [], []),
