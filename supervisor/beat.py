@@ -4,10 +4,12 @@
    again a second later.
 2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
 3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
-   all of them. The watermark moves in the same script: a tick is dealt with once, whoever asks.
+   all of them (emitting.py). The watermark moves in the same script: a tick is dealt with once,
+   whoever asks. Where the broker's queues are beside the ledger, its message is sent in it too.
 4. Write when each of them is next due into RedBeat's sorted set.
-5. Publish the outbox: what was just admitted, what rescue brought back, what a worker that died
-   could not hand over. A crash or a broker's error before this point leaves it there.
+5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
+   worker that died could not hand over. A crash or a broker's error before this point leaves it
+   there.
 6. Publish again what was sent, has not begun, and is no longer in its queue.
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
 8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`.
@@ -35,9 +37,10 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 from supervisor.app import required_settings, schedules_of
 from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
-from supervisor.emission import emission
-from supervisor.emission_log import note, note_rescue
-from supervisor.entries import DueEntry, Entries
+from supervisor.emission_log import note_rescue
+from supervisor.emitting import Emitter
+from supervisor.entries import Entries
+from supervisor.envelopes import Envelopes
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
@@ -57,7 +60,7 @@ INTERVAL = timedelta(seconds=1)
 HANGS_AFTER = timedelta(minutes=2)
 
 #: Entries dealt with in one tick; the rest are due in the next, which follows at once.
-ENTRIES_PER_TICK = 2_000
+ENTRIES_PER_TICK = 10_000
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TICK = 20
@@ -79,6 +82,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._leads: bool | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
+        self._emitter = Emitter(
+            self._ledger,
+            self._entries,
+            Envelopes(app, self._ledger.client, self._publisher.send),
+            self._leader.leadership,
+        )
         self._unbegun = Unbegun(app, self._ledger)
         self._pinger = Pinger(self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
@@ -129,8 +138,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._rescue()
         now = self._ledger.now()
         due, upcoming = self._entries.due(now, ENTRIES_PER_TICK)
-        next_at = self._emit(due, now)
-        self._emit_stock([entry.key for entry in due if entry.spec is None])
+        emitted = self._emitter.emit(due, now)
+        self._emit_stock(emitted.stock)
         self._publish(now)
         self._auditor.audit_some(now)
         self._pinger.look(now)
@@ -138,8 +147,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if len(due) == ENTRIES_PER_TICK:
             return 0.0
         self._reload(now)
-        soonest = min(at for at in (upcoming, *next_at, now + INTERVAL) if at is not None)
-        return max(0.0, (soonest - self._ledger.now()).total_seconds())
+        later = (upcoming, emitted.next_at, now + INTERVAL)
+        soonest = min(at for at in later if at is not None)
+        self._emitter.prepare(now, self._seconds_until(soonest))
+        return max(0.0, self._seconds_until(soonest))
+
+    def _seconds_until(self, moment: datetime) -> float:
+        return (moment - self._ledger.now()).total_seconds()
 
     def _take_lead(self) -> bool:
         leads = self._leader.lead()
@@ -182,30 +196,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 note_rescue(rescue)
             if len(rescued) < RUNS_PER_RESCUE:
                 return
-
-    def _emit(self, due: Sequence[DueEntry], now: datetime) -> list[datetime | None]:
-        """Admits the ticks of the due jobs; gives when each of them is due next."""
-        emissions = [
-            emission(
-                *(entry.spec, schedule_of(entry.spec), entry.mark.watermark or now, now),
-                entry.mark.pause,
-            )
-            for entry in due
-            if entry.spec is not None
-        ]
-        passed = [p for emitted in emissions for p in emitted.passed]
-        for over in passed:
-            event = f"ticks {over.state.value}"
-            log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
-        self._ledger.pass_over(passed, self._leader.leadership)
-        ticks = [tick for emitted in emissions for tick in emitted.ticks]
-        for admission in self._ledger.admit(ticks, self._leader.leadership):
-            note(admission)
-        with self._ledger.client.pipeline(transaction=False) as pipe:
-            for emitted in emissions:
-                self._entries.reschedule(pipe, emitted.spec, emitted.next_at)
-            pipe.execute()
-        return [emitted.next_at for emitted in emissions]
 
     def _emit_stock(self, keys: Sequence[str]) -> None:
         for key in keys:

@@ -26,12 +26,12 @@ from celery.utils.time import maybe_make_aware
 from supervisor.delivery import GUARD, HEADER
 from supervisor.errors import InvalidGuard
 from supervisor.guarded import GuardedCall, guarded_task_spec
+from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.lock_keys import lock_key
 from supervisor.publisher import Publisher, as_json, publisher_of
 from supervisor.run import is_below
-from supervisor.spec import GuardedTaskSpec
 from supervisor.tracing import current_headers
 
 log = structlog.get_logger("supervisor.calls")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 import structlog
@@ -33,9 +34,15 @@ def note_rescue(rescue: Rescue) -> None:
     log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
 
 
-def note(admission: Admission) -> None:
-    for rescue in admission.settled:
-        note_rescue(rescue)
+def note_all(admissions: Iterable[Admission]) -> None:
+    bound = log.bind()  # once, and not for each of thousands
+    for admission in admissions:
+        for rescue in admission.settled:
+            note_rescue(rescue)
+        note(admission, bound)
+
+
+def note(admission: Admission, log: structlog.stdlib.BoundLogger) -> None:
     facts = {"job": admission.job, "run": admission.run_id}
     match admission.placement:
         case Placement.START:
@@ -55,5 +62,7 @@ def note(admission: Admission) -> None:
             log.warning("duplicate dropped", **facts)
         case Placement.NOT_LEADER:
             log.error("relieved while emitting", **facts)
+        case Placement.FAILED:
+            log.error("tick not admitted", **facts, error=admission.reason)
         case _:
             assert_never(admission.placement)

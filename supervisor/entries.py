@@ -22,7 +22,7 @@ from redbeat.schedules import rrule
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
-from supervisor.ledger.readings import chunks
+from supervisor.ledger.readings import chunks, job_spec
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.moments import instant as instant_of
 from supervisor.rrule_fields import Rule
@@ -75,10 +75,15 @@ class Entries:
         )
 
     def reschedule(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+        self.reschedule_all(pipe, {spec.name: next_at})
+
+    def reschedule_all(self, pipe: Client, next_at: Mapping[str, datetime | None]) -> None:
         # RedBeat ignores scores below zero: an entry that is never due again.
-        score = next_at.timestamp() if next_at else -1
-        pipe.zadd(self._schedule, {self.key(spec.name): score})
-        pipe.hset(self._keys.job(spec.name), "next", ms_of(next_at) if next_at else "")
+        scores = {self.key(job): at.timestamp() if at else -1 for job, at in next_at.items()}
+        if scores:
+            pipe.zadd(self._schedule, scores)
+        for job, at in next_at.items():
+            pipe.hset(self._keys.job(job), "next", ms_of(at) if at else "")
 
     def remove(self, pipe: Client, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
@@ -88,14 +93,20 @@ class Entries:
         """Drops an entry whose hash is gone."""
         self._client.zrem(self._schedule, key)
 
-    def due(self, now: datetime, limit: int) -> tuple[list[DueEntry], datetime | None]:
-        """The entries due by `now`, and when the first of the others is; two round trips."""
+    def due(self, now: datetime, limit: int) -> tuple[list[str], datetime | None]:
+        """Keys of the entries due by `now`, and when the first of the others is."""
         with self._client.pipeline(transaction=False) as pipe:
             pipe.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
             pipe.zrangebyscore(self._schedule, f"({now.timestamp()}", "+inf", 0, 1, withscores=True)
             due, later = pipe.execute()
-        upcoming = instant(later[0][1] * 1000) if later else None
-        return self._load(due) if due else [], upcoming
+        return due, instant(later[0][1] * 1000) if later else None
+
+    def soon(self, now: datetime, within: timedelta) -> list[str]:
+        """Names of the entries that are not due yet, but will be within that time."""
+        keys = self._client.zrangebyscore(
+            self._schedule, f"({now.timestamp()}", (now + within).timestamp()
+        )
+        return [key.removeprefix(self._prefix) for key in keys]
 
     def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
         """Jobs whose entry is missing or another, and jobs of ours that have one and no spec."""
@@ -113,19 +124,17 @@ class Entries:
                     found.append(name)
         return found
 
-    def _load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
+    def load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
+        """One round trip."""
+        names = [key.removeprefix(self._prefix) for key in entry_keys]
         with self._client.pipeline(transaction=False) as pipe:
-            for key in entry_keys:
-                pipe.hget(key, SPEC_FIELD)
-                pipe.hmget(self._keys.job(key.removeprefix(self._prefix)), MARK_FIELDS)
-            replies = pipe.execute()
+            pipe.hmget(self._keys.jobs, names)
+            for name in names:
+                pipe.hmget(self._keys.job(name), MARK_FIELDS)
+            texts, *marks = pipe.execute()
         return [
-            DueEntry(
-                key=key,
-                spec=JobSpec.model_validate_json(spec) if spec else None,
-                mark=mark_from(mark),
-            )
-            for key, spec, mark in zip(entry_keys, replies[::2], replies[1::2], strict=True)
+            DueEntry(key=key, spec=job_spec(text) if text else None, mark=mark_from(mark))
+            for key, text, mark in zip(entry_keys, texts, marks, strict=True)
         ]
 
 

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from supervisor.durations import Duration
 from supervisor.errors import InvalidGuard, did_you_mean
+from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.job_checks import check_job
 from supervisor.overlap import OverlapPolicy
-from supervisor.spec import GuardedTaskSpec
 from supervisor.when import When
 
 #: Keys of a job that mean nothing without a schedule, or that the task itself says.

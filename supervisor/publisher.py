@@ -101,7 +101,7 @@ class Publisher:
             self._ledger.cancel(run.id, "job removed from the schedule files")
             return []
         try:
-            self._apply_async(producer, assignment)
+            self.send(producer, assignment)
         except AWAY:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
@@ -110,7 +110,8 @@ class Publisher:
             return []
         return [run.id]
 
-    def _apply_async(self, producer: Any, assignment: Assignment) -> None:
+    def send(self, producer: Any, assignment: Assignment) -> None:
+        """The message of one run, by Celery's own ways."""
         run = assignment.run
         options: dict[str, Any] = {
             "task_id": run.id,

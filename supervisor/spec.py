@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -239,12 +241,7 @@ class JobSpec(When):
             **({"ping": True} if self.ping_url else {}),
         }
 
-
-class GuardedTaskSpec(JobSpec):
-    """A task that its own code puts under the guard: a job that no schedule file names."""
-
-    @model_validator(mode="after")
-    def _one_schedule(self) -> Self:
-        if any(getattr(self, kind) is not None for kind in KINDS):
-            raise conflict("a guarded task has no schedule", *KINDS)
-        return self
+    @cached_property
+    def rules_text(self) -> str:
+        """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
+        return json.dumps(self.rules())

@@ -13,12 +13,12 @@ from celery import Celery, Task, current_app
 
 from supervisor.errors import InvalidGuard
 from supervisor.guarded import started_spec
+from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OverlapPolicy
 from supervisor.publisher import as_json, publisher_of
-from supervisor.spec import GuardedTaskSpec
 from supervisor.tracing import options_with_trace
 
 LONGEST_JOB = 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo
 
@@ -100,11 +101,18 @@ class When(BaseModel):
                 raise conflict("'start_at' must be before 'end_at'", "start_at", "end_at")
         return self
 
+    def model_copy(self, **options: Any) -> Self:
+        """A copy, which works out anew what was worked out from the fields."""
+        copied = super().model_copy(**options)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
     @property
     def zone(self) -> ZoneInfo:
         return ZoneInfo(self.timezone)
 
-    @property
+    @cached_property
     def when(self) -> tuple[Any, ...]:
         """Everything that decides the nominal times; equal when they are.
 

@@ -1,71 +1,95 @@
--- A tick, or a run triggered by hand, gets its place: queued, waiting, due later, or skipped.
+-- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
 --
 -- KEYS  the leading beat's lock
--- ARGV  run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
---       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), token of the leading
---       beat (or ''), ms from now in which the run is not to start (or 0), and of a run of several
---       steps its plan and the params it begins with (JSON object, name -> JSON as text), else ''
--- gives {verdict, reason, blocking run, and for each silent run that stood in the way what became of
---       it, its id, its job}; verdict: start wait requeue replace skip delay, or
+-- ARGV  token of the leading beat (or ''), then of each run
+--       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
+--       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), ms from now in which the
+--       run is not to start (or 0), of a run of several steps its plan and the params it begins with
+--       (JSON object, name -> JSON as text), else '', and where the broker's queues are keys beside
+--       these the queue to which a run that starts is sent at once, and the message, else ''
+-- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
+--       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
 --       excluded    the job is paused; the tick is passed over
+--       failed      the server refused, for that reason; the others have their places
 
-local id, job, nominal, rules, args, kwargs, options, kind, leader, delay, steps, params = unpack(ARGV)
-delay = tonumber(delay)
-nominal = tonumber(nominal) or now + delay
+local FIELDS = 13
+local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 
-if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return { 'not_leader', '', '' } end
-if redis.call('EXISTS', K.run(id)) == 1 then
-  -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
-  count(job, 'duplicates')
-  redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-  if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
-    -- The run was restored by its worker; the tick is only now heard of.
+local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay, steps, params, push_to, message)
+  delay = tonumber(delay)
+  nominal = tonumber(nominal) or now + delay
+
+  if not leads then return 'not_leader', '', '' end
+  if redis.call('EXISTS', K.run(id)) == 1 then
+    -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
+    count(job, 'duplicates')
+    redis.call('HINCRBY', K.run(id), 'duplicates', 1)
+    if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
+      -- The run was restored by its worker; the tick is only now heard of.
+      redis.call('HSET', K.job(job), 'watermark', nominal)
+      count(job, 'ticks')
+    end
+    return 'duplicate', '', ''
+  end
+
+  if kind == 'manual' then
+    count(job, 'triggered')
+  else
+    local watermark, is_paused = mark_of(job, nominal)
+    if nominal <= watermark then
+      count(job, 'duplicates')
+      return 'duplicate', '', ''
+    end
     redis.call('HSET', K.job(job), 'watermark', nominal)
     count(job, 'ticks')
+    if is_paused then
+      pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
+      return 'excluded', 'paused', ''
+    end
   end
-  return { 'duplicate', '', '' }
+
+  local record = { 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules, 'kind', kind }
+  local function note(field, value)
+    record[#record + 1] = field
+    record[#record + 1] = value
+  end
+  for field, value in pairs({ args = args, kwargs = kwargs, options = options }) do
+    if value ~= '' then note(field, value) end
+  end
+  if steps ~= '' then
+    note('steps', steps)
+    note('stage', '')
+    for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
+  end
+  rules = cjson.decode(rules)
+  local wait_until
+  if rules.max_wait >= 0 then
+    wait_until = now + delay + rules.max_wait
+    note('wait_until', digits(wait_until))
+  end
+  redis.call('HSET', K.run(id), unpack(record))
+  redis.call('SADD', K.open(job), id)
+  remember(job, id, rules.history)
+
+  if delay > 0 then
+    redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay)
+    redis.call('ZADD', K.delayed(), now + delay, id)
+    return 'delay', '', ''
+  end
+  return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
+    nominal = nominal, stage = steps ~= '' and '' or nil, is_new = true,
+    push_to = push_to, message = message ~= '' and message or nil }, now)
 end
 
-if kind == 'manual' then
-  count(job, 'triggered')
-else
-  if nominal <= tonumber(hget(K.job(job), 'watermark') or 0) then
-    count(job, 'duplicates')
-    return { 'duplicate', '', '' }
+local places = {}
+for i = 2, #ARGV, FIELDS do
+  settled = {}
+  local done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + FIELDS - 1))
+  if not done then
+    decision, reason, blocker = 'failed', type(decision) == 'table' and decision.err or tostring(decision), ''
   end
-  redis.call('HSET', K.job(job), 'watermark', nominal)
-  count(job, 'ticks')
-  if is_paused(job, nominal) then
-    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
-    return { 'excluded', 'paused', '' }
-  end
+  places[#places + 1] = { decision, reason, blocker, unpack(settled) }
 end
-
-redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules, 'kind', kind)
-for field, value in pairs({ args = args, kwargs = kwargs, options = options }) do
-  if value ~= '' then redis.call('HSET', K.run(id), field, value) end
-end
-if steps ~= '' then
-  redis.call('HSET', K.run(id), 'steps', steps, 'stage', '')
-  for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
-end
-rules = cjson.decode(rules)
-local wait_until
-if rules.max_wait >= 0 then
-  wait_until = now + delay + rules.max_wait
-  redis.call('HSET', K.run(id), 'wait_until', digits(wait_until))
-end
-redis.call('SADD', K.open(job), id)
-remember(job, id, rules.history)
-
-if delay > 0 then
-  redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay)
-  redis.call('ZADD', K.delayed(), now + delay, id)
-  return { 'delay', '', '' }
-end
-local run = { id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-  nominal = nominal, stage = steps ~= '' and '' or nil }
-local decision, reason, blocker = place(run, now)
-return { decision, reason, blocker, unpack(settled) }
+return places

@@ -93,13 +93,16 @@ local function remember(job, id, length)
   end
 end
 
--- Whether ticks of that nominal time are excluded: by the present pause, or the last.
-local function is_paused(job, nominal)
-  local v = redis.call('HMGET', K.job(job), 'paused', 'paused_at', 'paused_until', 'pause_from', 'pause_to')
-  if v[1] == '1' then
-    return nominal >= tonumber(v[2] or 0) and (not v[3] or nominal < tonumber(v[3]))
+-- Up to when the job's ticks have been dealt with; and whether one of that nominal time is excluded, by
+-- the present pause or the last.
+local function mark_of(job, nominal)
+  local v = redis.call('HMGET', K.job(job), 'watermark', 'paused', 'paused_at', 'paused_until', 'pause_from',
+    'pause_to')
+  local watermark = tonumber(v[1] or 0)
+  if v[2] == '1' then
+    return watermark, nominal >= tonumber(v[3] or 0) and (not v[4] or nominal < tonumber(v[4]))
   end
-  return v[4] and nominal >= tonumber(v[4]) and nominal < tonumber(v[5])
+  return watermark, v[5] and nominal >= tonumber(v[5]) and nominal < tonumber(v[6])
 end
 
 local function forget_indexes(id)

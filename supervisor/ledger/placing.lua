@@ -78,10 +78,10 @@ local function place(run, publish_at)
     found, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
-  local skips = tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
+  local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
-    queue(run, publish_at)
+    queue(run, publish_at, found)
     return decision, reason, ''
   end
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then

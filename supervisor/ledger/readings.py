@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun
+from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
@@ -22,7 +23,7 @@ from supervisor.ledger.records import (
 )
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.run import Run, RunState
-from supervisor.spec import GuardedTaskSpec, JobSpec
+from supervisor.spec import JobSpec
 
 T = TypeVar("T")
 

@@ -20,6 +20,7 @@ class Placement(StrEnum):
     EXCLUDED = "excluded"
     DUPLICATE = "duplicate"
     NOT_LEADER = "not_leader"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 from supervisor.durations import to_ms
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.scripts import Call
 from supervisor.lock_keys import checked_key
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import tick_id
@@ -82,15 +81,15 @@ class Work:
         return self.run_id == tick_id(self.job, self.nominal_at)
 
 
-def request_call(spec: JobSpec, run_id: str, request: RunRequest) -> Call:
+def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:
+    """A request as admit.lua reads it. Raises InvalidKey."""
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
-    return Call(
-        (
-            *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
-            *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-            *("manual", "", to_ms(request.delay)),
-            *steps_of(spec, request.params),
-        )
+    return (
+        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
+        *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
+        *("manual", to_ms(request.delay)),
+        *steps_of(spec, request.params),
+        *("", ""),
     )
 
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from supervisor.durations import to_ms
+from supervisor.guarded_spec import GuardedTaskSpec
+from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
@@ -25,7 +27,6 @@ from supervisor.ledger.replies import (
     Refused,
     Renewal,
     Rescue,
-    admission,
     finished,
     instant,
     ms_of,
@@ -34,16 +35,17 @@ from supervisor.ledger.replies import (
     to_instant,
 )
 from supervisor.ledger.reports import Reports
-from supervisor.ledger.requests import RunRequest, Work, request_call, text
+from supervisor.ledger.requests import RunRequest, Work, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps, flat
 from supervisor.ledger.stretches import Stretches
-from supervisor.ledger.ticks import Leadership, PassedOver, Tick, tick_call
-from supervisor.run import Run, RunState, manual_id, tick_id
+from supervisor.ledger.ticks import Leadership, PassedOver, Tick
+from supervisor.run import Run, RunState, tick_id
 from supervisor.settings import Settings
-from supervisor.spec import GuardedTaskSpec, JobSpec
+from supervisor.spec import JobSpec
 
 ANY_RUN = RunRequest()
+
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
@@ -65,10 +67,8 @@ class Ledger(Readings):
         return cls(connect(settings), Keys(settings.prefix))
 
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
-        """Gives each tick its place, in order, all in one round trip."""
-        ticks = list(ticks)
-        replies = self._scripts.many("admit", [tick_call(tick, leadership) for tick in ticks])
-        return [admission(t.run_id, t.spec.name, r) for t, r in zip(ticks, replies, strict=True)]
+        """Gives each tick its place, in order; those to come are made while some are placed."""
+        return admit_ticks(self._scripts, ticks, leadership)
 
     def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
         """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
@@ -83,10 +83,7 @@ class Ledger(Readings):
 
     def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
         """Several of them, in order, all in one round trip."""
-        run_ids = [request.run_id or manual_id(spec.name) for request in requests]
-        calls = [request_call(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
-        replies = self._scripts.many("admit", calls)
-        return [admission(i, spec.name, reply) for i, reply in zip(run_ids, replies, strict=True)]
+        return admit_requests(self._scripts, spec, requests)
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None

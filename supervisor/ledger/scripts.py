@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -40,6 +41,9 @@ LARGEST_KEPT_PARAM = 10_000
 
 #: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
 MOST_PINGS = 10_000
+
+#: Calls of a script that are sent before the reply to the first of them is read.
+CALLS_AHEAD = 2
 
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
@@ -104,25 +108,43 @@ class Scripts:
         """``scripts("begin", run_id, token, worker)``"""
         return self._scripts[name](keys=keys, args=args)
 
-    def many(self, name: str, calls: Sequence[Call]) -> list[Any]:
+    def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
-        replies = self._send(name, calls)
-        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:
-            # A server that was restarted or flushed. Those calls did nothing.
-            self._client.script_load(self._scripts[name].script)
-            again = self._send(name, [calls[i] for i in unknown])
-            for i, reply in zip(unknown, again, strict=True):
-                replies[i] = reply
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+        return list(self.stream(name, calls))
 
-    def _send(self, name: str, calls: Sequence[Call]) -> list[Any]:
-        # Not Script's own way into a pipeline, which asks each time whether the script is there.
-        sha = self._scripts[name].sha
-        with self._client.pipeline(transaction=False) as pipe:
+    def stream(self, name: str, calls: Iterable[Call]) -> Iterator[Any]:
+        """The same one by one: while the server is at a call, the next ones are made and sent.
+
+        Raises what the server says of a call once those before it have been given.
+        """
+        pool = self._client.connection_pool
+        connection, under_way = None, deque[Call]()
+        try:
             for call in calls:
-                pipe.evalsha(sha, len(call.keys), *call.keys, *call.args)
-            return list(pipe.execute(raise_on_error=False)) if calls else []
+                connection = connection or pool.get_connection()
+                self._send(connection, name, call)
+                under_way.append(call)
+                if len(under_way) > CALLS_AHEAD:
+                    yield self._reply(connection, name, under_way.popleft())
+            while under_way:
+                yield self._reply(connection, name, under_way.popleft())
+        except BaseException:
+            if connection:
+                connection.disconnect()  # replies may still be on their way
+            raise
+        finally:
+            if connection:
+                pool.release(connection)
+
+    def _send(self, connection: Any, name: str, call: Call) -> None:
+        sha = self._scripts[name].sha
+        command = connection.pack_command("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
+        # No question about the connection's health: its answer would be taken for a reply.
+        connection.send_packed_command(command, check_health=False)
+
+    def _reply(self, connection: Any, name: str, call: Call) -> Any:
+        try:
+            return connection.read_response()
+        except NoScriptError:
+            # A server that was restarted or flushed: the call did nothing.
+            return self._scripts[name](keys=call.keys, args=call.args)

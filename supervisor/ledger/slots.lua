@@ -83,40 +83,62 @@ end
 
 -- The same after holders that went silent have been settled, and their number.
 local function living_holders(lock)
-  local known = holders(lock)
+  local known, has_changed = holders(lock), false
   for _, slot in ipairs(slots_of(known)) do
     local id = known[slot]
     if redis.call('EXISTS', slot_key(lock, slot)) == 0 then
       local job, kind = hget(K.run(id), 'job') or '', settle_silent(id, now)
       for _, fact in ipairs(kind and { kind, id, job } or {}) do settled[#settled + 1] = fact end
       if redis.call('EXISTS', slot_key(lock, slot)) == 0 then give_back(lock, slot, id, '') end
+      has_changed = true
     end
   end
-  local found = holders(lock)
+  local found = has_changed and holders(lock) or known
   -- A lock that somebody else set is respected like our own.
   if not found[1] and redis.call('EXISTS', K.lock(lock)) == 1 then found[1] = redis.call('GET', K.lock(lock)) end
   return found, #slots_of(found)
 end
 
-local function take_slot(run)
-  local taken = holders(run.rules.lock)
-  if taken[run.slot] ~= run.id then
-    run.slot = 1
-    while taken[run.slot] do run.slot = run.slot + 1 end
-  end
-  redis.call('HSET', K.run(run.id), 'slot', run.slot, 'since', digits(next_instant()))
+-- The slot that the run holds, else the first free one. `taken`: {slot = run id}, where it is known.
+local function take_slot(run, taken)
+  taken = taken or holders(run.rules.lock)
+  if taken[run.slot] == run.id then return end
+  run.slot = 1
+  while taken[run.slot] do run.slot = run.slot + 1 end
 end
 
 -- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
--- run of several steps it is the first of them that are.
-local function queue(run, publish_at)
+-- run of several steps it is the first of them that are. The message of a new run is sent here, where
+-- it is given: no crash comes in between.
+local function queue(run, publish_at, taken)
   local token = 'queued:' .. run.id
-  if not run.parent then take_slot(run) end
-  redis.call('HSET', K.run(run.id), 'state', 'queued', 'token', token, 'queued', now)
-  redis.call('HDEL', K.run(run.id), 'parked', 'due')
-  redis.call('ZREM', K.delayed(), run.id)
+  local fields = { 'state', 'queued', 'token', token, 'queued', now }
+  local function set(field, value)
+    fields[#fields + 1] = field
+    fields[#fields + 1] = value
+  end
+  if not run.parent then
+    take_slot(run, taken)
+    set('slot', run.slot)
+    set('since', digits(next_instant()))
+  end
+  if run.message then
+    redis.call('LPUSH', run.push_to, run.message)
+    redis.call('ZADD', K.sent(), now, run.id)
+    set('sent', now)
+    set('sends', 1)
+  end
+  redis.call('HSET', K.run(run.id), unpack(fields))
+  if not run.is_new then
+    redis.call('HDEL', K.run(run.id), 'parked', 'due')
+    redis.call('ZREM', K.delayed(), run.id)
+  end
   hold_lease(run, token, run.rules.start_deadline)
-  if run.stage then open_stage(run, publish_at) else redis.call('ZADD', K.outbox(), publish_at, run.id) end
+  if run.stage then
+    open_stage(run, publish_at)
+  elseif not run.message then
+    redis.call('ZADD', K.outbox(), publish_at, run.id)
+  end
 end
 
 local function leave_waiting(lock, id)

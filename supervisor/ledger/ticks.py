@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import steps_of
-from supervisor.ledger.scripts import Call
 from supervisor.run import RunState, tick_id
 from supervisor.spec import JobSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """What the broker is to be given for a run, where its queues are keys beside the ledger's."""
+
+    queue: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Tick:
-    """A nominal time of a job that is to become a run."""
+    """A nominal time of a job that is to become a run.
+
+    message: sent in the same script in which the run is queued; without it the outbox has the run.
+    """
 
     spec: JobSpec
     nominal_at: datetime
+    message: Message | None = None
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         return tick_id(self.spec.name, self.nominal_at)
+
+    def sent_as(self, message: Message) -> Tick:
+        return Tick(self.spec, self.nominal_at, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +59,11 @@ class Leadership:
     token: str
 
 
-def tick_call(tick: Tick, leadership: Leadership | None) -> Call:
-    rules = json.dumps(tick.spec.rules())
-    token = leadership.token if leadership else ""
-    return Call(
-        (
-            *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), rules),
-            *("", "", "", "tick"),
-            *(token, 0),
-            *steps_of(tick.spec, None),
-        ),
-        (leadership.key,) if leadership else (),
+def tick_facts(tick: Tick) -> tuple[str | int, ...]:
+    """A tick as admit.lua reads it."""
+    message = tick.message
+    return (
+        *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), tick.spec.rules_text),
+        *("", "", "", "tick", 0, *steps_of(tick.spec, None)),
+        *((message.queue, message.text) if message else ("", "")),
     )

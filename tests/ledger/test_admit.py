@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
+from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import PassedOver
+from supervisor.ledger.ticks import PassedOver, Tick
 from supervisor.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
@@ -205,3 +207,47 @@ def test_the_script_decides_as_the_pure_policy_does(
     [admission] = ledger.admit(ticks(spec, earlier))
     assert DECISIONS[admission.placement] is expected.decision
     assert admission.reason == expected.reason
+
+
+def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Ledger) -> None:
+    broken, sound = job(ledger, "broken"), job(ledger, "sound")
+    ledger.client.set(ledger.keys.open("broken"), "not a set")
+    refused, placed = ledger.admit([*ticks(broken, 0), *ticks(sound, 0)])
+    assert refused.placement is Placement.FAILED
+    assert "WRONGTYPE" in str(refused.reason)
+    assert placed.placement is Placement.START
+
+
+def test_a_request_that_the_server_refuses_raises(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.client.set(ledger.keys.open(spec.name), "not a set")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        ledger.trigger(spec)
+
+
+def test_a_server_that_forgets_the_scripts_is_told_again(ledger: Ledger) -> None:
+    specs = [job(ledger, f"job-{number}") for number in range(500)]
+
+    def on_the_way() -> Iterator[Tick]:
+        for number, spec in enumerate(specs):
+            if number % 120 == 60:
+                ledger.client.script_flush()
+            yield from ticks(spec, 0)
+
+    admissions = ledger.admit(on_the_way())
+    assert [a.job for a in admissions] == [spec.name for spec in specs]
+    assert {a.placement for a in admissions} == {Placement.START}
+
+
+def test_admission_that_is_broken_off_leaves_no_reply_behind(ledger: Ledger) -> None:
+    specs = [job(ledger, f"job-{number}") for number in range(500)]
+
+    def ends_early() -> Iterator[Tick]:
+        for spec in specs[:300]:
+            yield from ticks(spec, 0)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        ledger.admit(ends_early())
+    assert [a.job for a in ledger.admit(ticks(specs[-1], 0))] == [specs[-1].name]
+    assert ledger.client.get("nothing") is None

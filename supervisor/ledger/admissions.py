@@ -1,0 +1,61 @@
+"""Ticks and requests get their places: what goes into admit.lua, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.replies import Admission, Placement, admission
+from supervisor.ledger.requests import RunRequest, request_facts
+from supervisor.ledger.scripts import Call, Scripts
+from supervisor.ledger.ticks import Leadership, Tick, tick_facts
+from supervisor.run import manual_id
+from supervisor.spec import JobSpec
+
+#: Runs that one call places. To make the script's functions costs as much as a run or two; fifty
+#: keep the server from all others for two or three milliseconds.
+RUNS_PER_CALL = 50
+
+Facts = tuple[str | int, ...]
+
+
+def admit_ticks(
+    scripts: Scripts, ticks: Iterable[Tick], leadership: Leadership | None
+) -> list[Admission]:
+    placed: list[Tick] = []
+
+    def facts() -> Iterator[Facts]:
+        for tick in ticks:
+            placed.append(tick)
+            yield tick_facts(tick)
+
+    places = list(places_of(scripts, facts(), leadership))
+    return [admission(t.run_id, t.spec.name, p) for t, p in zip(placed, places, strict=True)]
+
+
+def admit_requests(
+    scripts: Scripts, spec: JobSpec, requests: Sequence[RunRequest]
+) -> list[Admission]:
+    """Raises InvalidKey, and RedisError when the server refuses one of them."""
+    run_ids = [request.run_id or manual_id(spec.name) for request in requests]
+    facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+    places = zip(run_ids, places_of(scripts, facts, None), strict=True)
+    admissions = [admission(run_id, spec.name, place) for run_id, place in places]
+    for admitted in admissions:
+        if admitted.placement is Placement.FAILED:
+            raise RedisError(admitted.reason)
+    return admissions
+
+
+def places_of(
+    scripts: Scripts, runs: Iterable[Facts], leadership: Leadership | None
+) -> Iterator[Sequence[str]]:
+    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+    rest = iter(runs)
+
+    def calls() -> Iterator[Call]:
+        while portion := list(islice(rest, RUNS_PER_CALL)):
+            yield Call((token, *chain.from_iterable(portion)), keys)
+
+    return chain.from_iterable(scripts.stream("admit", calls()))

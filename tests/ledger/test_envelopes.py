@@ -1,0 +1,138 @@
+"""Messages that are sent where runs are admitted: what Celery would send, or nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from celery import Celery, Task, signals
+
+from supervisor.app import supervise
+from supervisor.envelopes import Envelopes
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Message, Tick
+from supervisor.publisher import Publisher
+from supervisor.run import RunState
+from tests.ledger.jobs import MIDNIGHT, job, ticks
+
+
+def app_on(url: str) -> Celery:
+    app = supervise(Celery("shop", broker=url))
+    app.conf.task_routes = {"shop.routed": {"queue": "elsewhere", "priority": 3}}
+
+    @app.task(shared=False, name="shop.plain")
+    def plain(*args: Any, **kwargs: Any) -> None: ...
+
+    @app.task(shared=False, name="shop.routed", ignore_result=True)
+    def routed() -> None: ...
+
+    @app.task(shared=False, name="shop.one_argument")
+    def one_argument(argument: Any) -> None: ...
+
+    @app.task(shared=False, name="shop.expires", expires=60)
+    def expires() -> None: ...
+
+    class Own(Task):  # type: ignore[type-arg]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return super().apply_async(*args, **options)
+
+    @app.task(shared=False, name="shop.own", base=Own)
+    def own() -> None: ...
+
+    return app
+
+
+def envelopes_of(app: Celery, ledger: Ledger) -> Envelopes:
+    return Envelopes(app, ledger.client, Publisher(app, ledger).send)
+
+
+def sent(ledger: Ledger, queue: str) -> list[Any]:
+    """What is in a queue, without what no two messages share, first sent first."""
+    messages = [json.loads(text) for text in ledger.client.lrange(queue, 0, -1)]
+    for message in messages:
+        del message["properties"]["delivery_tag"]
+    return messages[::-1]
+
+
+JOBS: list[tuple[str, dict[str, Any]]] = [
+    ("celery", {"task": "shop.plain"}),
+    ("celery", {"task": "shop.plain", "args": [1, 'ä"<'], "kwargs": {"deep": [{"a": None}]}}),
+    ("celery", {"task": "shop.unknown", "args": ["x" * 3000], "lease_ttl": "5s"}),
+    ("elsewhere\x06\x163", {"task": "shop.routed", "time_limit": "9s", "soft_time_limit": "3s"}),
+    ("serial.reports", {"task": "shop.plain", "serial": "reports", "max_retries": 4}),
+    ("own", {"task": "shop.plain", "queue": "own", "key": "feed:{url}", "kwargs": {"url": "a"}}),
+]
+
+
+@pytest.mark.parametrize(("queue", "keys"), JOBS, ids=str)
+def test_a_message_is_the_one_that_celery_would_send(
+    ledger: Ledger, redis_url: str, queue: str, keys: dict[str, Any]
+) -> None:
+    app, spec = app_on(redis_url), job(ledger, **keys)
+    envelopes = envelopes_of(app, ledger)
+    other = spec.model_copy(update={"name": "other", "args": ("another",), "kwargs": {}})
+    envelopes.prepare(other)  # the shape is made of this one
+    [tick] = ticks(spec, 0)
+    ledger.admit([envelopes.filled(tick)])
+    assert ledger.run(tick.run_id).sends == 1
+    Publisher(app, ledger).publish([tick.run_id])
+    from_the_envelope, from_celery = sent(ledger, queue)
+    assert from_the_envelope == from_celery
+
+
+@pytest.mark.parametrize("task", ["shop.expires", "shop.own", "shop.one_argument"])
+def test_what_may_differ_or_be_refused_goes_through_the_outbox(
+    ledger: Ledger, redis_url: str, task: str
+) -> None:
+    spec = job(ledger, task=task)
+    ledger.admit(map(envelopes_of(app_on(redis_url), ledger).filled, ticks(spec, 0)))
+    assert ledger.outbox() == [tick.run_id for tick in ticks(spec, 0)]
+    assert ledger.client.llen("celery") == 0
+
+
+def test_who_listens_to_messages_hears_of_each(ledger: Ledger, redis_url: str) -> None:
+    envelopes, [tick] = envelopes_of(app_on(redis_url), ledger), ticks(job(ledger), 0)
+
+    def listen(**_: Any) -> None: ...
+
+    signals.before_task_publish.connect(listen)
+    try:
+        assert envelopes.filled(tick).message is None
+    finally:
+        signals.before_task_publish.disconnect(listen)
+    assert envelopes.filled(tick).message
+
+
+def test_a_router_of_code_is_asked_for_each_message(ledger: Ledger, redis_url: str) -> None:
+    app = app_on(redis_url)
+    app.conf.task_routes = lambda *_, **__: {"queue": "any"}
+    [tick] = ticks(job(ledger), 0)
+    assert envelopes_of(app, ledger).filled(tick).message is None
+
+
+def test_a_broker_elsewhere_is_sent_to_from_the_outbox(ledger: Ledger, redis_url: str) -> None:
+    place, _, database = redis_url.rpartition("/")
+    app = app_on(f"{place}/{(int(database) + 1) % 16}")
+    supervise(app, redis_url=redis_url)
+    [tick] = ticks(job(ledger), 0)
+    assert envelopes_of(app, ledger).filled(tick).message is None
+
+
+def test_an_edited_job_has_another_envelope(ledger: Ledger, redis_url: str) -> None:
+    envelopes, spec = envelopes_of(app_on(redis_url), ledger), job(ledger)
+    edited = spec.model_copy(update={"queue": "another"})
+    messages = [envelopes.filled(Tick(s, MIDNIGHT)).message for s in (spec, edited)]
+    assert [message and message.queue for message in messages] == ["celery", "another"]
+
+
+def test_only_a_run_that_starts_is_sent(ledger: Ledger) -> None:
+    spec = job(ledger)
+    with_message = [t.sent_as(Message("queue", t.run_id)) for t in ticks(spec, 0, 0, 1)]
+    placed = [admission.placement for admission in ledger.admit(with_message)]
+    assert placed == [Placement.START, Placement.DUPLICATE, Placement.SKIP]
+    assert ledger.client.lrange("queue", 0, -1) == [with_message[0].run_id]
+    assert ledger.outbox() == []
+    assert ledger.run(with_message[0].run_id).state is RunState.QUEUED
+    assert [run.id for run in ledger.sent_unbegun(10)] == [with_message[0].run_id]
