@@ -19,8 +19,8 @@ from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
-from supervisor import logs
-from supervisor.errors import AppNotFound, NotConfigured
+from supervisor import content, logs
+from supervisor.errors import AppNotFound, NotConfigured, UnsafeContent
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
@@ -58,6 +58,8 @@ def supervise(
     schedules: the directory of schedule files that beat follows; SUPERVISOR_SCHEDULES wins over it.
     redis_url: the ledger's Redis; SUPERVISOR_REDIS_URL wins over it; default: the app's broker.
     prefix: what the ledger's keys start with, "supervisor" by default.
+
+    Workers and beats of an app that sends or takes anything but JSON refuse to start.
     """
     app.supervisor = {  # type: ignore[attr-defined]
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
@@ -105,10 +107,11 @@ def settings_of(app: Celery) -> Settings | None:
 
 
 def required_settings(app: Celery) -> Settings:
-    """Raises NotConfigured for an app that is not supervised."""
+    """Raises NotConfigured for an app that is not supervised, UnsafeContent for one not of JSON."""
     settings = settings_of(app)
     if settings is None:
         raise NotConfigured("this Celery app is not supervised: call supervise(app)")
+    content.check_settings(app.conf)
     return settings
 
 
@@ -161,8 +164,13 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     # Beat and the command line never need the worker's side.
     from supervisor.worker import prepare
 
-    prepare(sender)
     conf = sender.app.conf
+    try:
+        content.check_settings(conf)
+        content.check_tasks(sender.app)
+    except UnsafeContent as error:  # Celery would log an exception and go on
+        raise SystemExit(str(error)) from None
+    prepare(sender)
     for key, needed in NEEDED.items():
         if conf.get(key) != needed:
             log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)

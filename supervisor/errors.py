@@ -11,6 +11,8 @@ SupervisorError
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── ArgumentsNotJson       arguments of a run that no JSON can hold
 ├── NotConfigured          a setting that the command needs is absent
+├── SecretMissing          a reference to a secret leads to none in this process
+├── UnsafeContent          an app sends or takes messages that are not JSON
 ├── PlanOutdated           what a plan was made against is no longer what is loaded
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
@@ -108,6 +110,26 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
+
+
+class SecretMissing(SupervisorError, LookupError):
+    """A reference of a schedule file leads to no secret in this process."""
+
+    def __init__(self, reference: str, why: str) -> None:
+        self.reference = reference
+        self.why = why
+        super().__init__(f"{reference}: {why}")
+
+
+class UnsafeContent(SupervisorError):
+    """A supervised app sends or takes messages that are not JSON."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        self.found = tuple(found)
+        super().__init__(
+            f"messages of a supervised app are JSON, not {', '.join(found)}"
+            " (leave it out; a pickle can run any code in a worker)"
+        )
 
 
 class PlanOutdated(SupervisorError):
