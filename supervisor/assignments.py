@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.ledger.runs import Ledger
+from supervisor.references import has_references
 from supervisor.run import Run, StepId
 from supervisor.spec import JobSpec
 from supervisor.stages import Step, seconds
@@ -17,7 +18,10 @@ MOST_PLANS = 200
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Limits and waits in seconds. `fills_up`: parameters without argument come from params."""
+    """Limits and waits in seconds. `fills_up`: parameters without argument come from params.
+
+    references: which of args and kwargs a schedule file wrote, with references in them.
+    """
 
     run: Run
     task: str
@@ -31,6 +35,7 @@ class Assignment:
     retry_backoff_max: float
     rules: Mapping[str, Any]
     fills_up: bool = False
+    references: Sequence[str] = ()
 
 
 class Assignments:
@@ -75,6 +80,7 @@ def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
         retry_backoff=spec.retry_backoff.total_seconds(),
         retry_backoff_max=spec.retry_backoff_max.total_seconds(),
         rules=run.rules,
+        references=[name for name in written(run) if has_references(getattr(spec, name))],
     )
 
 
@@ -93,4 +99,10 @@ def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
         retry_backoff_max=step.retry_backoff_max,
         rules=step.rules,
         fills_up=True,
+        references=written(run) if step.has_references else (),
     )
+
+
+def written(run: Run) -> list[str]:
+    """Those that are the job's own, and no caller's."""
+    return [name for name in ("args", "kwargs") if getattr(run, name) is None]

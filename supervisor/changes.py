@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from supervisor.masks import masked
+from supervisor.references import TOKEN
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
+
+#: Keys of a job and of a step that its `mask` is about.
+ARGUMENTS = ("args", "kwargs", "params")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,20 @@ def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
         if key == "steps":
             found += step_edits(before, after)
         elif key == "ping_url":
-            found.append(Edit(key, masked(old[key]), masked(new[key])))
+            found.append(Edit(key, masked_url(old[key]), masked_url(new[key])))
         else:
-            found.append(Edit(key, old[key], new[key]))
+            found.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
     return tuple(found)
 
 
-def masked(url: str | None) -> str | None:
+def shown(spec: JobSpec, key: str, value: Any) -> Any:
+    return masked(spec.mask, value) if key in ARGUMENTS else value
+
+
+def masked_url(url: str | None) -> str | None:
     """Of an address that whoever knows it may use: ``https://hc-ping.com/***``."""
-    if url is None:
-        return None
+    if url is None or TOKEN.fullmatch(url):
+        return url
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}/***"
 
@@ -77,15 +86,20 @@ def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
     new = {step.label: step for step in after.steps}
     for label in dict.fromkeys([*old, *new]):
         if label not in old or label not in new:
-            yield Edit(f"steps.{label}", said(old.get(label)), said(new.get(label)))
+            was, is_now = said(before, old.get(label)), said(after, new.get(label))
+            yield Edit(f"steps.{label}", was, is_now)
             continue
         were, are = old[label].model_dump(mode="json"), new[label].model_dump(mode="json")
         for key in are:
             if were[key] != are[key]:
-                yield Edit(f"steps.{label}.{key}", were[key], are[key])
+                was, is_now = shown(before, key, were[key]), shown(after, key, are[key])
+                yield Edit(f"steps.{label}.{key}", was, is_now)
     if old == new:
         yield Edit("steps", list(old), list(new))  # their order, which settles what holds
 
 
-def said(step: StepSpec | None) -> dict[str, Any] | None:
-    return None if step is None else step.model_dump(mode="json", exclude_defaults=True)
+def said(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    words = step.model_dump(mode="json", exclude_defaults=True)
+    return {key: shown(spec, key, value) for key, value in words.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,6 +11,7 @@ from supervisor.assignments import Assignment
 from supervisor.errors import RunInterrupted
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import Work
+from supervisor.run import StepId
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
@@ -27,7 +28,7 @@ class Delivery:
     """One delivery of a run to this process; `retry_in` is set when it asks for another.
 
     entered: the task's body was called; at_work: it is running; interrupted: by this it was ended;
-    returned: by a step, for those after it.
+    returned: by a step, for those after it. references: which of args and kwargs have some.
     """
 
     run_id: str
@@ -37,6 +38,7 @@ class Delivery:
     max_retries: int
     retry_backoff: timedelta
     retry_backoff_max: timedelta
+    references: Sequence[str] = ()
     grant: Grant | None = None
     entered: bool = False
     at_work: bool = False
@@ -57,7 +59,14 @@ class Delivery:
             max_retries=header["max_retries"],
             retry_backoff=timedelta(seconds=header["retry_backoff"]),
             retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
+            references=header.get("references", ()),
         )
+
+    @property
+    def item(self) -> int | None:
+        """Of a batch, the number of the item that the run is for."""
+        place = StepId.of(self.run_id)
+        return place.item if place else None
 
     @property
     def has_retries_left(self) -> bool:
@@ -80,6 +89,7 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
 def message_header(assignment: Assignment) -> dict[str, Any]:
     """What a run's message says beside Celery's own headers."""
     run = assignment.run
+    references = {"references": list(assignment.references)} if assignment.references else {}
     return {
         "run": run.id,
         "job": run.job,
@@ -88,6 +98,7 @@ def message_header(assignment: Assignment) -> dict[str, Any]:
         "max_retries": assignment.max_retries,
         "retry_backoff": assignment.retry_backoff,
         "retry_backoff_max": assignment.retry_backoff_max,
+        **references,
     }
 
 

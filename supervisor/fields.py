@@ -25,6 +25,7 @@ from supervisor.exclusions import normal as normal_exclusions
 from supervisor.faults import ItemFault, inside
 from supervisor.moments import Moment
 from supervisor.moments import parse as parse_moment
+from supervisor.references import TOKEN, malformed
 
 #: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
@@ -75,12 +76,19 @@ LONGEST_URL = 1000
 
 def _ping_url(value: Any) -> str:
     """Whatever is wrong with it, the address is a secret and not repeated."""
-    if not isinstance(value, str) or not _is_address(value):
+    if not isinstance(value, str) or not _may_be_address(value):
         raise ValueError("not an address such as https://hc-ping.com/<uuid>")
     return value
 
 
-def _is_address(text: str) -> bool:
+def _may_be_address(written: str) -> bool:
+    """Of what a reference stands for nothing is known; it may be the whole address."""
+    if malformed(written) or len(written) > LONGEST_URL:
+        return False
+    return bool(TOKEN.match(written)) or is_address(TOKEN.sub("1", written))
+
+
+def is_address(text: str) -> bool:
     if not re.fullmatch(r"https?://[!-~]+", text) or len(text) > LONGEST_URL:
         return False
     try:
@@ -93,7 +101,7 @@ def _is_address(text: str) -> bool:
 PingUrl = Annotated[
     str,
     BeforeValidator(_ping_url),
-    WithJsonSchema({"type": "string", "pattern": r"^https?://", "maxLength": LONGEST_URL}),
+    WithJsonSchema({"type": "string", "pattern": r"^(https?://|\$\{)", "maxLength": LONGEST_URL}),
 ]
 
 _FILE = {"type": "string", "minLength": 1}

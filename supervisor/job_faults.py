@@ -50,6 +50,9 @@ def fault_of(
         return _enum_fault(key, value, fields)
     if key == "serial":
         return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
+    if key == "mask":
+        what = f"'mask': {shown(value)} is neither true nor a list of names"
+        return JobFault((key,), what, "such as [password]")
     what = EXPECTED.get(kind, detail["msg"]).format(**context)
     hint = NAME_HINT if kind == "string_pattern_mismatch" else HINTS.get(kind)
     return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)

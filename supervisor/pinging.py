@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -21,9 +22,12 @@ from datetime import datetime, timedelta
 import structlog
 from redis.exceptions import RedisError
 
+from supervisor.errors import SecretMissing
+from supervisor.fields import is_address
 from supervisor.ledger.pings import Ping, Pings
 from supervisor.ledger.runs import Ledger
 from supervisor.ping_http import TIMEOUT_SECONDS, Answer, send
+from supervisor.references import resolved
 
 GIVE_UP_AFTER = timedelta(minutes=10)
 FIRST_WAIT_SECONDS = 2.0
@@ -92,7 +96,10 @@ class Pinger:
 
     def _send(self, url: str, ping: Ping) -> bool:
         """Whether the next one may be sent."""
-        answer, error = send(url, ping, self._timeout)
+        try:
+            answer, error = send(address_of(url), ping, self._timeout)
+        except SecretMissing as missing:
+            answer, error = Answer.AWAY, str(missing)
         match answer:
             case Answer.TAKEN:
                 self._pings.done(ping)
@@ -110,6 +117,14 @@ class Pinger:
     def _drop(self, ping: Ping, why: str) -> None:
         self._pings.drop(ping)
         log.error("ping dropped", **facts(ping), reason=why)
+
+
+def address_of(url: str) -> str:
+    """Secrets in place of references. Raises SecretMissing."""
+    address = str(resolved(url, os.environ))
+    if not is_address(address):
+        raise SecretMissing("ping_url", "what it stands for is no http or https address")
+    return address
 
 
 def facts(ping: Ping) -> dict[str, str]:

@@ -19,6 +19,7 @@ from supervisor.app import required_settings
 from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
+from supervisor.masks import masked
 from supervisor.run import Run, RunState, StepId
 from supervisor.tracing import current_headers, trace_headers, within
 
@@ -119,6 +120,9 @@ class Publisher:
             "retry": False,  # the outbox is the retry
             "retries": max(0, run.attempt - run.crashes),
         }
+        if mask := run.rules.get("mask"):
+            options["argsrepr"] = repr(masked(mask, assignment.args))
+            options["kwargsrepr"] = repr(masked(mask, assignment.kwargs))
         for name in ("time_limit", "soft_time_limit", "queue"):
             if getattr(assignment, name):
                 options[name] = getattr(assignment, name)

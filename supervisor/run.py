@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from supervisor.masks import masked
 from supervisor.progress import Progress
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -157,6 +158,10 @@ class Run:
     blocker: Blocker | None = None
     duplicates: int = 0
     note: str | None = None
+
+    def masked(self, arguments: Any) -> Any:
+        """Arguments or params of the run, as they may be shown."""
+        return masked(self.rules.get("mask"), arguments)
 
 
 @dataclass(frozen=True, slots=True)

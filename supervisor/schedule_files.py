@@ -13,6 +13,7 @@ from supervisor.calendars import Calendars
 from supervisor.errors import Problem, ScheduleFilesInvalid, closest
 from supervisor.job_checks import check_defaults, check_job
 from supervisor.job_faults import JobFault, item_faults
+from supervisor.reference_checks import reference_faults
 from supervisor.spec import JobSpec
 from supervisor.text_files import UnusableFile, check_inside, text_of
 from supervisor.yaml_source import UNREADABLE, Document, KeyPath, read, shown
@@ -34,13 +35,18 @@ class ScheduleSet:
     sources: Mapping[str, str]
 
 
-def load(path: Path, known_tasks: Collection[str] | None = None) -> ScheduleSet:
+def load(
+    path: Path,
+    known_tasks: Collection[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
-    With `known_tasks`, a job whose task is not among them is a problem.
-    Raises ScheduleFilesInvalid with every problem of every file.
+    With `known_tasks`, a job whose task is not among them is a problem; with `environ`, a reference
+    to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
     """
-    loading = _Loading(known_tasks, Calendars(path if path.is_dir() else path.parent))
+    calendars = Calendars(path if path.is_dir() else path.parent)
+    loading = _Loading(known_tasks, environ, calendars)
     for file in loading.files_of(path):
         loading.add(file)
     if problems := [*loading.problems, *loading.calendars.problems]:
@@ -58,6 +64,7 @@ class _Loading:
     """What was found so far, file by file."""
 
     known_tasks: Collection[str] | None
+    environ: Mapping[str, str] | None
     calendars: Calendars
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -142,7 +149,9 @@ class _Loading:
                 self._problem(file, line, "is not a mapping of keys to values", job=name)
                 return
             resolved, file_faults = self.calendars.resolve(own)
-            self.specs[name], faults = check_job(name, resolved, defaults, self.known_tasks)
+            spec, faults = check_job(name, resolved, defaults, self.known_tasks)
+            self.specs[name] = spec
+            faults += reference_faults(spec, self.environ)
             for fault in [*faults, *item_faults("exclude", file_faults)]:
                 at = document.line_of(_place(("jobs", name), fault, own))
                 self._problem(file, at, fault.what, fault.hint, job=name)

@@ -43,6 +43,8 @@ class JobSpec(When):
     """Positional arguments of the task."""
     kwargs: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     """Keyword arguments of the task."""
+    mask: Annotated[bool, Field(strict=True)] | tuple[str, ...] = False
+    """true: no argument is shown anywhere; names: not these keyword arguments and params."""
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
     serial: Annotated[bool, Field(strict=True)] | Name = False
@@ -129,6 +131,16 @@ class JobSpec(When):
         return key
 
     @model_validator(mode="after")
+    def _nothing_masked_in_the_key(self) -> Self:
+        if self.mask and self.key is not None:
+            named = set(placeholders(self.key)) - {"job", "task", "arguments"}
+            hidden = named if isinstance(self.mask, bool) else named & set(self.mask)
+            if hidden:
+                text = f"'key' would show {min(hidden)!r}, which 'mask' hides"
+                raise conflict(text, "mask", "key")
+        return self
+
+    @model_validator(mode="after")
     def _then_after_something(self) -> Self:
         if self.then is not OnMaxSkips.ALERT and self.max_consecutive_skips is None:
             text = "'then' needs 'max_consecutive_skips'"
@@ -212,6 +224,12 @@ class JobSpec(When):
         return lock_key(self.key, job=self.name, task=self.work, args=args, kwargs=kwargs)
 
     @property
+    def mask_rule(self) -> dict[str, Any]:
+        """As a run's record keeps it, for those who show its arguments."""
+        mask = self.mask if isinstance(self.mask, bool) else list(self.mask)
+        return {"mask": mask} if mask else {}
+
+    @property
     def most_running(self) -> int | None:
         """How many runs may be at work at once; None for any number."""
         if self.max_running is None and self.overlap is not OverlapPolicy.ALLOW:
@@ -239,6 +257,7 @@ class JobSpec(When):
             "on_lease_lost": self.on_lease_lost.value,
             "stop_grace": to_ms(self.stop_grace),
             **({"ping": True} if self.ping_url else {}),
+            **self.mask_rule,
         }
 
     @cached_property

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from supervisor.durations import to_ms
 from supervisor.policies import OnItemFailure
+from supervisor.references import has_references
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
 
@@ -39,6 +40,7 @@ class Step:
     foreach: str | None = None
     max_parallel: int = 0
     rules: Mapping[str, Any] = field(default_factory=dict)
+    has_references: bool = False
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:
@@ -71,6 +73,7 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "soft_time_limit": seconds(step.soft_time_limit or spec.soft_time_limit),
         "time_limit": seconds(step.time_limit or spec.time_limit),
         "rules": rules(spec, step),
+        **references(spec, step),
         **batch(step),
     }
 
@@ -86,7 +89,14 @@ def rules(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "max_crashes": spec.max_crashes,
         "on_lease_lost": spec.on_lease_lost.value,
         "stop_grace": to_ms(spec.stop_grace),
+        **spec.mask_rule,
     }
+
+
+def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
+    """Whether secrets are to be put into the step's arguments: those of code have none."""
+    named = spec.has_schedule and has_references([step.args, step.kwargs])
+    return {"has_references": True} if named else {}
 
 
 def batch(step: StepSpec) -> dict[str, Any]:

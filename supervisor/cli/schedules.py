@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,14 +22,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is wrong too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
-def check(context: Context, path: Path | None, as_json: bool) -> None:
+def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> None:
     """Say all that is wrong in the schedule files at PATH, by default those that beat follows.
 
     With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
     """
-    schedules = read_or_exit(context, path, as_json)
+    schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
 
@@ -39,11 +41,16 @@ def schema() -> None:
     click.echo(json.dumps(json_schema(), indent=2))
 
 
-def read_or_exit(context: Context, path: Path | None, as_json: bool) -> ScheduleSet:
+def read_or_exit(
+    context: Context,
+    path: Path | None,
+    as_json: bool,
+    environ: Mapping[str, str] | None = None,
+) -> ScheduleSet:
     """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
     known_tasks = tasks_of(context.app) if context.app is not None else None
     try:
-        return load(context.schedules(path), known_tasks)
+        return load(context.schedules(path), known_tasks, environ)
     except ScheduleFilesInvalid as invalid:
         for line in map(str, () if as_json else invalid.problems):
             click.echo(line)

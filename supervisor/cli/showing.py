@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +15,7 @@ from supervisor.display.steps import (
     STEP_COLUMNS,
     items_words,
     param_words,
+    params_shape,
     step_row,
     step_shape,
 )
@@ -40,7 +40,7 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     shape = run_shape(run) | {"log": log}
     if run.has_steps:
         steps = [step_shape(step) for step in ledger.steps.records(run_id)]
-        shape |= {"steps": steps, "params": params_of(ledger, run_id)}
+        shape |= {"steps": steps, "params": params_of(ledger, run)}
         shape["returned_twice"] = {name: list(by) for name, by in run.returned_twice.items()}
     if run.batch:
         kept = ledger.runs(ledger.steps.kept_items(run_id, limit=run.batch.total))
@@ -60,7 +60,7 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     attempts = found.pop("attempts")
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
-        found["params"] = param_words(params_of(ledger, run_id)) or None
+        found["params"] = param_words(params_of(ledger, run)) or None
     if run.has_steps or run.batch:
         attempts, found["attempt"] = [], None
     for name, by in run.returned_twice.items():
@@ -104,5 +104,5 @@ def known(ledger: Ledger, run_id: str) -> Run:
         raise UnknownRun(run_id, what) from None
 
 
-def params_of(ledger: Ledger, run_id: str) -> dict[str, Any]:
-    return {name: json.loads(text) for name, text in ledger.steps.params(run_id).items()}
+def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
+    return params_shape(run, ledger.steps.params(run.id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.shapes import run_shape
 from supervisor.display.words import duration, seconds_between, stamp
-from supervisor.run import Batch, RunState, StepRecord
+from supervisor.masks import MASK, masked
+from supervisor.run import Batch, Run, RunState, StepRecord
 
 STEP_COLUMNS = ("step", "priority", "task", "attempt", "state", "started", "duration", "reason")
 
@@ -61,6 +63,13 @@ def at_work_words(steps: Sequence[StepRecord]) -> str:
         for step in steps
         if step.run and step.run.state in (RunState.RUNNING, RunState.RETRYING)
     )
+
+
+def params_shape(run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The params of a run of several steps as they may be shown; `texts`: of the ledger, JSON."""
+    params = {name: json.loads(text) for name, text in texts.items()}
+    mask = run.rules.get("mask")
+    return dict.fromkeys(params, MASK) if mask is True else masked(mask, params)
 
 
 def param_words(params: Mapping[str, Any]) -> str:

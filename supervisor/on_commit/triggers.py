@@ -25,6 +25,7 @@ from supervisor.guarded import GuardedCall
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.lock_keys import checked_key
+from supervisor.masks import masked
 from supervisor.publisher import as_json, publisher_of
 from supervisor.run import manual_id
 from supervisor.tracing import options_with_trace
@@ -100,7 +101,8 @@ def trigger_of_task(
         request_of(task, args, kwargs, run_id, options).lock_for(spec_of(task))
     else:
         check_arguments(task, args, kwargs)
-    facts = {"task": task.name, "args": args, "kwargs": kwargs, "options": options}
+    shown = partial(masked, spec_of(task).mask if guarded else False)
+    facts = {"task": task.name, "args": shown(args), "kwargs": shown(kwargs), "options": options}
     send = partial(task.apply_async, args, kwargs, task_id=run_id, **options)
     return Trigger(run_id, facts, send)
 

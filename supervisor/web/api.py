@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from supervisor.consumption import Queues
 from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
-from supervisor.display.steps import step_shape
+from supervisor.display.steps import params_shape, step_shape
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
 from supervisor.web import requests, verbs
@@ -49,8 +48,7 @@ class Api:
         steps, params = None, None
         if found.has_steps:
             steps = [step_shape(step) for step in self._ledger.steps.records(run)]
-            texts = self._ledger.steps.params(run)
-            params = {name: json.loads(text) for name, text in texts.items()}
+            params = params_shape(found, self._ledger.steps.params(run))
         return run_shape(found) | {"steps": steps, "params": params}
 
     def run_log(self, run: str) -> list[Shape]:

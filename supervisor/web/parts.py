@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from supervisor.consumption import Queues
+from supervisor.display.steps import params_shape
 from supervisor.errors import UnknownJob
 from supervisor.ledger.fingerprints import is_silent
 from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
@@ -122,7 +122,7 @@ def steps(asked: Asked) -> Context:
     return {
         "run": found,
         "steps": asked.ledger.steps.records(found.id) if found.has_steps else [],
-        "params": {name: json.loads(text) for name, text in texts.items()},
+        "params": params_shape(found, texts),
         "kept": asked.ledger.runs(kept),
     }
 

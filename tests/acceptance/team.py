@@ -154,3 +154,12 @@ def unsupervised(path):
 @app.task(bind=True, guard=True)
 def echo(self, moment, amount):
     print("echoed", type(moment).__name__, type(amount).__name__)  # noqa: T201
+
+
+@app.task(bind=True)
+def spend(self, *args, **kwargs):
+    """Writes down what it was given; fails with the password in its last words, if it is to."""
+    WITNESS.with_name("given.json").write_text(json.dumps([args, kwargs]))
+    sign("start", self)
+    if kwargs.get("fails"):
+        raise ValueError(f"no login with {kwargs['password']}")

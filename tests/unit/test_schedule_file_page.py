@@ -17,7 +17,7 @@ from supervisor.when import KINDS
 from supervisor.yaml_source import DEEPEST, read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schedule-file.md").read_text()
-(FILE,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+FILE, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| `([^|]+)` \| (.+) \|$", re.MULTILINE)
 ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.findall(PAGE)}
 
