@@ -37,6 +37,10 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 
 
+#: The longest name there is has 32 characters.
+LONGEST_ZONE = 64
+
+
 @cache
 def zone_names() -> frozenset[str]:
     """The zones this machine knows; read once, because it is a walk through the file system."""
@@ -45,7 +49,8 @@ def zone_names() -> frozenset[str]:
 
 def _known(name: str) -> str:
     if name not in zone_names():
-        raise ValueError(f"unknown time zone {name!r}{did_you_mean(name, zone_names())}")
+        hint = did_you_mean(name, zone_names()) if len(name) < LONGEST_ZONE else ""
+        raise ValueError(f"unknown time zone {name[:LONGEST_ZONE]!r}{hint}")
     return name
 
 

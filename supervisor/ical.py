@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from supervisor.clock import DAY
@@ -19,8 +21,14 @@ from supervisor.moments import render
 if TYPE_CHECKING:
     from icalendar import Calendar, Component
 
+#: How often the events of a file may begin on one day, by what their rules name.
+MOST_A_DAY = 1000
+
 #: From, inclusive, and to, exclusive: no job runs before it, and calendars are renewed till then.
 FIRST, LAST = date(2025, 1, 1), date(2050, 1, 1)
+
+#: Year in which daily and weekly events may begin.
+EARLIEST = 1970
 
 MOST_EVENTS = 1000
 MOST_OCCURRENCES = 10_000
@@ -44,13 +52,19 @@ def texts_of(text: str) -> tuple[list[str], list[Fault]]:
     if len(events) > MOST_EVENTS:
         what = f"{len(events):,} events; {MOST_EVENTS:,} are allowed"
         return [], [(1, InvalidExclusion(what, "split it"))]
-    faults = [
-        (line, InvalidExclusion(what, None))
-        for line, event in zip(lines, events, strict=False)
-        for what in _faults_of(event)
-    ]
+    try:
+        faults = [
+            (line, InvalidExclusion(what, None))
+            for line, event in zip(lines, events, strict=False)
+            for what in _faults_of(event)
+        ]
+    except (ValueError, TypeError, KeyError) as error:  # a property that the library cannot read
+        return [], [(1, InvalidExclusion(f"an event cannot be read: {error}", None))]
     if faults:
         return [], faults
+    if sum(map(_times_a_day, events)) > MOST_A_DAY:
+        what = f"events begin more often than {MOST_A_DAY:,} times a day"
+        return [], [(1, InvalidExclusion(what, "leave out BYHOUR, BYMINUTE and BYSECOND"))]
     try:
         return [span for calendar in calendars for span in _spans_of(calendar)], []
     except InvalidExclusion as error:
@@ -74,11 +88,24 @@ def _faults_of(event: Component) -> Iterator[str]:
         yield f"{name}: {error}"
     if not event.errors and not isinstance(getattr(event.get("DTSTART"), "dt", None), date):
         yield "an event without DTSTART"
-    rules = event.get("RRULE")
-    for rule in rules if isinstance(rules, list) else [rules] if rules else []:
+    for rule in _rules_of(event):
         frequency = "".join(rule.get("FREQ", ()))
         if frequency in ("SECONDLY", "MINUTELY", "HOURLY"):
             yield f"an event with FREQ={frequency}; DAILY is the most often"
+        # The library counts from there, for each stretch of time it is asked about.
+        if frequency in ("DAILY", "WEEKLY") and event["DTSTART"].dt.year < EARLIEST:
+            yield f"an event with FREQ={frequency} from before {EARLIEST}"
+
+
+def _rules_of(event: Component) -> list[Any]:
+    rules = event.get("RRULE")
+    return rules if isinstance(rules, list) else [rules] if rules else []
+
+
+def _times_a_day(event: Component) -> int:
+    """How often it begins on a day at most; the library would make a list of all of these."""
+    names = ("BYHOUR", "BYMINUTE", "BYSECOND")
+    return sum(prod(len(rule.get(name, (0,))) for name in names) for rule in _rules_of(event))
 
 
 def _spans_of(calendar: Calendar) -> Iterator[str]:
@@ -87,19 +114,26 @@ def _spans_of(calendar: Calendar) -> Iterator[str]:
     number = 0
     try:
         query = recurring_ical_events.of(calendar)
-        for year in range(FIRST.year, LAST.year):
-            for event in query.between(date(year, 1, 1), date(year + 1, 1, 1)):
+        for begin, end in pairwise(_months()):
+            for event in query.between(begin, end):
                 number += 1
                 if number > MOST_OCCURRENCES:
                     what = f"more than {MOST_OCCURRENCES:,} days until {LAST}"
                     raise InvalidExclusion(what, "for days of the week write SAT or MON-FRI")
-                start, end = event["DTSTART"].dt, event["DTEND"].dt
-                if start < end and str(event.get("STATUS", "")).upper() != "CANCELLED":
-                    yield _span(start, end)
+                first, last = event["DTSTART"].dt, event["DTEND"].dt
+                if first < last and str(event.get("STATUS", "")).upper() != "CANCELLED":
+                    yield _span(first, last)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         if isinstance(error, InvalidExclusion):
             raise
         raise InvalidExclusion(f"its events cannot be followed: {error}", None) from error
+
+
+def _months() -> Iterator[date]:
+    """The first day of each: what the library makes a list of at once."""
+    for year in range(FIRST.year, LAST.year):
+        yield from (date(year, month, 1) for month in range(1, 13))
+    yield LAST
 
 
 def _span(start: Any, end: Any) -> str:

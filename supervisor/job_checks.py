@@ -24,6 +24,8 @@ NOT_IN_DEFAULTS = (
     *("phase", "args", "kwargs", "ping_url", "description"),
 )
 
+MOST_HINTS = 50
+
 LARGEST_ARGUMENTS = 16 * 1024
 
 #: Take the place of what is wrong, so that the rest of the job is checked too.
@@ -137,11 +139,14 @@ def _first_of_each_place(error: ValidationError) -> Iterable[ErrorDetails]:
 
 
 def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
+    unknown = len(values.keys() - set(KEYS))
     for key in values:
         if key == "name":
             yield JobFault((key,), "unknown key 'name'", "a job's name is its key under 'jobs'")
         elif key not in KEYS:
-            yield JobFault((key,), f"unknown key {shown(key)}", closest(key, KEYS))
+            # So many are no misspelt ones, and each hint takes its time.
+            hint = closest(key, KEYS) if unknown <= MOST_HINTS else None
+            yield JobFault((key,), f"unknown key {shown(key)}", hint)
 
 
 def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFault]:

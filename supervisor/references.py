@@ -56,6 +56,11 @@ def resolved(value: Any, environ: Mapping[str, str]) -> Any:
     return mapped(value, lambda text: TOKEN.sub(lambda found: secret(found, environ), text))
 
 
+def escaped(value: Any) -> Any:
+    """The value as a schedule file has to write it, so that nothing in it is a reference."""
+    return mapped(value, lambda text: text.replace("${", "$${"))
+
+
 def secret(found: re.Match[str], environ: Mapping[str, str]) -> str:
     if found["name"]:
         value = environ.get(found["name"])

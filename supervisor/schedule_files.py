@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from supervisor.yaml_source import UNREADABLE, Document, KeyPath, read, shown
 SUFFIXES = (".yaml", ".yml")
 TOP_LEVEL = ("jobs", "defaults")
 MOST_JOBS = 10_000
+
+#: Who has more of them is not helped by the rest, and waits for it.
+MOST_PROBLEMS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,9 @@ def load(
     """
     calendars = Calendars(path if path.is_dir() else path.parent)
     loading = _Loading(known_tasks, environ, calendars)
-    for file in loading.files_of(path):
-        loading.add(file)
+    with suppress(_Enough):
+        for file in loading.files_of(path):
+            loading.add(file)
     if problems := [*loading.problems, *loading.calendars.problems]:
         raise ScheduleFilesInvalid(problems)
     return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources)
@@ -57,6 +62,10 @@ def load(
 def _digest(specs: Mapping[str, JobSpec]) -> str:
     content = {name: spec.model_dump(mode="json") for name, spec in specs.items()}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Enough(Exception):
+    """There are MOST_PROBLEMS."""
 
 
 @dataclass(slots=True)
@@ -171,6 +180,10 @@ class _Loading:
     def _problem(
         self, file: Path, line: int, what: str, hint: str | None = None, job: str | None = None
     ) -> None:
+        if len(self.problems) == MOST_PROBLEMS:
+            what, hint = f"more than {MOST_PROBLEMS:,} problems", "the rest is not looked for"
+            self.problems.append(Problem(str(file), line, None, what, hint))
+            raise _Enough
         self.problems.append(Problem(str(file), line, job, what, hint))
 
 

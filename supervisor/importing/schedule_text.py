@@ -15,6 +15,7 @@ import yaml
 from supervisor.importing.found import Found, Item, LeftOut, Remark
 from supervisor.importing.names import job_name
 from supervisor.job_checks import check_job
+from supervisor.references import escaped
 from supervisor.yaml_source import plain_value, read
 
 WIDTH = 96
@@ -104,6 +105,7 @@ def said(values: Mapping[str, Any]) -> dict[str, Any]:
 def job_text(name: str, values: Mapping[str, Any]) -> str:
     """The lines of one job under ``jobs:``."""
     quoted = {key: Quoted(value) if key in QUOTED else value for key, value in values.items()}
+    quoted |= {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
     text = yaml.dump(
         {name: quoted},
         Dumper=_Dumper,

@@ -10,6 +10,7 @@ from supervisor.importing.found import Found, LeftOut, Remark
 from supervisor.importing.names import job_name
 from supervisor.importing.schedule_text import ORDER, write
 from supervisor.job_checks import KEYS, check_job
+from supervisor.references import resolved
 from supervisor.spec import JobSpec
 from supervisor.yaml_source import read
 
@@ -19,7 +20,8 @@ JSON = st.recursive(
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text()
-    | st.sampled_from(["yes", "1e3", "0o17", "12:30", "010", "2026-03-01", "null", "*a", "a: b"]),
+    | st.sampled_from(["yes", "1e3", "0o17", "12:30", "010", "2026-03-01", "null", "*a", "a: b"])
+    | st.sampled_from(["${HOME}", "$${", "${"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -35,8 +37,8 @@ def test_arguments_are_read_back_as_they_were(args: list[Any], kwargs: dict[str,
     assert document.faults == []
     spec, faults = check_job("job", document.data["jobs"]["job"], {}, None)
     assert faults == []
-    assert list(spec.args) == args
-    assert repr(spec.kwargs) == repr(kwargs)
+    assert resolved(spec.args, {}) == args
+    assert repr(resolved(spec.kwargs, {})) == repr(kwargs)
 
 
 @given(st.text(), st.text(), st.text())
