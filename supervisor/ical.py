@@ -86,14 +86,16 @@ def _not_a_calendar(text: str, error: Exception | None) -> Fault:
 def _faults_of(event: Component) -> Iterator[str]:
     for name, error in event.errors:
         yield f"{name}: {error}"
-    if not event.errors and not isinstance(getattr(event.get("DTSTART"), "dt", None), date):
+    start = getattr(event.get("DTSTART"), "dt", None)
+    if not event.errors and not isinstance(start, date):
         yield "an event without DTSTART"
     for rule in _rules_of(event):
         frequency = "".join(rule.get("FREQ", ()))
         if frequency in ("SECONDLY", "MINUTELY", "HOURLY"):
             yield f"an event with FREQ={frequency}; DAILY is the most often"
         # The library counts from there, for each stretch of time it is asked about.
-        if frequency in ("DAILY", "WEEKLY") and event["DTSTART"].dt.year < EARLIEST:
+        is_old = isinstance(start, date) and start.year < EARLIEST
+        if is_old and frequency in ("DAILY", "WEEKLY"):
             yield f"an event with FREQ={frequency} from before {EARLIEST}"
 
 

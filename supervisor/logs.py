@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from io import StringIO
 from logging.handlers import WatchedFileHandler
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, ExcInfo, Processor
 
 #: Libraries that tell more than anybody asked for, and what is worth telling of them.
 QUIET = {
@@ -77,4 +79,25 @@ def json_tail() -> tuple[Processor, ...]:
 
 
 def console_tail() -> tuple[Processor, ...]:
-    return (structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),)
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=write_traceback
+    )
+    return escape_texts, renderer
+
+
+def escape_texts(_: Any, __: str, event: EventDict) -> EventDict:
+    """What a job said can neither begin a line of its own nor move the cursor."""
+    return {
+        key: escaped(value) if isinstance(value, str) else value for key, value in event.items()
+    }
+
+
+def write_traceback(stream: TextIO, error: ExcInfo) -> None:
+    """Without the values of variables, which would show what a job was given."""
+    plain = StringIO()
+    structlog.dev.plain_traceback(plain, error)
+    stream.write("\n".join(map(escaped, plain.getvalue().split("\n"))))
+
+
+def escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -29,6 +29,7 @@ from supervisor.cli import (
     ticks,
 )
 from supervisor.cli.context import Context
+from supervisor.cli.output import printable
 from supervisor.errors import SupervisorError
 from supervisor.settings import Settings
 
@@ -40,7 +41,8 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except SupervisorError as error:
-            raise click.ClickException(str(error)) from error
+            lines = map(printable, str(error).split("\n"))
+            raise click.ClickException("\n".join(lines)) from error
         except RedisError as error:
             raise click.ClickException(
                 f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"

@@ -47,8 +47,8 @@ def facts_of(context: Context) -> Facts:
 def print_findings(findings: Sequence[Finding]) -> None:
     for finding in findings:
         click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {printable(finding.what)}")
-        click.echo(f"       why  {finding.why}")
-        click.echo(f"       do   {finding.todo}")
+        click.echo(f"       why  {printable(finding.why)}")
+        click.echo(f"       do   {printable(finding.todo)}")
     wrong = sum(not finding.is_note for finding in findings)
     notes = len(findings) - wrong
     click.echo(f"{len(CHECKS)} checks: {wrong} wrong, {notes} to note")

@@ -15,7 +15,7 @@ from supervisor.cli.live import watch_jobs
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.showing import print_whole, whole_shape
 from supervisor.cli.types import DurationType, SinceType, moment_of
-from supervisor.display.reports import progress_words
+from supervisor.display.reports import harmless, progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.steps import at_work_words
@@ -166,7 +166,7 @@ def trigger(
     if as_json:
         print_json(run_shape(run))
     else:
-        reason = why(run)
+        reason = harmless(why(run))
         click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     if run.state is RunState.SKIPPED:
         sys.exit(1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from supervisor.cli.context import Context, pass_context
+from supervisor.display.reports import harmless
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.schedule_files import ScheduleSet, load
 from supervisor.schedule_schema import json_schema
@@ -53,7 +54,7 @@ def read_or_exit(
         return load(context.schedules(path), known_tasks, environ)
     except ScheduleFilesInvalid as invalid:
         for line in map(str, () if as_json else invalid.problems):
-            click.echo(line)
+            click.echo(harmless(line))
         if as_json:
             click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
         raise SystemExit(1) from None

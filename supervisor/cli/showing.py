@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from supervisor.cli.output import print_table
-from supervisor.display.reports import LogText, line_shape, progress_words
+from supervisor.display.reports import LogText, harmless, line_shape, progress_words
 from supervisor.display.rows import why
 from supervisor.display.shapes import run_shape
 from supervisor.display.steps import (
@@ -67,10 +67,10 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
         found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} holds"
     for key, value in found.items():
         if value is not None:
-            click.echo(f"{key:<18}{value}")
+            click.echo(f"{key:<18}{harmless(str(value))}")
     for attempt in attempts:
         facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
-        click.echo(facts)
+        click.echo(harmless(facts))
     print_parts(ledger, run)
     for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
         click.echo(text)
@@ -87,7 +87,8 @@ def print_parts(ledger: Ledger, run: Run) -> None:
         for item in [*begun[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
             crashed = f"its worker died {item.crashes} times" if item.crashes else ""
             said = (progress_words(item.progress), why(item), crashed)
-            click.echo(f"{item.id}  {item.state.value}  {', '.join(filter(None, said))}".rstrip())
+            words = harmless(", ".join(filter(None, said)))
+            click.echo(f"{item.id}  {item.state.value}  {words}".rstrip())
 
 
 def known(ledger: Ledger, run_id: str) -> Run:

@@ -9,7 +9,7 @@ import click
 
 from supervisor.backfilling import backfill, ticks_of
 from supervisor.cli.context import Context, pass_context
-from supervisor.cli.output import print_json, print_table
+from supervisor.cli.output import print_json, print_table, printable
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
@@ -49,7 +49,7 @@ def next_ticks(context: Context, job: str, count: int, after: str | None, as_jso
         click.echo("no more ticks", err=True)
     if record.paused:
         told = pause_words(record.paused_note, record.paused_until)
-        click.echo(f"{job} is paused" + (f": {told}" if told else ""), err=True)
+        click.echo(f"{job} is paused" + (f": {printable(told)}" if told else ""), err=True)
 
 
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:

@@ -51,6 +51,8 @@ def progress_words(progress: Progress | None) -> str:
 
 def harmless(text: str) -> str:
     """On one line, and without what a terminal would obey."""
+    if text.isprintable():
+        return text
     text = CONTROL_SEQUENCE.sub("", text)
     return "".join(c if c.isprintable() else " " for c in text)
 

@@ -67,7 +67,8 @@ def at_work_words(steps: Sequence[StepRecord]) -> str:
 
 def params_shape(run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
     """The params of a run of several steps as they may be shown; `texts`: of the ledger, JSON."""
-    params = {name: json.loads(text) for name, text in texts.items()}
+    # A step may have returned a NaN, which Python writes and reads, and JSON does not have.
+    params = {name: json.loads(text, parse_constant=str) for name, text in texts.items()}
     mask = run.rules.get("mask")
     return dict.fromkeys(params, MASK) if mask is True else masked(mask, params)
 

@@ -113,7 +113,7 @@ def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
 def parsed(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(400, f"{name} is not JSON: {error}") from error
 
 

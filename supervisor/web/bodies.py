@@ -13,6 +13,8 @@ from supervisor.web.problems import Refused
 #: Arguments of a run, by hand: what is larger belongs where the job can fetch it.
 MOST_BYTES = 64 * 1024
 
+MOST_FIELDS = 50
+
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -36,7 +38,10 @@ async def json_body(request: Request, model: type[Body]) -> Body:
 
 async def form_body(request: Request) -> dict[str, str]:
     text = (await bounded_body(request)).decode(errors="replace")
-    return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as error:
+        raise Refused(400, f"the form has more than {MOST_FIELDS} fields") from error
 
 
 def validated(model: type[Body], text: str | bytes) -> Body:

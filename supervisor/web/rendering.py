@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,10 +14,17 @@ from supervisor.display.shapes import instant
 from supervisor.display.steps import items_words, param_words, share_of_step
 from supervisor.display.words import age, ahead, duration, pause_words, span, stamp
 
+
+def shown(value: Any) -> Any:
+    """Each text that is put into a page: without what would turn round the text beside it."""
+    return harmless(value) if type(value) is str else value
+
+
 TEMPLATES = Environment(
     loader=PackageLoader("supervisor.web"),
     autoescape=True,
     undefined=StrictUndefined,
+    finalize=shown,
     trim_blocks=True,
     lstrip_blocks=True,
 )
@@ -45,7 +53,6 @@ TEMPLATES.filters.update(
     ahead=ahead,
     brief=brief,
     duration=duration,
-    harmless=harmless,
     instant=instant,
     items=items_words,
     job_url=job_url,

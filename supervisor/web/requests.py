@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from supervisor.durations import Duration
 from supervisor.overlap import OverlapPolicy
@@ -24,6 +25,16 @@ class Trigger(Request):
     overlap: OverlapPolicy | None = Field(None, description="In place of the job's policy.")
     key: str | None = Field(None, description="The lock's key, in place of the job's.")
     max_wait: Duration | None = Field(None, description="How long to wait for the lock.")
+
+    @field_validator("args", "kwargs", "params")
+    @classmethod
+    def _json(cls, value: Any) -> Any:
+        """The parser takes NaN and Infinity, which no other reader of the ledger does."""
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            raise ValueError("NaN and Infinity are not JSON") from None
+        return value
 
 
 class Pause(Request):

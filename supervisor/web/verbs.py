@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from supervisor.backfilling import backfill, missed_in_pause
 from supervisor.display.rows import why
@@ -16,6 +16,9 @@ from supervisor.run import Run, RunState, StepId
 from supervisor.spec import JobSpec
 from supervisor.web.problems import Refused
 from supervisor.web.requests import Pause, Resume, Trigger
+
+#: Farther ahead, instants cannot be told in every time zone.
+LONGEST_PAUSE = timedelta(days=36_525)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,11 @@ def pause(ledger: Ledger, job: str, asked: Pause) -> datetime | None:
     until = asked.until
     if until is not None and until.tzinfo is None:
         until = until.replace(tzinfo=spec.zone)
-    if until is not None and until <= ledger.now():
+    now = ledger.now()
+    if until is not None and until <= now:
         raise Refused(400, "until is in the past")
+    if until is not None and until > now + LONGEST_PAUSE:
+        raise Refused(400, "until is more than 100 years ahead")
     ledger.pause(spec.name, asked.note, until)
     return until
 

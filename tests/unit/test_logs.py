@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 WRITES = """
 import logging, sys
 import structlog
@@ -56,3 +58,29 @@ def test_for_people_a_line_is_readable() -> None:
 def test_a_log_file_gets_all_of_it(tmp_path: Path) -> None:
     assert written(str(tmp_path / "worker.log"), form="json") == ""
     assert len((tmp_path / "worker.log").read_text().splitlines()) == 3
+
+
+HOSTILE = """
+import logging, sys
+from supervisor import logs
+logs.configure()
+password = "hunter2-of-the-tests"
+try:
+    raise ValueError("\\x1b[31mred\\nforged line")
+except ValueError as error:
+    logging.getLogger("celery").exception("task failed: %s", error)
+    logging.getLogger("celery").error("said %s", error)
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_what_a_job_said_makes_no_line_and_a_traceback_shows_no_variables(form: str) -> None:
+    environment = {**os.environ, "SUPERVISOR_LOG_FORMAT": form}
+    command = [sys.executable, "-c", HOSTILE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "red" in done.stderr
+    assert "hunter2" not in done.stderr
+    assert all(c.isprintable() for c in done.stderr.replace("\n", ""))
+    head = [line for line in done.stderr.splitlines() if line.startswith("forged")]
+    # Python itself prints an exception's text on as many lines as it has.
+    assert len(head) <= (1 if form == "console" else 0)
