@@ -8,9 +8,10 @@ that admits it (ledger/admit.lua), and the script is given the message beforehan
 2. A job's envelope is the shape with the job's own name, rules and arguments in it.
 3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
 
-What may differ in more has no envelope: those runs go through the outbox. So it is when somebody
-listens to messages being sent, when a task or a router has code of its own that decides how, and
-when the shape, filled with what it was made of, is not what Celery had made of it.
+What may differ in more has no envelope: those runs go through the outbox. So it is when arguments
+are masked or name secrets, when somebody listens to messages being sent, when a task or a router
+has code of its own that decides how, and when the shape, filled with what it was made of, is not
+what Celery had made of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.ticks import Message, Tick
 from supervisor.publisher import AWAY
 from supervisor.recording import Send, queues_are_beside, recorded
+from supervisor.references import has_references
 from supervisor.run import Run, RunState, tick_id
 from supervisor.spec import JobSpec
 from supervisor.tasks import GuardedTask
@@ -142,7 +144,8 @@ class Envelopes:
     def _envelope(self, spec: JobSpec) -> Envelope | None:
         if self._are_beside is None:
             self._are_beside = queues_are_beside(self._app, self._ledger)
-        if not self._are_beside or spec.task is None:
+        own = [spec.args, spec.kwargs]
+        if not self._are_beside or spec.task is None or spec.mask or has_references(own):
             return None
         try:
             task: Any = self._app.tasks.get(spec.task)

@@ -82,12 +82,22 @@ def test_a_message_is_the_one_that_celery_would_send(
     assert from_the_envelope == from_celery
 
 
-@pytest.mark.parametrize("task", ["shop.expires", "shop.own", "shop.one_argument"])
+OTHERS: list[dict[str, Any]] = [
+    *({"task": task} for task in ("shop.expires", "shop.own", "shop.one_argument")),
+    {"task": "shop.plain", "args": ["${PASSWORD}"]},
+    {"task": "shop.plain", "kwargs": {"password": "x"}, "mask": ["password"]},
+]
+
+
+@pytest.mark.parametrize("keys", OTHERS, ids=str)
 def test_what_may_differ_or_be_refused_goes_through_the_outbox(
-    ledger: Ledger, redis_url: str, task: str
+    ledger: Ledger, redis_url: str, keys: dict[str, Any]
 ) -> None:
-    spec = job(ledger, task=task)
-    ledger.admit(map(envelopes_of(app_on(redis_url), ledger).filled, ticks(spec, 0)))
+    envelopes, spec = envelopes_of(app_on(redis_url), ledger), job(ledger, **keys)
+    envelopes.prepare(
+        spec.model_copy(update={"name": "other", "args": (1,), "kwargs": {}, "mask": False})
+    )
+    ledger.admit(map(envelopes.filled, ticks(spec, 0)))
     assert ledger.outbox() == [tick.run_id for tick in ticks(spec, 0)]
     assert ledger.client.llen("celery") == 0
 
