@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
+from supervisor.cli.types import PORT
 from supervisor.consumption import Queues
 from supervisor.web.access import Access
 from supervisor.web.metrics import Metrics
@@ -23,7 +24,7 @@ NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=9809, show_default=True)
+@click.option("--port", type=PORT, default=9809, show_default=True)
 @click.option("--proxied", is_flag=True, help="Behind a proxy: the token for all, under any name.")
 @click.option("--loglevel", "log_level", default="info", show_default=True)
 @pass_context

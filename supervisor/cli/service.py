@@ -11,6 +11,8 @@ import click
 
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
+from supervisor.cli.serve import access_at, bound
+from supervisor.cli.types import PORT
 from supervisor.errors import NotConfigured
 from supervisor.schedule_files import load
 from supervisor.topology import Topology, WorkerSpec
@@ -27,7 +29,7 @@ schedules_option = click.option(
 @schedules_option
 @click.option("--redis-url", help="Use this server instead of the embedded one.")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=9809, show_default=True, help="Port of /metrics.")
+@click.option("--port", type=PORT, default=9809, show_default=True, help="Port of /metrics.")
 @click.option("--proxied", is_flag=True, help="Behind a proxy: see `supervisor serve --help`.")
 @click.option("--concurrency", "-c", type=int, help="Processes of the default worker.")
 @click.option("--loglevel", "log_level", default="info", show_default=True)
@@ -45,7 +47,6 @@ def up(
     serve: bool,
 ) -> None:
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
-    from supervisor.cli.serve import access_at, bound
     from supervisor.up import Up, UpOptions
 
     # A name that leads nowhere is told here, once, and not by five children that die of it.

@@ -68,3 +68,6 @@ def zoned(text: str | None, zone: ZoneInfo) -> datetime | None:
         return None
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+
+
+PORT = click.IntRange(1, 65_535)

@@ -33,7 +33,8 @@ class Access:
         if token is None and not is_local:
             raise NotConfigured(
                 f"{host} {'behind a proxy ' if is_proxied else ''}is for others than this machine: "
-                "set SUPERVISOR_TOKEN to a secret, or listen on 127.0.0.1"
+                "set SUPERVISOR_TOKEN to a secret, or "
+                + ("leave --proxied out" if is_proxied else "listen on 127.0.0.1")
             )
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii()):
             raise NotConfigured(
