@@ -104,15 +104,16 @@ def run(asked: Asked) -> Context:
 
 
 def why(ledger: Ledger, run: Run) -> list[str]:
-    """Nothing of a run at work, whose times would stand still; nor of one with several attempts,
-    which are on its page.
+    """Nothing of a run at work, whose times would stand still; nor what its page has anyway: of
+    several attempts, and of a run that succeeded as it should.
     """
     if run.state is RunState.RUNNING or len(run.attempts) > 1 or StepId.of(run.id):
         return []
     try:
-        return answer(facts_of_run_id(ledger, run.id))
+        sentences = answer(facts_of_run_id(ledger, run.id))
     except UnknownJob:
         return []
+    return [] if run.state is RunState.SUCCEEDED and len(sentences) == 1 else sentences
 
 
 def steps(asked: Asked) -> Context:
