@@ -52,14 +52,11 @@ def texts_of(text: str) -> tuple[list[str], list[Fault]]:
     if len(events) > MOST_EVENTS:
         what = f"{len(events):,} events; {MOST_EVENTS:,} are allowed"
         return [], [(1, InvalidExclusion(what, "split it"))]
-    try:
-        faults = [
-            (line, InvalidExclusion(what, None))
-            for line, event in zip(lines, events, strict=False)
-            for what in _faults_of(event)
-        ]
-    except (ValueError, TypeError, KeyError) as error:  # a property that the library cannot read
-        return [], [(1, InvalidExclusion(f"an event cannot be read: {error}", None))]
+    faults = [
+        (line, InvalidExclusion(what, None))
+        for line, event in zip(lines, events, strict=False)
+        for what in _faults_of(event)
+    ]
     if faults:
         return [], faults
     if sum(map(_times_a_day, events)) > MOST_A_DAY:
@@ -86,8 +83,10 @@ def _not_a_calendar(text: str, error: Exception | None) -> Fault:
 def _faults_of(event: Component) -> Iterator[str]:
     for name, error in event.errors:
         yield f"{name}: {error}"
+    if event.errors:  # to ask for one of these properties raises
+        return
     start = getattr(event.get("DTSTART"), "dt", None)
-    if not event.errors and not isinstance(start, date):
+    if not isinstance(start, date):
         yield "an event without DTSTART"
     for rule in _rules_of(event):
         frequency = "".join(rule.get("FREQ", ()))
