@@ -11,6 +11,7 @@ from supervisor.assignments import Assignment
 from supervisor.errors import RunInterrupted
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import Work
+from supervisor.references import resolved
 from supervisor.run import StepId
 
 #: The header that makes a message a supervised run's.
@@ -63,12 +64,6 @@ class Delivery:
         )
 
     @property
-    def item(self) -> int | None:
-        """Of a batch, the number of the item that the run is for."""
-        place = StepId.of(self.run_id)
-        return place.item if place else None
-
-    @property
     def has_retries_left(self) -> bool:
         return self.retries < self.max_retries
 
@@ -78,6 +73,17 @@ class Delivery:
         # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
         doublings = int(2 ** min(self.retries, 30))
         return min(self.retry_backoff * doublings, self.retry_backoff_max)
+
+    def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
+        """The arguments with secrets in place of references. Raises SecretMissing."""
+        place = StepId.of(self.run_id)
+        # The item of a batch is data, and no word of the schedule file.
+        items = 1 if place is not None and place.item is not None else 0
+        if "args" in self.references:
+            args = (*args[:items], *resolved(args[items:], environ))
+        if "kwargs" in self.references:
+            kwargs = resolved(kwargs, environ)
+        return args, kwargs
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

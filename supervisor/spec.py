@@ -11,12 +11,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from supervisor.durations import Duration, to_ms
+from supervisor.durations import Duration
 from supervisor.faults import ItemFault, conflict, inside
 from supervisor.fields import NAME_PATTERN, Count, Name, PingUrl
 from supervisor.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
+from supervisor.rules import rules_of
 from supervisor.step_spec import StepSpec
 from supervisor.when import KINDS, When
 
@@ -224,12 +225,6 @@ class JobSpec(When):
         return lock_key(self.key, job=self.name, task=self.work, args=args, kwargs=kwargs)
 
     @property
-    def mask_rule(self) -> dict[str, Any]:
-        """As a run's record keeps it, for those who show its arguments."""
-        mask = self.mask if isinstance(self.mask, bool) else list(self.mask)
-        return {"mask": mask} if mask else {}
-
-    @property
     def most_running(self) -> int | None:
         """How many runs may be at work at once; None for any number."""
         if self.max_running is None and self.overlap is not OverlapPolicy.ALLOW:
@@ -237,28 +232,8 @@ class JobSpec(When):
         return self.max_running
 
     def rules(self, lock: str | None = None) -> dict[str, Any]:
-        """What the scripts need to know of a run, in ms; `lock` is by default the job's own."""
-        return {
-            "lock": self.lock if lock is None else lock,
-            "serial": "" if self.steps else self.serial_lock,
-            "overlap": self.overlap.value,
-            "max_running": self.most_running or 0,
-            "max_skips": self.max_consecutive_skips or 0,
-            "on_max_skips": self.then.value,
-            "max_wait": -1 if self.max_wait is None else to_ms(self.max_wait),
-            "max_waiting": self.max_waiting,
-            "requeue_delay": to_ms(self.requeue_delay),
-            "max_requeues": self.max_requeues,
-            "start_deadline": to_ms(self.start_deadline),
-            "lease_ttl": to_ms(self.lease_ttl),
-            "on_crash": self.on_crash.value,
-            "max_crashes": self.max_crashes,
-            "history": self.history,
-            "on_lease_lost": self.on_lease_lost.value,
-            "stop_grace": to_ms(self.stop_grace),
-            **({"ping": True} if self.ping_url else {}),
-            **self.mask_rule,
-        }
+        """What the scripts need to know of a run; `lock` is by default the job's own."""
+        return rules_of(self, self.lock if lock is None else lock)
 
     @cached_property
     def rules_text(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self
 from supervisor.durations import to_ms
 from supervisor.policies import OnItemFailure
 from supervisor.references import has_references
+from supervisor.rules import mask_rule
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
 
@@ -89,7 +90,7 @@ def rules(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "max_crashes": spec.max_crashes,
         "on_lease_lost": spec.on_lease_lost.value,
         "stop_grace": to_ms(spec.stop_grace),
-        **spec.mask_rule,
+        **mask_rule(spec),
     }
 
 

@@ -35,7 +35,6 @@ from supervisor.interrupts import receive_interrupts
 from supervisor.ledger.replies import Grant, Refused
 from supervisor.params import handed_on
 from supervisor.publisher import as_json, publisher_of
-from supervisor.references import resolved
 from supervisor.results import reporting, store_started
 from supervisor.retrying import retry_of, until
 from supervisor.run import RunState
@@ -106,7 +105,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
         run = current_run()
         if delivery.references:
-            args, kwargs = with_secrets(delivery, args, kwargs)
+            args, kwargs = delivery.with_secrets(args, kwargs, os.environ)
         if run is None or run.step is None:
             return super().__call__(*args, **kwargs)
         returned = super().__call__(*args, **filled(self.run, args, kwargs, run.params))
@@ -216,17 +215,6 @@ def report(
             guard.end(grant, RunState.LOST, "the worker's process was told to stop")
         case _:  # the job itself raised Ignore or Reject
             guard.end(grant, RunState.SUCCEEDED, state.lower())
-
-
-def with_secrets(delivery: Delivery, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments with secrets for references. Raises SecretMissing."""
-    if "args" in delivery.references:
-        # The item of a batch is data, and no word of the schedule file.
-        items = 0 if delivery.item is None else 1
-        args = (*args[:items], *resolved(args[items:], os.environ))
-    if "kwargs" in delivery.references:
-        kwargs = resolved(kwargs, os.environ)
-    return args, kwargs
 
 
 def adopt(app: Celery) -> None:

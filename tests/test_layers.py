@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
     "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
-    " masks references faults fields moments when step_spec stages arguments params"
+    " masks references rules faults fields moments when step_spec stages arguments params"
     " progress guarded_spec",
     "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
     " reference_checks job_faults yaml_source text_files calendars ical topology logs watching"
