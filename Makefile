@@ -6,7 +6,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test chaos soak bench check render lock clean
+.PHONY: help setup up test chaos soak bench check render lock sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
@@ -56,6 +56,21 @@ lock: ## write both requirements.txt anew from pyproject.toml
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint requirements.txt pyproject.toml -o deploy/requirements.txt
+
+SBOM ?= dist/sbom.cdx.json
+
+sbom: $(STAMP) ## write what a deployment installs, as CycloneDX, to dist/sbom.cdx.json
+	mkdir -p $(dir $(SBOM))
+	$(BIN)/python -W ignore -m cyclonedx_py requirements --pyproject pyproject.toml \
+	  --output-reproducible --output-file $(SBOM) deploy/requirements.txt
+
+AUDIT := $(VENV)/audit
+
+audit: ## ask the advisory database about everything that is pinned
+	test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
+	  $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
+	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r deploy/requirements.txt
+	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
 	rm -rf $(VENV) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
