@@ -12,9 +12,12 @@ from typing import Any
 
 import structlog
 from celery import Celery, signals
+from celery.platforms import EX_FAILURE
+from celery.worker import state
 from redis.connection import parse_url
 
 from supervisor.app import required_settings, settings_of
+from supervisor.errors import WrongSchema
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import (
@@ -51,6 +54,11 @@ class WorkerAttendance(threading.Thread):
                 self._attendance.say(self._facts(), self._tasks)
             except (RedisError, OSError) as error:
                 log.warning("presence not told", error=str(error))
+            except WrongSchema as error:
+                log.critical("worker stops", error=str(error))
+                # A warm shutdown, by the consumer's own loop; Celery declares it as None.
+                state.should_stop = EX_FAILURE  # type: ignore[assignment]
+                return
             except (
                 Exception
             ):  # the loop outlives whatever a worker that is changing shows of itself

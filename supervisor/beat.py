@@ -43,6 +43,7 @@ from supervisor.entries import Entries
 from supervisor.envelopes import Envelopes
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.pinging import Pinger
@@ -95,6 +96,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
         )
         self._next_presence = 0.0
+        self._is_current = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
@@ -103,7 +105,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         """RedBeat's static entries are written by the beat that leads, not by each that starts."""
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Seconds until the next tick. A server that is away is waited for."""
+        """Seconds until the next tick. A server that is away is waited for.
+
+        Raises WrongSchema, which ends beat.
+        """
         self._watched().feed()
         try:
             return self._tick()
@@ -131,6 +136,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._watchdog
 
     def _tick(self) -> float:
+        self._upgrade()
         leads = self._take_lead()
         self._say_present()
         if not leads:
@@ -154,6 +160,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _seconds_until(self, moment: datetime) -> float:
         return (moment - self._ledger.now()).total_seconds()
+
+    def _upgrade(self) -> None:
+        """With the first tick. A beat whose ledger a newer version has taken over ends."""
+        if not self._is_current:
+            for schema in upgrade(self._ledger.client, self._ledger.keys):
+                log.warning("ledger upgraded", schema=schema)
+            self._is_current = True
 
     def _take_lead(self) -> bool:
         leads = self._leader.lead()

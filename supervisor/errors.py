@@ -16,6 +16,8 @@ SupervisorError
 ├── PlanOutdated           what a plan was made against is no longer what is loaded
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
+├── WrongSchema            the ledger is written by another version of this package
+│   └── UpgradeBlocked     it would be upgraded, if older processes did not use it
 ├── UnusableReturn         a step returned what cannot be handed on
 ├── JobExited              the job called sys.exit
 └── JobOutOfMemory         the job ran into a MemoryError
@@ -146,6 +148,28 @@ class AppNotFound(SupervisorError, LookupError):
 
 class EmbeddedServerFailed(SupervisorError):
     """The embedded Valkey server did not start or stop as it should."""
+
+
+class WrongSchema(SupervisorError):
+    """The ledger is written by a newer or an older version of this package; nothing was changed."""
+
+    def __init__(self, found: int, own: int, hint: str | None = None) -> None:
+        self.found, self.own = found, own
+        newer = "install the version that the other processes run, and start this one again"
+        older = "a beat or a worker of this version upgrades it when it starts"
+        hint = hint or (newer if found > own else older)
+        super().__init__(
+            f"the ledger has schema {found} and this version of celery-beat-supervisor "
+            f"writes schema {own}: {hint} (docs/upgrading.md)"
+        )
+
+
+class UpgradeBlocked(WrongSchema):
+    """Processes of the older version are there, and could not report the ends of their runs."""
+
+    def __init__(self, found: int, own: int, processes: Sequence[str]) -> None:
+        self.processes = tuple(processes)
+        super().__init__(found, own, f"stop those that use it first: {', '.join(processes)}")
 
 
 class UnusableReturn(SupervisorError, ValueError):

@@ -27,7 +27,8 @@ from typing import Any
 import structlog
 
 from supervisor.context import CurrentRun, set_current_run
-from supervisor.ledger.connection import RedisError, Unavailable
+from supervisor.errors import WrongSchema
+from supervisor.ledger.connection import OutOfReach, RedisError
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.params import Params
@@ -60,8 +61,10 @@ class Guard:
         """The lease for this delivery, or why its run must not start here and now."""
         try:
             answer = self._ledger.begin(run_id, token, self._worker)
-        except Unavailable as error:
-            log.error("run not begun", job=job, run=run_id, reason="ledger away", error=str(error))
+        except OutOfReach as error:
+            log.error(
+                "run not begun", job=job, run=run_id, reason=reason_of(error), error=str(error)
+            )
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
             # Those that are sent again later are nothing to wonder about.
@@ -132,9 +135,11 @@ class Guard:
     def _report(self, grant: Grant, word: str, reason: str, report: Callable[[], Finished]) -> None:
         set_current_run(None)
         facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
-        finished = self._insist(report)
-        if finished is None:
-            log.error("end not reported", **facts, outcome=word, reason="ledger away")
+        try:
+            finished = self._insist(report)
+        except (RedisError, WrongSchema) as error:
+            reason = reason_of(error)
+            log.error("end not reported", **facts, outcome=word, reason=reason, error=str(error))
             return
         if finished.ending is Ending.STALE:
             if finished.overlapped_with:
@@ -145,13 +150,17 @@ class Guard:
         if finished.next_up:
             self._publish(finished.next_up)
 
-    def _insist(self, report: Callable[[], Finished]) -> Finished | None:
+    def _insist(self, report: Callable[[], Finished]) -> Finished:
         deadline = time.monotonic() + END_PATIENCE.total_seconds()
         while True:
             try:
                 return report()
             except RedisError as error:  # away, read-only after a failover, or out of memory
                 if time.monotonic() > deadline:
-                    return None
+                    raise
                 log.warning("ledger away", error=str(error))
                 time.sleep(0.5)
+
+
+def reason_of(error: Exception) -> str:
+    return "ledger of another schema" if isinstance(error, WrongSchema) else "ledger away"

@@ -30,7 +30,7 @@ import structlog
 
 from supervisor import at_work, interrupts
 from supervisor.leases import HeldLease, clock
-from supervisor.ledger.connection import Unavailable
+from supervisor.ledger.connection import OutOfReach
 from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
@@ -70,7 +70,7 @@ class Heartbeat(threading.Thread):
         for lease in [held for held in self._leases.copy().values() if held.token == token]:
             try:
                 self._ledger.mark(lease.run_id, token, outcome, reason)
-            except Unavailable as error:
+            except OutOfReach as error:
                 log.warning("ending not marked", run=lease.run_id, error=str(error))
 
     def stop(self) -> None:
@@ -125,7 +125,7 @@ class Heartbeat(threading.Thread):
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
-        except Unavailable as error:
+        except OutOfReach as error:
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
         else:
             for lease, renewal in zip(leases, renewals, strict=True):
@@ -200,7 +200,7 @@ class Heartbeat(threading.Thread):
         reason = f"worker process {pid} died"
         try:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
-        except Unavailable as error:
+        except OutOfReach as error:
             # The lease stays here: asked again at the next beat.
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
             return

@@ -20,6 +20,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.schema import check_schema
 from supervisor.ledger.scripts import HISTORY_TTL
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
@@ -46,8 +47,9 @@ def load(
     has loaded, so that the result is one of the two sets and never a mixture.
 
     planned_on: what was loaded when a person agreed to the difference. Raises PlanOutdated when
-    something else is loaded by now.
+    something else is loaded by now, and WrongSchema when another version writes the ledger.
     """
+    check_schema(ledger.client, ledger.keys)
     while True:
         with ledger.client.pipeline(transaction=True) as pipe:
             pipe.watch(ledger.keys.jobs)

@@ -24,10 +24,12 @@ from supervisor.app import required_settings
 from supervisor.attendance import attend
 from supervisor.calls import register_all
 from supervisor.delivery import TOKEN, supervised, work_of
+from supervisor.errors import WrongSchema
 from supervisor.heartbeat import Heartbeat
 from supervisor.leases import HeldLease
 from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher, publisher_of
 from supervisor.results import take_over_started
@@ -91,7 +93,10 @@ class GuardedRequest(Request):
 
 
 def prepare(sender: Any) -> None:
-    """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes."""
+    """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
+
+    And a ledger that a newer version writes; an older one is upgraded.
+    """
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
@@ -100,7 +105,12 @@ def prepare(sender: Any) -> None:
     keep_no_record_of_runs()
     attend()
     try:
+        ledger = publisher_of(sender.app).ledger
+        for schema in upgrade(ledger.client, ledger.keys):
+            log.warning("ledger upgraded", schema=schema)
         register_all(sender.app)
+    except WrongSchema as error:
+        raise SystemExit(str(error)) from error
     except Unavailable as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=str(error))
 

@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
+from supervisor.errors import WrongSchema
 from supervisor.settings import Settings
 
 #: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
@@ -19,7 +20,10 @@ Client = Any
 #: What a caller catches to mean "the server is away"; scripts are idempotent, so it may try again.
 Unavailable = (RedisConnectionError, RedisTimeoutError, redis.exceptions.BusyLoadingError)
 
-__all__ = ["Client", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
+#: The same for who has a run at work, and one case more: another version has taken the ledger over.
+OutOfReach = (*Unavailable, WrongSchema)
+
+__all__ = ["Client", "OutOfReach", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
 
 
 def connect(settings: Settings, *, retries: int = 3) -> Client:

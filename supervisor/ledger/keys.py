@@ -9,6 +9,8 @@ Redis transport does.
 from __future__ import annotations
 
 TEMPLATES = {
+    # STRING  number of the schema that the ledger is written in, see ledger/schema.py
+    "schema": "schema",
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.
     #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...

@@ -21,10 +21,13 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
+from redis.exceptions import ResponseError
+
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
+from supervisor.ledger.schema import SCHEMA, mismatch
 from supervisor.ledger.scripts import source
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
@@ -114,7 +117,10 @@ class Attendance:
         }
 
     def say(self, facts: WorkerFacts | BeatFacts, tasks: Iterable[str] = ()) -> None:
-        """`tasks`: the names behind the digest in the facts of a worker."""
+        """`tasks`: the names behind the digest in the facts of a worker.
+
+        Raises WrongSchema when another version of this code writes the ledger.
+        """
         self._last, sent = facts, time.time()
         seconds, microseconds, knows_tasks = self._call(facts, PRESENCE_TTL)
         on_its_way = time.time() - sent
@@ -132,13 +138,17 @@ class Attendance:
         kind = KINDS[type(facts)]
         said = {**self._facts, "kind": kind, "offset": self._offset, "facts": asdict(facts)}
         tasks = facts.tasks if isinstance(facts, WorkerFacts) else ""
-        return self._script(
-            keys=[self._keys.presence(self._id), self._keys.present, self._keys.tasks(tasks)],
-            args=[
-                *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
-                *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL)),
-            ],
-        )
+        keys = self._keys
+        try:
+            return self._script(
+                keys=[keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema],
+                args=[
+                    *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
+                    *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL), SCHEMA),
+                ],
+            )
+        except ResponseError as error:
+            raise mismatch(error) or error from None
 
 
 KINDS: Mapping[type[WorkerFacts] | type[BeatFacts], str] = {

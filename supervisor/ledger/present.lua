@@ -1,11 +1,11 @@
 -- A process says that it is there, or that it leaves.
 --
--- KEYS  its facts, the index of who was last seen when, the names of the tasks it knows
+-- KEYS  its facts, the index of who was last seen when, the names of the tasks it knows, the schema
 -- ARGV  its member of the index, its facts (JSON), their life in ms (0 when it leaves), how long a
---       member of the index is kept in ms, and the life of the names of tasks in ms
+--       member of the index is kept in ms, the life of the names of tasks in ms, and its schema
 -- gives {seconds, microseconds of the server's clock, 1 when the names of the tasks are known, else 0}
 
-local member, facts, life, kept, tasks_life = unpack(ARGV)
+local member, facts, life, kept, tasks_life, schema = unpack(ARGV)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -14,6 +14,8 @@ if life == '0' then
   redis.call('ZREM', KEYS[2], member)
   return { time[1], time[2], 1 }
 end
+local found = redis.call('GET', KEYS[4]) or schema
+if found ~= schema then return redis.error_reply('WRONGSCHEMA ' .. found) end
 redis.call('SET', KEYS[1], facts, 'PX', life)
 redis.call('ZADD', KEYS[2], string.format('%.0f', now), member)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - kept))

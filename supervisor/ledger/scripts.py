@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -11,11 +12,12 @@ from importlib.resources import files
 from typing import Any
 
 from redis.commands.core import Script
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.schema import guard_text, mismatch
 from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.progress import LINES_KEPT
 from supervisor.stages import ITEMS_AT_ONCE
@@ -95,18 +97,24 @@ class Call:
 
 
 class Scripts:
-    """The scripts of one ledger: one round trip for a call, and one for any number of calls."""
+    """The scripts of one ledger: one round trip for a call, and one for any number of calls.
+
+    Both raise WrongSchema when another version of this code writes the ledger.
+    """
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._scripts: dict[str, Script] = {
-            name: client.register_script(keys.as_lua() + constants() + text_of(name))
+            name: client.register_script(guard_text(keys) + constants() + text_of(name))
             for name in NAMES
         }
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
         """``scripts("begin", run_id, token, worker)``"""
-        return self._scripts[name](keys=keys, args=args)
+        try:
+            return self._scripts[name](keys=keys, args=args)
+        except ResponseError as error:
+            raise mismatch(error) or error from None
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
@@ -125,9 +133,9 @@ class Scripts:
                 self._send(connection, name, call)
                 under_way.append(call)
                 if len(under_way) > CALLS_AHEAD:
-                    yield self._reply(connection, name, under_way.popleft())
+                    yield from self._replies(connection, name, under_way)
             while under_way:
-                yield self._reply(connection, name, under_way.popleft())
+                yield from self._replies(connection, name, under_way)
         except BaseException:
             if connection:
                 connection.disconnect()  # replies may still be on their way
@@ -142,9 +150,20 @@ class Scripts:
         # No question about the connection's health: its answer would be taken for a reply.
         connection.send_packed_command(command, check_health=False)
 
-    def _reply(self, connection: Any, name: str, call: Call) -> Any:
+    def _replies(self, connection: Any, name: str, under_way: deque[Call]) -> list[Any]:
+        """To the first call; to all that are under way, where the server had no such script."""
         try:
-            return connection.read_response()
+            reply = connection.read_response()
+            under_way.popleft()
+            return [reply]
         except NoScriptError:
-            # A server that was restarted or flushed: the call did nothing.
-            return self._scripts[name](keys=call.keys, args=call.args)
+            # A server that was restarted or flushed: the calls did nothing. They are made again
+            # before any further one is, for they are made in order.
+            again = [*under_way]
+            under_way.clear()
+            for _ in again[1:]:
+                with suppress(NoScriptError):
+                    connection.read_response()
+            return [self(name, *call.args, keys=call.keys) for call in again]
+        except ResponseError as error:
+            raise mismatch(error) or error from None

@@ -1,0 +1,124 @@
+"""The number of the ledger's schema: who writes it, who is refused, who upgrades."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.entries import Entries
+from supervisor.errors import UpgradeBlocked, WrongSchema
+from supervisor.ledger.migrations import upgrade
+from supervisor.ledger.presence import Attendance, BeatFacts, Broker
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.schema import SCHEMA
+from supervisor.ledger.ticks import Tick
+from supervisor.loading import load
+from supervisor.run import RunState
+from tests.ledger.contents import digests
+from tests.ledger.jobs import job
+
+#: As a new version would bring it: jobs are counted in a field of another name.
+NEXT = SCHEMA + 1
+RENAMES = {
+    SCHEMA: """
+        for _, name in ipairs(redis.call('HKEYS', K.jobs())) do
+          local begun = redis.call('HGET', K.job(name), 'n:started')
+          if begun then redis.call('HSET', K.job(name), 'n:begun', begun) end
+          redis.call('HDEL', K.job(name), 'n:started')
+        end
+    """
+}
+
+
+@pytest.fixture
+def used(ledger: Ledger) -> Ledger:
+    """A ledger with a run at work."""
+    spec = job(ledger)
+    run_id = ledger.admit([Tick(spec, ledger.now())])[0].run_id
+    ledger.begin(run_id, "token", "host:1")
+    return ledger
+
+
+def beat_at(ledger: Ledger) -> Attendance:
+    return Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+
+
+def test_the_first_script_writes_the_schema_of_its_code(ledger: Ledger) -> None:
+    assert ledger.client.get(ledger.keys.schema) is None
+    ledger.rescue()
+    assert ledger.client.get(ledger.keys.schema) == str(SCHEMA)
+
+
+@pytest.mark.parametrize("found", [SCHEMA - 1, SCHEMA + 1])
+def test_nothing_is_written_to_a_ledger_of_another_schema(used: Ledger, found: int) -> None:
+    [run] = used.runs(list(used.client.smembers(used.keys.open("nightly"))))
+    spec, now = used.spec("nightly"), used.now()
+    used.client.set(used.keys.schema, found)
+    before = digests(used.client)
+    writes = {
+        "admit": lambda: used.admit([Tick(spec, now)]),
+        "begin": lambda: used.begin(run.id, "other", "host:2"),
+        "renew": lambda: used.renew([(run.id, "token", True)]),
+        "finish": lambda: used.finish(run.id, "token", RunState.SUCCEEDED),
+        "rescue": lambda: used.rescue(),
+        "pause": lambda: used.pause("nightly"),
+        "present": lambda: beat_at(used).say(BeatFacts("host:3", leads=True, follows=None)),
+        "load": lambda: load(used, entries_of(used), {}, "digest", now),
+    }
+    for name, write in writes.items():
+        with pytest.raises(WrongSchema, match=f"has schema {found} and this") as refused:
+            write()
+        assert (refused.value.found, refused.value.own) == (found, SCHEMA), name
+    assert digests(used.client) == before
+
+
+def entries_of(ledger: Ledger) -> Entries:
+    """Of an app whose RedBeat never comes to be asked."""
+    return Entries.__new__(Entries)
+
+
+def test_a_migration_changes_the_ledger_and_its_number_once(used: Ledger) -> None:
+    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
+    assert used.client.get(used.keys.schema) == str(NEXT)
+    assert upgrade(used.client, used.keys, NEXT, RENAMES) == []
+    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
+    with pytest.raises(WrongSchema, match="install the version that the other processes run"):
+        upgrade(used.client, used.keys)
+
+
+def test_migrations_are_made_one_after_the_other(used: Ledger) -> None:
+    more = RENAMES | {NEXT: "redis.call('HINCRBY', K.job('nightly'), 'n:begun', 10)"}
+    assert upgrade(used.client, used.keys, NEXT + 1, more) == [NEXT, NEXT + 1]
+    assert used.client.hget(used.keys.job("nightly"), "n:begun") == "11"
+
+
+def test_a_migration_that_fails_leaves_the_number_and_is_made_anew(used: Ledger) -> None:
+    with pytest.raises(Exception, match="no such command"):
+        upgrade(used.client, used.keys, NEXT, {SCHEMA: "error('no such command')"})
+    assert used.client.get(used.keys.schema) == str(SCHEMA)
+    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+
+
+def test_a_ledger_is_not_upgraded_while_older_processes_use_it(used: Ledger) -> None:
+    older = beat_at(used)
+    older.say(BeatFacts("host:3", leads=True, follows=None))
+    with pytest.raises(UpgradeBlocked, match="stop those that use it first: host:3"):
+        upgrade(used.client, used.keys, NEXT, RENAMES)
+    assert used.client.get(used.keys.schema) == str(SCHEMA)
+    older.leave()
+    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+
+
+def test_a_process_may_leave_a_ledger_that_was_upgraded_under_it(used: Ledger) -> None:
+    older = beat_at(used)
+    older.say(BeatFacts("host:3", leads=True, follows=None))
+    used.client.set(used.keys.schema, NEXT)
+    older.leave()
+    assert used.presences.roll().present == ()
+
+
+def test_a_ledger_that_forgot_everything_is_new(used: Ledger) -> None:
+    used.client.flushdb()
+    used.rescue()
+    assert used.client.get(used.keys.schema) == str(SCHEMA)
+    assert upgrade(used.client, used.keys) == []
