@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
+from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Placement
@@ -251,3 +252,11 @@ def test_admission_that_is_broken_off_leaves_no_reply_behind(ledger: Ledger) -> 
         ledger.admit(ends_early())
     assert [a.job for a in ledger.admit(ticks(specs[-1], 0))] == [specs[-1].name]
     assert ledger.client.get("nothing") is None
+
+
+def test_ticks_keep_their_order_on_a_server_that_forgot_the_scripts(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_waiting=1000)
+    seconds = range(6 * RUNS_PER_CALL)
+    ledger.client.script_flush()
+    placed = [admission.placement for admission in ledger.admit(ticks(spec, *seconds))]
+    assert placed == [Placement.START, *[Placement.WAIT] * (len(seconds) - 1)]
