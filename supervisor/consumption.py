@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 from supervisor.ledger.presence import Roll
@@ -21,26 +22,35 @@ class Queues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """`length`: None when nobody could tell. jobs: how many of them go there."""
+    """`length`: None when nobody could tell. jobs: how many of them go there.
+
+    drained_at: since when nothing begins from it.
+    """
 
     name: str
     length: int | None
     consumers: int
     is_serial: bool
     jobs: int = 0
+    drained_at: datetime | None = None
 
 
-def queues(specs: Iterable[JobSpec], roll: Roll, broker: Queues) -> list[Queue]:
-    """Those that jobs go to, and those that workers consume."""
+def queues(
+    specs: Iterable[JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
+) -> list[Queue]:
+    """Those that jobs go to, those that workers consume, and those that are drained."""
     serial: set[str] = set()
     jobs = Counter({queue: 0 for worker in roll.workers for queue in worker.queues})
     for spec in specs:
         jobs.update(broker.of(spec))
         if spec.serial_queue:
             serial.add(spec.serial_queue)
-    names = sorted(jobs)
+    names = sorted(jobs.keys() | drained.keys())
     lengths = broker.lengths(names) if names else {}
     return [
-        Queue(name, lengths.get(name), roll.consumers(name), name in serial, jobs[name])
+        Queue(
+            *(name, lengths.get(name), roll.consumers(name), name in serial, jobs[name]),
+            drained.get(name),
+        )
         for name in names
     ]

@@ -34,6 +34,7 @@ class Delivery:
 
     run_id: str
     job: str
+    queue: str
     token: str
     retries: int
     max_retries: int
@@ -55,6 +56,7 @@ class Delivery:
         return cls(
             run_id=header["run"],
             job=header["job"],
+            queue=header["queue"],
             token=token,
             retries=retries,
             max_retries=header["max_retries"],
@@ -92,13 +94,14 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     return header if header and header.get("run") == task_id else None
 
 
-def message_header(assignment: Assignment) -> dict[str, Any]:
+def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
     """What a run's message says beside Celery's own headers."""
     run = assignment.run
     references = {"references": list(assignment.references)} if assignment.references else {}
     return {
         "run": run.id,
         "job": run.job,
+        "queue": queue,
         "nominal_at": run.nominal_at.isoformat(),
         "rules": dict(assignment.rules),
         "max_retries": assignment.max_retries,

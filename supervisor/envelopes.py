@@ -63,14 +63,17 @@ log = structlog.get_logger("supervisor.envelopes")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
+    """`queue` and `key` as in a Message."""
+
     queue: str
+    key: str
     text: str
     delivery_tag: str
 
     def message(self, tick: Tick) -> Message:
         text = self.text.replace(RUN, tick.run_id)
         text = text.replace(NOMINAL.isoformat(), tick.nominal_at.isoformat())
-        return Message(self.queue, text.replace(self.delivery_tag, str(uuid4())))
+        return Message(self.queue, self.key, text.replace(self.delivery_tag, str(uuid4())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Shape:
     """
 
     queue: str
+    key: str
     text: str
     delivery_tag: str
     embed: Mapping[str, Any]
@@ -99,7 +103,7 @@ class Shape:
         text = self.text
         for mark, value in values.items():
             text = text.replace(json.dumps(MARKS[mark]), value)
-        return Envelope(self.queue, text, self.delivery_tag)
+        return Envelope(self.queue, self.key, text, self.delivery_tag)
 
 
 def marked(message: dict[str, Any]) -> str:
@@ -178,7 +182,8 @@ class Envelopes:
             return None
         _, _, embed = json.loads(b64decode(message["body"]))
         shape = Shape(
-            queue=push.queue,
+            queue=message["headers"][HEADER]["queue"],
+            key=push.key,
             text=marked(message),
             delivery_tag=message["properties"]["delivery_tag"],
             embed=embed,

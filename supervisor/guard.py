@@ -57,10 +57,10 @@ class Guard:
         self._decode = decode
         self._params: tuple[str, Mapping[str, Any]] = ("", {})
 
-    def begin(self, run_id: str, job: str, token: str) -> Grant | Refused:
+    def begin(self, run_id: str, job: str, token: str, queue: str = "") -> Grant | Refused:
         """The lease for this delivery, or why its run must not start here and now."""
         try:
-            answer = self._ledger.begin(run_id, token, self._worker)
+            answer = self._ledger.begin(run_id, token, self._worker, queue)
         except OutOfReach as error:
             log.error(
                 "run not begun", job=job, run=run_id, reason=reason_of(error), error=str(error)
@@ -68,7 +68,7 @@ class Guard:
             return Refused(run_id, Refusal.UNAVAILABLE)
         if isinstance(answer, Refused):
             # Those that are sent again later are nothing to wonder about.
-            expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED)
+            expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED, Refusal.DRAINED)
             log.log(
                 logging.INFO if expected else logging.WARNING,
                 "delivery dropped",

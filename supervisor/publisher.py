@@ -20,6 +20,7 @@ from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
 from supervisor.masks import masked
+from supervisor.queues import destination
 from supervisor.run import Run, RunState, StepId
 from supervisor.tracing import current_headers, trace_headers, within
 
@@ -85,7 +86,7 @@ class Publisher:
         return self._ledger.steps.expand(batch.id, items)
 
     def _send_all(self, runs: Sequence[Run]) -> int:
-        sent: list[str] = []
+        sent: dict[str, str] = {}
         assignments = self._assignments.of(runs)
         traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
@@ -93,27 +94,27 @@ class Publisher:
         with self._app.producer_or_acquire() as producer, producer.batch():
             for run in runs:
                 with within(traces.get(run.id, {})):
-                    sent += self._send(producer, run, assignments.get(run.id))
+                    sent |= self._send(producer, run, assignments.get(run.id))
         self._ledger.sent(sent)
         return len(sent)
 
-    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> list[str]:
+    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> dict[str, str]:
+        """The run and its queue, if the message could be made."""
         if assignment is None:
             self._ledger.cancel(run.id, "job removed from the schedule files")
-            return []
+            return {}
         try:
-            self.send(producer, assignment)
+            return {run.id: self.send(producer, assignment)}
         except AWAY:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             self._ledger.cancel(run.id, f"cannot be published: {error}")
             log.exception("run cannot be published", job=run.job, run=run.id)
-            return []
-        return [run.id]
+            return {}
 
-    def send(self, producer: Any, assignment: Assignment) -> None:
-        """The message of one run, by Celery's own ways."""
-        run = assignment.run
+    def send(self, producer: Any, assignment: Assignment) -> str:
+        """Sends the message of one run by Celery's own ways; gives its queue."""
+        run, queue = assignment.run, destination(self._app, assignment)
         options: dict[str, Any] = {
             "task_id": run.id,
             "producer": producer,
@@ -130,7 +131,7 @@ class Publisher:
         options["headers"] = {
             **current_headers(),
             **options.get("headers", {}),
-            HEADER: message_header(assignment),
+            HEADER: message_header(assignment, queue),
         }
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
@@ -143,6 +144,7 @@ class Publisher:
             self._app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:
             task.apply_async(args, kwargs, **options)
+        return queue
 
 
 def as_json(value: Any) -> Any:

@@ -10,6 +10,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from supervisor.assignments import Assignment
 from supervisor.spec import JobSpec
 from supervisor.topology import queues_of
 
@@ -70,6 +71,12 @@ def queue_of(app: Celery, task: str) -> str:
     """Where a call of the task goes that names no queue."""
     own = getattr(app.tasks.get(task), "queue", None)
     return str(own or app.amqp.router.route({}, task)["queue"].name)
+
+
+def destination(app: Celery, assignment: Assignment) -> str:
+    """Where the message of a run goes."""
+    named = assignment.run.options.get("queue") or assignment.queue
+    return str(named or queue_of(app, assignment.task))
 
 
 def message_count(channel: Any, queue: str) -> int:

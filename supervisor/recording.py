@@ -15,14 +15,14 @@ from supervisor.ledger.connection import Client
 PLACE = ("host", "port", "path", "db", "username")
 
 #: Publishes with a given producer, as everything is published.
-Send = Callable[[Any, Assignment], None]
+Send = Callable[[Any, Assignment], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
     """One message of kombu's Redis transport, and the key of the list it is pushed to."""
 
-    queue: str
+    key: str
     text: str
 
 
@@ -50,8 +50,8 @@ def recorded(app: Celery, send: Send, assignment: Assignment) -> Push | None:
         recorder: Any = Recorder(producer.channel)
         send(app.amqp.Producer(recorder, auto_declare=False), assignment)
     match recorder.commands:
-        case [("lpush", queue, text)]:
-            return Push(recorder.global_keyprefix + queue, text)
+        case [("lpush", key, text)]:
+            return Push(recorder.global_keyprefix + key, text)
         case _:
             return None
 

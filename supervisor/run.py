@@ -122,6 +122,7 @@ class Run:
 
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
+    `queue` is where its message was sent last.
     """
 
     id: str
@@ -158,6 +159,7 @@ class Run:
     blocker: Blocker | None = None
     duplicates: int = 0
     note: str | None = None
+    queue: str | None = None
 
     def masked(self, arguments: Any) -> Any:
         """Arguments or params of the run, as they may be shown."""

@@ -60,7 +60,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             token = getattr(self.request, TOKEN, None) or uuid4().hex
             delivery = Delivery.of(header, token, self.request.retries)
             guard = guard_of(self.app, os.getpid())
-            answer = guard.begin(delivery.run_id, delivery.job, token)
+            answer = guard.begin(delivery.run_id, delivery.job, token, delivery.queue)
             if isinstance(answer, Refused):
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 
 from celery import Celery
 
-from supervisor.assignments import Assignment, Assignments
+from supervisor.assignments import Assignments
 from supervisor.ledger.runs import Ledger
-from supervisor.queues import message_count, queue_of
+from supervisor.queues import destination, message_count
 from supervisor.run import Run
 
 #: A worker that is there begins a run sooner than this after it took the message.
@@ -48,7 +48,7 @@ class Unbegun:
             return []
         by_queue: dict[str, list[Run]] = defaultdict(list)
         for assignment in self._assignments.of(sent).values():
-            by_queue[self._queue_of(assignment)].append(assignment.run)
+            by_queue[destination(self._app, assignment)].append(assignment.run)
         with self._app.connection_for_write() as connection:
             channel = connection.default_channel
             return [
@@ -57,10 +57,6 @@ class Unbegun:
                 for run in runs[: max(0, len(runs) - message_count(channel, queue))]
                 if is_overdue(run, now)
             ]
-
-    def _queue_of(self, assignment: Assignment) -> str:
-        named = assignment.run.options.get("queue") or assignment.queue
-        return str(named or queue_of(self._app, assignment.task))
 
 
 def is_overdue(run: Run, now: datetime) -> bool:

@@ -23,7 +23,9 @@ def read(ledger: Ledger, app: AppFacts | None = None, broker: Queues | None = No
         server=server_facts(ledger),
         roll=roll,
         beat=ledger.beat(),
-        queues=queues(specs, roll, broker or LedgerQueues(ledger.client, roll)),
+        queues=queues(
+            specs, roll, broker or LedgerQueues(ledger.client, roll), ledger.drains.since()
+        ),
         tasks={spec.name: tasks_of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),

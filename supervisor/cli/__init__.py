@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from supervisor.cli import (
     auditing,
     doctoring,
+    draining,
     explaining,
     health,
     importing,
@@ -75,7 +76,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
 
 for module in (
     *(schedules, importing, planning, simulating, service, serve, rendering),
-    *(runs, pausing, ticks, explaining, auditing, doctoring, health),
+    *(runs, pausing, draining, ticks, explaining, auditing, doctoring, health),
 ):
     for verb in module.VERBS:
         main.add_command(verb)

@@ -19,6 +19,7 @@ from supervisor.display.reports import harmless, progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.steps import at_work_words
+from supervisor.display.words import drained_words
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.searching import Wanted, search
@@ -50,6 +51,8 @@ def jobs(context: Context, watches: bool, as_json: bool) -> None:
         return
     now = datetime.now(UTC)
     print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
+    for queue, since in context.ledger.drains.since().items():
+        click.echo(drained_words(queue, since))
 
 
 @click.command()

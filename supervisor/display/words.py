@@ -33,6 +33,10 @@ def ahead(moment: datetime | None, now: datetime) -> str:
     return f"in {span(seconds)}" if seconds > 0 else "now"
 
 
+def drained_words(queue: str, since: datetime) -> str:
+    return f"nothing begins from {queue} since {stamp(since)} (supervisor undrain {queue})"
+
+
 def stamp(moment: datetime | None) -> str:
     """UTC to the second, as in ``2026-03-01 02:00:00Z``."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if moment else ""

@@ -6,7 +6,7 @@
 --       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
 --       (JSON object, name -> JSON as text), else '', and where the broker's queues are keys beside
---       these the queue to which a run that starts is sent at once, and the message, else ''
+--       these the queue to which a run that starts is sent at once, its list, and the message, else ''
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
@@ -14,10 +14,10 @@
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
-local FIELDS = 13
+local FIELDS = 14
 local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 
-local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay, steps, params, push_to, message)
+local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay, steps, params, queue, list, message)
   delay = tonumber(delay)
   nominal = tonumber(nominal) or now + delay
 
@@ -80,7 +80,7 @@ local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
     nominal = nominal, stage = steps ~= '' and '' or nil, is_new = true,
-    push_to = push_to, message = message ~= '' and message or nil }, now)
+    queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 
 local places = {}

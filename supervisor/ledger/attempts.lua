@@ -107,7 +107,7 @@ local function crash(run, reason, publish_at)
 end
 
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
--- run (reasserted, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
+-- run (reasserted, drained, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
 -- steps) and the ids of runs to publish; nil when there was nothing to settle.
 function settle_silent(id, publish_at)
   local run = load_run(id)
@@ -140,6 +140,11 @@ function settle_silent(id, publish_at)
     -- Given up for dead, not known to be: its worker may still report.
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     return crash(run, 'lease expired', publish_at)
+  end
+  if not owner and run.state == 'queued' and is_drained(id) then
+    -- Nobody was allowed to begin it: another deadline.
+    hold_lease(run, run.token, run.rules.start_deadline)
+    return 'drained', {}
   end
   if run.state == 'queued' or run.state == 'retrying' then
     return 'expired', finish(run, 'expired', 'start deadline passed', publish_at)

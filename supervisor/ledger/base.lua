@@ -142,6 +142,12 @@ local function skip(run, reason)
   redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
 end
 
+-- Whether the queue that a run was last sent to is kept from beginning anything.
+local function is_drained(id)
+  local queue = hget(K.run(id), 'queue')
+  return queue and redis.call('HEXISTS', K.drained(), queue) == 1
+end
+
 -- Since when this very server process answers for the ledger. A server that was restarted, or a
 -- replica that was promoted, may have forgotten leases that are alive; `begin` and settle_silent()
 -- grant nothing for a lease's time after a change, so that their holders can come back first.

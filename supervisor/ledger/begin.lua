@@ -1,14 +1,15 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
--- ARGV  run id, token of this attempt, worker
+-- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or '')
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
 --       {'duplicate', state}  another delivery of this run is at work or has ended
 --       {'parked', run}       another run of the serial queue is at work; published again after it
+--       {'drained', queue}    nothing may begin from its queue; published again when it may
 --       {'expired'}           the start deadline passed
 --       {'grace'}             the server has changed; published again once old leases have run out
 --       {'unknown'}           the ledger does not know the run (any more)
 
-local id, token, worker = unpack(ARGV)
+local id, token, worker, queue = unpack(ARGV)
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
@@ -30,8 +31,16 @@ if run.state ~= 'queued' then
 end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
-if owner_of(run) ~= run.token and settle_silent(id, now) ~= 'reasserted' then
-  return { 'expired' }
+if owner_of(run) ~= run.token then
+  local verdict = settle_silent(id, now)
+  if verdict ~= 'reasserted' and verdict ~= 'drained' then return { 'expired' } end
+end
+
+if redis.call('HEXISTS', K.drained(), queue) == 1 then
+  redis.call('HSET', K.run(id), 'queue', queue)
+  redis.call('ZREM', K.sent(), id)
+  redis.call('ZADD', K.outbox(), '+inf', id)
+  return { 'drained', queue }
 end
 
 local granted_from = server_since() + ttl
@@ -59,7 +68,7 @@ hold_lease(run, token, ttl)
 write_interval(run)
 
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
-  'attempt', run.attempt, 'worker', worker, 'reason', '')
+  'attempt', run.attempt, 'worker', worker, 'queue', queue, 'reason', '')
 redis.call('HDEL', K.run(id), 'parked', 'sends')
 redis.call('ZREM', K.outbox(), id)
 redis.call('ZREM', K.sent(), id)

@@ -58,7 +58,10 @@ TEMPLATES = {
     "jobs": "jobs",
     # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
     "guarded": "guarded",
-    # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent
+    # HASH    queue -> ms since which no run of it may begin
+    "drained": "drained",
+    # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent;
+    #         +inf while their queue is drained
     "outbox": "index:outbox",
     # ZSET    run id -> ms at which its lock, or its patience to wait for one, runs out
     "leases": "index:leases",

@@ -154,6 +154,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
         duplicates=int(fields.get("duplicates", 0)),
         note=fields.get("note"),
+        queue=fields.get("queue") or None,
     )
 
 

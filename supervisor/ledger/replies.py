@@ -69,6 +69,7 @@ class Refusal(StrEnum):
     PARKED = "parked"
     EXPIRED = "expired"
     GRACE = "grace"
+    DRAINED = "drained"
     UNKNOWN = "unknown"
     UNAVAILABLE = "unavailable"
 

@@ -89,7 +89,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
         *("manual", to_ms(request.delay)),
         *steps_of(spec, request.params),
-        *("", ""),
+        *("", "", ""),
     )
 
 

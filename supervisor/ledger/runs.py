@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, Self
 
 from supervisor.durations import to_ms
 from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.connection import Client, connect
+from supervisor.ledger.drains import Drains
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.readings import Readings
@@ -60,6 +62,7 @@ class Ledger(Readings):
         self.reports = Reports(client, keys, self._scripts)
         self.stretches = Stretches(client, keys, self._scripts)
         self.steps = Steps(client, keys, self._scripts)
+        self.drains = Drains(client, keys, self._scripts)
         self.presences = Presences(client, keys)
 
     @classmethod
@@ -103,9 +106,9 @@ class Ledger(Readings):
         ]
         return self._scripts.many("pass", calls)
 
-    def begin(self, run_id: str, token: str, worker: str) -> Grant | Refused:
+    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
         """Asks for the lease of one attempt; `token` is fresh for each delivery."""
-        verdict, *rest = self._scripts("begin", run_id, token, worker)
+        verdict, *rest = self._scripts("begin", run_id, token, worker, queue)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
         fence, attempt, nominal, ttl, job, stage = rest
@@ -201,10 +204,10 @@ class Ledger(Readings):
         due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
         return list(due)
 
-    def sent(self, run_ids: Sequence[str]) -> None:
-        """The broker took the messages of these runs."""
-        if run_ids:
-            self._scripts("sent", *run_ids)
+    def sent(self, queues: Mapping[str, str]) -> None:
+        """The broker took the messages of these runs, each for its queue."""
+        if queues:
+            self._scripts("sent", *chain.from_iterable(queues.items()))
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""

@@ -60,6 +60,7 @@ FIRST = {"begin": "begin_item", "finish": "finish_item"}
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
     *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "fill", "report"),
+    "drain",
 )
 
 

@@ -123,10 +123,11 @@ local function queue(run, publish_at, taken)
     set('since', digits(next_instant()))
   end
   if run.message then
-    redis.call('LPUSH', run.push_to, run.message)
+    redis.call('LPUSH', run.list, run.message)
     redis.call('ZADD', K.sent(), now, run.id)
     set('sent', now)
     set('sends', 1)
+    set('queue', run.queue)
   end
   redis.call('HSET', K.run(run.id), unpack(fields))
   if not run.is_new then

@@ -14,9 +14,13 @@ from supervisor.spec import JobSpec
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What the broker is to be given for a run, where its queues are keys beside the ledger's."""
+    """What the broker is to be given for a run, where its queues are keys beside the ledger's.
+
+    queue: as workers consume it; key: the list of it that the message is pushed to.
+    """
 
     queue: str
+    key: str
     text: str
 
 
@@ -65,5 +69,5 @@ def tick_facts(tick: Tick) -> tuple[str | int, ...]:
     return (
         *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), tick.spec.rules_text),
         *("", "", "", "tick", 0, *steps_of(tick.spec, None)),
-        *((message.queue, message.text) if message else ("", "")),
+        *((message.queue, message.key, message.text) if message else ("", "", "")),
     )

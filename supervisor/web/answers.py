@@ -127,6 +127,7 @@ class Queue(Answer):
     jobs: list[str]
     length: int | None = Field(description="Messages that wait in it, as far as one can tell.")
     consumers: int = Field(description="Workers that consume it.")
+    drained_at: datetime | None = Field(description="Since when nothing begins from it.")
 
 
 class Worker(Answer):

@@ -97,6 +97,7 @@ def queue_shape(queue: Queue) -> Shape:
         "jobs": queue.jobs,
         "length": queue.length,
         "consumers": queue.consumers,
+        "drained_at": queue.drained_at,
     }
 
 

@@ -26,6 +26,7 @@ class Queue:
     jobs: tuple[str, ...]
     length: int | None
     consumers: int
+    drained_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
     specs, roll = ledger.specs(), ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
     return Crew(
-        tuple(queues_of(specs, roll, asked)),
+        tuple(queues_of(specs, roll, asked, ledger.drains.since())),
         tuple(workers_of(roll)),
         at_work(open_runs(ledger)),
     )
@@ -65,21 +66,29 @@ def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
     """What keeps runs that are queued from beginning."""
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
-    for queue in consumption.queues(ledger.scheduled().values(), roll, asked):
-        if queue.jobs and not queue.consumers:
+    specs, drained = ledger.scheduled().values(), ledger.drains.since()
+    for queue in consumption.queues(specs, roll, asked, drained):
+        if queue.drained_at:
+            yield f"The queue {queue.name} is drained: nothing begins from it."
+        elif queue.jobs and not queue.consumers:
             yield f"No worker consumes the queue {queue.name}: what is sent there does not begin."
         elif queue.is_serial and queue.consumers > 1:
             yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
 
 
-def queues_of(specs: Mapping[str, JobSpec], roll: Roll, broker: Queues) -> Iterable[Queue]:
+def queues_of(
+    specs: Mapping[str, JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
+) -> Iterable[Queue]:
     jobs: dict[str, list[str]] = defaultdict(list)
     for name, spec in specs.items():
         for queue in broker.of(spec):
             jobs[queue].append(name)
-    for found in consumption.queues(specs.values(), roll, broker):
+    for found in consumption.queues(specs.values(), roll, broker, drained):
         sent_to_it = tuple(jobs[found.name])
-        yield Queue(found.name, found.is_serial, sent_to_it, found.length, found.consumers)
+        yield Queue(
+            *(found.name, found.is_serial, sent_to_it, found.length, found.consumers),
+            found.drained_at,
+        )
 
 
 def workers_of(roll: Roll) -> Iterable[Worker]:

@@ -59,7 +59,7 @@ class Scraper:
             jobs=[job for _, job in self._known.values()],
             beat=ledger.beat(),
             roll=roll,
-            queues=queues(specs, roll, broker),
+            queues=queues(specs, roll, broker, ledger.drains.since()),
         )
 
     def _job(self, facts: JobFacts, now: datetime) -> Job:

@@ -186,6 +186,11 @@ QUEUE_GAUGES = (
         "1 for a queue that is worked one run at a time.",
         lambda queue: int(queue.is_serial),
     ),
+    QueueGauge(
+        "queue_drained",
+        "1 while nothing begins from the queue (supervisor drain).",
+        lambda queue: int(queue.drained_at is not None),
+    ),
 )
 
 PROCESS_GAUGES = (

@@ -46,6 +46,7 @@ class RunFacts:
     admitted_at: when the ledger first heard of it; None where the job's history has lost it.
     blocker: None when nothing was in the way or its record is gone. away: of the run's time.
     crew: of a run that is queued or expired; without a queue that its job names, all workers.
+    drained_at: of such a run, since when nothing begins from its queue.
     """
 
     run: Run
@@ -56,6 +57,7 @@ class RunFacts:
     blocker: RunFacts | None = None
     away: Away | None = None
     crew: Crew | None = None
+    drained_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

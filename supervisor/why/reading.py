@@ -100,6 +100,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         blocker=blocker_of(ledger, run) if looks_deeper else None,
         away=away_at(ledger, run),
         crew=crew_of(ledger, queue, record) if waits_for_worker else None,
+        drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
     )
 
 

@@ -65,6 +65,9 @@ def queued(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         f"{subject(run, wall)} is queued{queue_words(found)} since {wall.time(run.queued_at)}, and "
         f"no worker has begun it for {wall.since(run.queued_at)}"
     )
+    if found.drained_at:
+        since = wall.time(found.drained_at)
+        yield f"its queue, {run.queue}, is drained since {since}: `supervisor undrain {run.queue}`"
     if facts.grace_until:
         yield f"the server is new: nothing begins before {wall.time(facts.grace_until)}"
     if found.blocker and found.blocker.run.state is RunState.RUNNING:

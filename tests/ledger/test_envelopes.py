@@ -139,10 +139,11 @@ def test_an_edited_job_has_another_envelope(ledger: Ledger, redis_url: str) -> N
 
 def test_only_a_run_that_starts_is_sent(ledger: Ledger) -> None:
     spec = job(ledger)
-    with_message = [t.sent_as(Message("queue", t.run_id)) for t in ticks(spec, 0, 0, 1)]
+    with_message = [t.sent_as(Message("queue", "list", t.run_id)) for t in ticks(spec, 0, 0, 1)]
     placed = [admission.placement for admission in ledger.admit(with_message)]
     assert placed == [Placement.START, Placement.DUPLICATE, Placement.SKIP]
-    assert ledger.client.lrange("queue", 0, -1) == [with_message[0].run_id]
+    assert ledger.client.lrange("list", 0, -1) == [with_message[0].run_id]
     assert ledger.outbox() == []
-    assert ledger.run(with_message[0].run_id).state is RunState.QUEUED
+    run = ledger.run(with_message[0].run_id)
+    assert (run.state, run.queue) == (RunState.QUEUED, "queue")
     assert [run.id for run in ledger.sent_unbegun(10)] == [with_message[0].run_id]

@@ -213,6 +213,7 @@ def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
     job(ledger, "hourly")
     worker_is_there(ledger, "a@host", queues=("celery", "mail"))
     worker_is_there(ledger, "b@host", queues=("celery",))
+    ledger.drains.drain("mail")
     ledger.client.lpush("celery", "message", "message")
     ledger.client.lpush("celery\x06\x163", "one of another priority")
     found = samples(ledger)
@@ -222,6 +223,8 @@ def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
     assert found["supervisor_queue_length", "celery"] == 3
     assert found["supervisor_queue_length", "serial.nightly"] == 0
     assert found["supervisor_queue_is_serial", "celery"] == 0
+    assert found["supervisor_queue_drained", "celery"] == 0
+    assert found["supervisor_queue_drained", "mail"] == 1
     assert found["supervisor_queue_is_serial", "serial.nightly"] == 1
 
 

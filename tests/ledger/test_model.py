@@ -147,7 +147,7 @@ class LedgerMachine(RuleBasedStateMachine):
             due = data.draw(st.sampled_from(self.model.delayed))
             self.client.zadd(self.keys.delayed, {due: 1})
         self.rescue(due)
-        self.ledger.sent(self.ledger.outbox())
+        self.ledger.sent(dict.fromkeys(self.ledger.outbox(), "celery"))
 
     def rescue(self, due: str | None = None) -> None:
         self.ledger.rescue()

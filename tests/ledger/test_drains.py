@@ -1,0 +1,150 @@
+"""A drained queue: nothing begins, nothing is lost, nothing expires."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.ledger.replies import Refusal, Refused
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import begin, job
+from tests.waiting import wait_until
+
+
+def sent(ledger: Ledger, spec: JobSpec, queue: str = "mail") -> str:
+    """A run whose message is in the queue."""
+    run_id = ledger.trigger(spec).id
+    ledger.sent({run_id: queue})
+    return run_id
+
+
+def refusal(ledger: Ledger, run_id: str, token: str = "token", queue: str = "mail") -> Refusal:
+    answer = ledger.begin(run_id, token, "worker", queue)
+    assert isinstance(answer, Refused)
+    return answer.refusal
+
+
+def test_nothing_begins_from_a_drained_queue_and_what_was_refused_is_sent_when_it_goes_on(
+    ledger: Ledger,
+) -> None:
+    run_id = sent(ledger, job(ledger))
+    since = ledger.drains.drain("mail")
+    assert refusal(ledger, run_id) is Refusal.DRAINED
+    assert refusal(ledger, run_id, "another worker's") is Refusal.DRAINED
+    assert ledger.run(run_id).state is RunState.QUEUED
+    assert ledger.outbox() == []
+    assert ledger.drains.undrain("mail") == since
+    assert ledger.outbox() == [run_id]
+    begin(ledger, run_id)
+
+
+def test_what_runs_goes_on_and_ends(ledger: Ledger) -> None:
+    run_id = sent(ledger, job(ledger))
+    ledger.begin(run_id, "token", "worker", "mail")
+    ledger.drains.drain("mail")
+    assert ledger.drains.at_work("mail") == [run_id]
+    assert ledger.drains.at_work("celery") == []
+    ledger.finish(run_id, "token", RunState.SUCCEEDED)
+    assert ledger.drains.at_work("mail") == []
+
+
+def test_other_queues_go_on(ledger: Ledger) -> None:
+    run_id = sent(ledger, job(ledger), "celery")
+    ledger.drains.drain("mail")
+    begin(ledger, run_id)
+
+
+def test_a_run_of_a_drained_queue_does_not_expire_and_has_a_deadline_afterwards(
+    ledger: Ledger,
+) -> None:
+    refused, untaken = (job(ledger, n, start_deadline="1s") for n in ("refused", "untaken"))
+    run_ids = [sent(ledger, refused), sent(ledger, untaken)]
+    ledger.drains.drain("mail")
+    assert refusal(ledger, run_ids[0]) is Refusal.DRAINED
+    for _ in range(2):  # as often as the deadline passes
+        found = wait_until(lambda: ledger.rescue(), 5)
+        assert {rescue.kind for rescue in found} == {"drained"}
+    assert [ledger.run(run_id).state for run_id in run_ids] == [RunState.QUEUED] * 2
+    ledger.drains.undrain("mail")
+    found = wait_until(lambda: ledger.rescue(), 5)
+    assert {rescue.kind for rescue in found} == {"expired"}
+
+
+def test_the_deadline_begins_anew_when_the_queue_goes_on(ledger: Ledger) -> None:
+    run_id = sent(ledger, job(ledger, start_deadline="10s"))
+    ledger.drains.drain("mail")
+    lock = ledger.keys.lock("nightly")
+    ledger.client.pexpire(lock, 2_000)
+    ledger.drains.undrain("mail")
+    assert ledger.client.pttl(lock) > 9_000
+    assert ledger.client.get(lock) == f"queued:{run_id}"
+
+
+def test_a_tick_meets_the_run_that_is_held_back_by_its_overlap_policy(ledger: Ledger) -> None:
+    spec = job(ledger, start_deadline="1s")
+    run_id = sent(ledger, spec)
+    ledger.drains.drain("mail")
+    wait_until(lambda: not ledger.client.exists(ledger.keys.lock("nightly")), 5)
+    later = ledger.trigger(spec)
+    assert (later.state, later.blocked_by) == (RunState.SKIPPED, run_id)
+    assert ledger.run(run_id).state is RunState.QUEUED
+
+
+def test_items_of_a_batch_and_steps_are_held_back_too(ledger: Ledger) -> None:
+    step = {"name": "load", "priority": 1, "task": "proj.load", "foreach": "files", "queue": "mail"}
+    spec = job(ledger, task=None, steps=[step], params={"files": [1, 2]})
+    run_id = ledger.trigger(spec).id
+    items = ledger.steps.expand(f"{run_id}/load", [1, 2])
+    ledger.sent(dict.fromkeys(items, "mail"))
+    ledger.drains.drain("mail")
+    assert [refusal(ledger, item) for item in items] == [Refusal.DRAINED] * 2
+    ledger.drains.undrain("mail")
+    assert sorted(ledger.outbox()) == sorted(items)
+
+
+def test_draining_twice_is_draining_once_and_so_is_going_on(ledger: Ledger) -> None:
+    since = ledger.drains.drain("mail")
+    assert ledger.drains.drain("mail") == since
+    assert ledger.drains.since() == {"mail": since}
+    assert ledger.drains.undrain("mail") == since
+    assert ledger.drains.undrain("mail") is None
+    assert ledger.drains.since() == {}
+
+
+def ask(ledger: Ledger, url: str, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["--redis-url", url, *words])
+    return done.exit_code, done.output
+
+
+def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, redis_url: str) -> None:
+    run_id = sent(ledger, job(ledger, queue="mail"))
+    ledger.begin(run_id, "token", "worker", "mail")
+    code, text = ask(ledger, redis_url, "drain", "mail")
+    assert code == 0
+    assert f"1 at work: {run_id}" in text
+    assert ask(ledger, redis_url, "drain", "mail", "--wait", "0s")[0] == 1
+    ledger.finish(run_id, "token", RunState.SUCCEEDED)
+    code, text = ask(ledger, redis_url, "drain", "mail", "--wait", "5s")
+    assert (code, "mail is drained: nothing is at work" in text) == (0, True)
+    assert "nothing begins from mail since" in ask(ledger, redis_url, "jobs")[1]
+    assert "mail goes on" in ask(ledger, redis_url, "undrain", "mail")[1]
+    assert "nothing begins" not in ask(ledger, redis_url, "jobs")[1]
+
+
+def test_drain_wonders_about_a_queue_that_nobody_knows(ledger: Ledger, redis_url: str) -> None:
+    job(ledger, queue="mail")
+    assert "no worker consumes 'mial'" in ask(ledger, redis_url, "drain", "mial")[1]
+    assert "note:" not in ask(ledger, redis_url, "drain", "mail")[1]
+
+
+def test_why_names_the_drained_queue(ledger: Ledger, redis_url: str) -> None:
+    run_id = sent(ledger, job(ledger, queue="mail"))
+    ledger.drains.drain("mail")
+    text = ask(ledger, redis_url, "why", run_id)[1]
+    assert "its queue, mail, is drained since" in text
+    assert "supervisor undrain mail" in text
+    assert json.loads(ask(ledger, redis_url, "why", run_id, "--json")[1])
