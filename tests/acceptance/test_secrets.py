@@ -17,6 +17,7 @@ from redis import Redis
 from supervisor.cli import main
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
@@ -129,10 +130,12 @@ jobs:
 
 
 def test_a_secret_that_a_worker_lacks_fails_the_run_and_is_named(team: Project) -> None:
-    team.schedule(f'jobs: {{report: {{{EVERY_DAY}, args: ["${{NOT_SET_ANYWHERE}}"]}}}}')
+    team.schedule("jobs: {report: {task: team.spend, every: 1s, args: ['${NOT_SET_ANYWHERE}']}}")
     team.beat()
     team.worker()
-    failed = team.run_when(run_of(team, "report"), "failed")
+    ledger = team.ledger
+    wait_until(lambda: RunState.FAILED in {run.state for run in ledger.history("report")}, 20)
+    failed = next(run for run in ledger.history("report") if run.state is RunState.FAILED)
     assert failed.reason == "SecretMissing: ${NOT_SET_ANYWHERE}: the variable is not set"
     assert not (team.directory / "given.json").exists()
 
@@ -142,6 +145,7 @@ def test_what_is_masked_is_shown_nowhere_and_given_to_the_task(team: Project) ->
 jobs:
   report: {{{EVERY_DAY}, mask: [password]}}
   all-masked: {{{EVERY_DAY}, mask: true}}
+  held: {{task: team.tell, every: 1d, mask: [gate]}}
   in-steps:
     every: 1d
     mask: [password]
@@ -161,6 +165,13 @@ jobs:
     assert SECRET not in str(events)
     steps = run_of(team, "in-steps", params={"password": SECRET, "day": "monday"})
     team.run_when(steps, "succeeded")
+    gate = team.directory / SECRET
+    held = run_of(team, "held", kwargs={"gate": str(gate)})
+    team.run_when(held, "running")
+    active = str(Celery(broker=team.url).control.inspect(timeout=10, limit=1).active())
+    assert (held in active, SECRET in active) == (True, False)
+    gate.touch()
+    team.run_when(held, "succeeded")
     said = said_of(team, run) + said_of(team, whole) + said_of(team, steps)
     assert ("ann" in said, "monday" in said, SECRET in said) == (True, True, False)
 

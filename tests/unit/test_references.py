@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from supervisor.changes import edits
+from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid, SecretMissing
 from supervisor.masks import masked
 from supervisor.pinging import address_of
@@ -109,6 +111,18 @@ def test_what_is_not_set_is_a_problem_with_its_place_where_it_is_asked_for(tmp_p
         (2, "A}: the variable is not set"),
         (10, "C}: the variable is not set"),
     ]
+
+
+def test_check_looks_for_secrets_only_where_it_is_asked_to(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    file.write_text('jobs: {j: {task: t, every: 1h, args: ["${A_SECRET}"]}}\n')
+
+    def check(*words: str, **variables: str) -> int:
+        return CliRunner().invoke(main, ["check", str(file), *words], env=variables).exit_code
+
+    assert check() == 0
+    assert check("--secrets") == 1
+    assert check("--secrets", A_SECRET="x") == 0
 
 
 def test_params_which_are_handed_on_have_no_references(tmp_path: Path) -> None:
