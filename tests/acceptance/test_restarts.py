@@ -1,0 +1,93 @@
+"""Workers and beats are restarted one after the other under load: no run is lost or done twice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle
+from signal import SIGTERM
+
+import pytest
+
+from supervisor.auditing import audit
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+#: Due each second.
+JOBS = 50
+
+#: At least so long, and each process once; for a figure to quote: RESTART_SECONDS=120.
+SECONDS = float(os.environ.get("RESTART_SECONDS", "0"))
+
+Process = subprocess.Popen[bytes]
+
+#: Nothing is skipped, so that each tick is a run that has to be done.
+JOB = "{{task: team.work, args: [0.02], every: 1s, overlap: queue_all, max_waiting: 1000{more}}}"
+
+
+def load(project: Project, more: str = "") -> None:
+    lines = (f"  job-{i}: {JOB.format(more=more)}" for i in range(JOBS))
+    project.schedule("jobs:\n" + "\n".join(lines))
+
+
+@pytest.fixture
+def busy(project: Project) -> Iterator[Project]:
+    load(project)
+    yield project
+
+
+def restart(project: Project, process: Process, kind: str) -> Process:
+    """As a deployment does: told to stop, waited for, started anew, waited for."""
+    process.send_signal(SIGTERM)
+    process.wait(60)
+    return project.beat() if kind == "beat" else project.worker()
+
+
+def totals(project: Project) -> Counter[str]:
+    """The counters of all jobs together."""
+    found: Counter[str] = Counter()
+    for record in project.ledger.jobs():
+        found.update(record.counters)
+    return found
+
+
+def unsettled(project: Project) -> dict[str, str]:
+    """Jobs that are not paused yet, or that have runs which have not ended."""
+    ledger = project.ledger
+    records = ledger.records_of(list(ledger.scheduled().values()))
+    return {record.spec.name: record.state for record in records if record.state != "paused"}
+
+
+@pytest.mark.timeout(120 + 2 * SECONDS)
+def test_a_rolling_restart_under_load_loses_no_run_and_does_none_twice(busy: Project) -> None:
+    running = [("beat", busy.beat()), ("beat", busy.beat())]
+    running += [("worker", busy.worker()), ("worker", busy.worker())]
+    wait_until(lambda: totals(busy)["finished:succeeded"] > JOBS, 30)
+    ends_at, restarts = time.monotonic() + SECONDS, Counter[str]()
+    for place in cycle((2, 0, 3, 1)):
+        if time.monotonic() > ends_at and min(restarts["beat"], restarts["worker"]) >= 2:
+            break
+        kind, process = running[place]
+        running[place] = (kind, restart(busy, process, kind))
+        restarts[kind] += 1
+    load(busy, more=", paused: true")
+    wait_until(lambda: not unsettled(busy), 60, every=0.2)
+
+    counted, ledger = totals(busy), busy.ledger
+    findings = list(audit(ledger, ledger.scheduled().values(), ledger.now()))
+    assert findings == []
+    runs = counted["ticks"] - counted["excluded:paused"]
+    print(f"{runs} runs, {dict(restarts)} restarts, {counted}")  # noqa: T201
+    assert counted["finished:succeeded"] == runs
+    assert {what for what in counted if what.startswith(("skipped", "missed", "finished"))} == {
+        "finished:succeeded"
+    }
+    signs = busy.witness()
+    for event in ("start", "end"):
+        often = Counter(sign.run for sign in signs if sign.event == event)
+        assert {run: times for run, times in often.items() if times > 1} == {}
+        assert len(often) == runs
+    assert counted["rescued"] == counted["overlaps"] == 0
