@@ -1,0 +1,125 @@
+"""A ledger that the first release left is taken over; one of a newer version is left alone."""
+
+from __future__ import annotations
+
+import json
+from signal import SIGKILL
+
+from supervisor.auditing import audit
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.schema import SCHEMA
+from supervisor.run import Run, RunState
+from tests.acceptance.first_release import DUMP, JOBS, restore
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+
+def runs_of(ledger: Ledger, job: str) -> list[Run]:
+    """Those admitted first first."""
+    return ledger.history(job)[::-1]
+
+
+def states(ledger: Ledger, job: str) -> list[str]:
+    return [run.state.value for run in runs_of(ledger, job)]
+
+
+def outcomes(run: Run) -> list[str | None]:
+    return [attempt.outcome for attempt in run.attempts]
+
+
+def counted(ledger: Ledger, job: str) -> dict[str, int]:
+    return dict(ledger.job(job).counters)
+
+
+def is_settled(ledger: Ledger) -> bool:
+    """Nothing is open but what its queue holds back."""
+    loaded = ledger.scheduled()
+    return {n for n in loaded if ledger.client.scard(ledger.keys.open(n))} == {"held-back"}
+
+
+def test_a_ledger_of_the_first_release_is_gone_on_with(project: Project) -> None:
+    ledger = project.ledger
+    ledger.client.flushdb()
+    restore(ledger.client, json.loads(DUMP.read_text()))
+    before = counted(ledger, "ended")
+    project.schedule(JOBS)
+    project.beat()
+    project.worker(queues="celery,mail")
+    wait_until(lambda: is_settled(ledger), 40)
+    assert ledger.client.get(ledger.keys.schema) == str(SCHEMA)
+
+    # What was history is history, and counts as it did.
+    assert counted(ledger, "ended") == before
+    first, second = runs_of(ledger, "ended")
+    assert (outcomes(first), outcomes(second)) == (["failed", "succeeded"], ["failed"])
+    # What was at work without anybody is found, and who waited for it has its turn.
+    assert states(ledger, "at-work") == ["succeeded", "succeeded"]
+    assert outcomes(runs_of(ledger, "at-work")[0]) == ["lost", "succeeded"]
+    assert states(ledger, "given-up") == ["lost", "succeeded"]
+    assert states(ledger, "retrying") == ["succeeded"]
+    assert states(ledger, "queued") == ["succeeded"]
+    # What was paused is, with its reason; a tick that nobody emitted is missed.
+    paused = ledger.job("paused")
+    assert (paused.state, paused.paused_note) == ("paused", "until the move is done")
+    assert counted(ledger, "paused")["excluded:paused"] == 1
+    assert counted(ledger, "passed")["missed:window"] == 1
+    # A drained queue stays so, and loses nothing.
+    assert states(ledger, "held-back") == ["queued"]
+    ledger.drains.undrain("mail")
+    wait_until(lambda: states(ledger, "held-back") == ["succeeded"], 20)
+
+    starts = [sign.run for sign in project.witness() if sign.event == "start"]
+    assert len(starts) == len(set(starts)) == 6
+    assert list(audit(ledger, ledger.scheduled().values(), ledger.now())) == []
+
+
+def test_beat_and_workers_stop_when_a_newer_version_takes_their_ledger_over(
+    project: Project,
+) -> None:
+    project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
+    beat, worker, ledger = project.beat(), project.worker(), project.ledger
+    wait_until(lambda: ledger.client.get(ledger.keys.schema), 20)
+    wait_until(lambda: ledger.presences.roll().workers, 20)
+    ledger.client.set(ledger.keys.schema, SCHEMA + 1)
+    assert beat.wait(20) != 0
+    assert worker.wait(30) != 0
+    ticks = counted(ledger, "steady").get("ticks")
+    told = f"the ledger has schema {SCHEMA + 1} and this version"
+    assert told in project.log("beat")
+    [event] = project.events_of(worker, "worker stops")
+    assert told in str(event["error"])
+    # Those that start refuse at once.
+    assert project.beat().wait(20) != 0
+    refused = project.hire()
+    assert refused.wait(20) != 0
+    assert told in project.log_of(refused)
+    assert counted(ledger, "steady").get("ticks") == ticks
+
+
+def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None:
+    ledger = project.ledger
+    ledger.client.set(ledger.keys.schema, SCHEMA + 1)
+    done = project.supervisor("drain", "celery")
+    assert done.returncode == 1
+    assert "install the version that the other processes run" in done.stderr
+    assert "docs/upgrading.md" in done.stderr
+
+
+def test_a_drained_queue_stays_so_for_a_worker_that_starts_later(project: Project) -> None:
+    project.schedule("jobs: {steady: {task: team.work, at: ['2026-03-01T02:00:00']}}")
+    project.beat()
+    ledger = project.ledger
+    wait_until(ledger.scheduled, 20)
+    first = project.worker()
+    ledger.drains.drain("celery")
+    run = ledger.trigger(ledger.spec("steady"))
+    wait_until(lambda: project.events_of(first, "delivery dropped"), 20)
+    first.send_signal(SIGKILL)
+    first.wait()
+    second = project.worker()
+    other = ledger.trigger(ledger.spec("steady"))
+    assert other.state is RunState.SKIPPED
+    assert project.events_of(second, "run started") == []
+    ledger.drains.undrain("celery")
+    project.run_when(run.id, "succeeded")
+    assert [sign.run for sign in project.starts("steady")] == [run.id]
