@@ -11,6 +11,8 @@
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
    another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
    life. Its child is told (interrupts.py), and killed when it does not end within its grace.
+   A ledger that hangs must not delay that: no call begins that would, if it took as long as the
+   last one did, outlast the moment at which somebody is to be told or killed.
 5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
 """
 
@@ -36,7 +38,6 @@ from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 
 INTERVAL = timedelta(seconds=5)
-RENEWALS_PER_TTL = 6
 SHORTEST_SECONDS = 0.1
 
 log = structlog.get_logger("supervisor.heartbeat")
@@ -53,14 +54,15 @@ class Heartbeat(threading.Thread):
         self._wake_reader, self._wake_writer = os.pipe()
         self._selector.register(self._wake_reader, selectors.EVENT_READ)
         self._stopping = False
+        self._hung_seconds = 0.0
         self._next_beat = time.monotonic()
 
     def watch(self, lease: HeldLease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
-        self._leases[place_of(lease)] = lease
+        self._leases[lease.place] = lease
         # The thread is left alone if it knows the child and is in time: waking it costs the main
         # process as much as the rest of a short run.
-        soon_enough = self._next_beat <= time.monotonic() + interval_of(lease)
+        soon_enough = self._next_beat <= time.monotonic() + lease.renewal_seconds
         if lease.pid not in self._pidfds or not soon_enough:
             self._wake()
 
@@ -93,7 +95,9 @@ class Heartbeat(threading.Thread):
                 self._bury(key.data)
         self._open_pidfds()
         if time.monotonic() >= self._next_beat:
-            self._renew()
+            if self._has_time_to_ask():
+                self._renew()
+            self._enforce()
             # A lease that is watched while this is computed without it wakes the thread again.
             self._next_beat = math.inf
             self._next_beat = time.monotonic() + self._interval()
@@ -101,15 +105,15 @@ class Heartbeat(threading.Thread):
             self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
     def _interval(self) -> float:
-        leases = list(self._leases.values())
-        own = [interval_of(lease) for lease in leases]
-        deadlines = [lease.deadline - clock() for lease in leases if not lease.is_lost]
+        leases = self._with_child()
+        own = [lease.renewal_seconds for lease in leases]
+        deadlines = [lease.deadline - clock() for lease in leases]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
 
     def _open_pidfds(self) -> None:
         if not hasattr(os, "pidfd_open"):
             return
-        for pid in {lease.pid for lease in list(self._leases.values())} - self._pidfds.keys():
+        for pid in {lease.pid for lease in self._with_child()} - self._pidfds.keys():
             try:
                 self._pidfds[pid] = os.pidfd_open(pid)
             except ProcessLookupError:
@@ -117,22 +121,35 @@ class Heartbeat(threading.Thread):
                 continue
             self._selector.register(self._pidfds[pid], selectors.EVENT_READ, pid)
 
+    def _has_time_to_ask(self) -> bool:
+        if not self._hung_seconds:
+            return True
+        answered_at = clock() + self._hung_seconds
+        return all(lease.deadline > answered_at for lease in self._with_child())
+
+    def _with_child(self) -> list[HeldLease]:
+        return [lease for lease in list(self._leases.values()) if not lease.is_gone]
+
     def _renew(self) -> None:
         for lease in list(self._leases.values()):
-            if not process_exists(lease.pid):
+            if lease.is_gone or not process_exists(lease.pid):
                 self._bury(lease.pid)
-        leases = list(self._leases.values())
+        leases = self._with_child()
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
         except OutOfReach as error:
+            self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
         else:
+            self._hung_seconds = 0.0
             for lease, renewal in zip(leases, renewals, strict=True):
                 self._note(lease, renewal, sent_at)
-        for lease in leases:
+
+    def _enforce(self) -> None:
+        for lease in self._with_child():
             if clock() > lease.trusted_until and lease.has_surely_begun:
-                self._lose(lease, None)
+                self._lose(lease, None, lease.trusted_until)
             if lease.kill_at is not None and clock() > lease.kill_at:
                 self._kill(lease)
 
@@ -146,10 +163,11 @@ class Heartbeat(threading.Thread):
                 if renewal.state is LeaseState.REASSERTED:
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
                 if renewal.state is LeaseState.STOP:
-                    self._interrupt(lease, interrupts.CANCELLED, lease.stop_grace)
+                    kill_at = clock() + lease.stop_grace.total_seconds()
+                    self._interrupt(lease, interrupts.CANCELLED, kill_at)
             case LeaseState.LOST:
                 # Kept: each further sign of life makes the measured overlap longer.
-                self._lose(lease, renewal.detail)
+                self._lose(lease, renewal.detail, clock())
             case LeaseState.ENDED:
                 self._forget(lease)
             case LeaseState.FAILED:
@@ -160,8 +178,11 @@ class Heartbeat(threading.Thread):
                 if not lease.is_active():
                     self._forget(lease)
 
-    def _lose(self, lease: HeldLease, other: str | None) -> None:
-        """The lease may be another's, or is: then `other` is the run that began meanwhile."""
+    def _lose(self, lease: HeldLease, other: str | None, since: float) -> None:
+        """The lease may be another's, or is: then `other` is the run that began meanwhile.
+
+        since: when it was no longer trusted, or that was heard; the grace counts from then.
+        """
         facts = {"job": lease.work.job, "run": lease.run_id}
         if other and not lease.has_overlapped:
             lease.has_overlapped = True
@@ -170,15 +191,16 @@ class Heartbeat(threading.Thread):
             lease.is_lost = True
             log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
             if lease.aborts_when_lost:
-                self._interrupt(lease, interrupts.LEASE_LOST, lease.abort_grace)
+                kill_at = since + lease.abort_grace.total_seconds()
+                self._interrupt(lease, interrupts.LEASE_LOST, kill_at)
 
-    def _interrupt(self, lease: HeldLease, number: signal.Signals, grace: timedelta) -> None:
+    def _interrupt(self, lease: HeldLease, number: signal.Signals, kill_at: float) -> None:
         if lease.was_told or not lease.is_active():
             return
         log.warning("run interrupted", job=lease.work.job, run=lease.run_id, signal=number.name)
         interrupts.send(number, lease.pid, self._pidfds.get(lease.pid))
         lease.was_told = True
-        lease.kill_at = clock() + grace.total_seconds()
+        lease.kill_at = kill_at
 
     def _kill(self, lease: HeldLease) -> None:
         # In the pools without children the process is this worker itself. A child that is past the
@@ -195,13 +217,16 @@ class Heartbeat(threading.Thread):
             self._selector.unregister(pidfd)
             os.close(pidfd)
         lease = self._leases.get(pid)
-        if lease is None:
+        if lease is not None:
+            lease.is_gone = True
+        if lease is None or not self._has_time_to_ask():
             return
         reason = f"worker process {pid} died"
+        asked_at = clock()
         try:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
         except OutOfReach as error:
-            # The lease stays here: asked again at the next beat.
+            self._hung_seconds = clock() - asked_at
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
             return
         self._forget(lease)
@@ -210,27 +235,16 @@ class Heartbeat(threading.Thread):
             self._publish(finished.next_up)
 
     def _forget(self, lease: HeldLease) -> None:
-        if self._leases.get(place_of(lease)) is lease:
-            del self._leases[place_of(lease)]
+        if self._leases.get(lease.place) is lease:
+            del self._leases[lease.place]
 
     def _wake(self) -> None:
         os.write(self._wake_writer, b"x")
 
 
-def place_of(lease: HeldLease) -> Hashable:
-    """A child has one lease at a time; in the pools without children a process has many."""
-    return lease.token if lease.pid == os.getpid() else lease.pid
-
-
-def interval_of(lease: HeldLease) -> float:
-    return lease.ttl.total_seconds() / RENEWALS_PER_TTL
-
-
 def process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -13,6 +15,12 @@ from supervisor.policies import OnLeaseLost
 #: The part of its life for which a lease is trusted after a renewal was sent; the rest is time to
 #: end the work before another may begin.
 TRUSTED = 2 / 3
+
+#: The part of that rest for the work to end by itself; then it is killed, and is gone before the
+#: lease is.
+GRACEFUL = 4 / 5
+
+RENEWALS_PER_TTL = 6
 
 #: A delivery that is refused is over sooner than this.
 SURELY_BEGUN_SECONDS = 2.0
@@ -29,7 +37,8 @@ class HeldLease:
 
     pid: the child's. is_active: whether the worker still waits for this delivery's task.
     has_begun: an earlier renewal said so. was_told: the child was sent a signal, and is killed at
-    `kill_at` if it is still at work.
+    `kill_at` if it is still at work. is_gone: the child has ended, and the ledger is still to be
+    told.
     """
 
     work: Work
@@ -43,6 +52,7 @@ class HeldLease:
     has_overlapped: bool = False
     was_told: bool = False
     kill_at: float | None = None
+    is_gone: bool = False
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)
@@ -56,13 +66,22 @@ class HeldLease:
         return timedelta(milliseconds=self.work.rules["lease_ttl"])
 
     @property
+    def place(self) -> Hashable:
+        """A child has one lease at a time; in the pools without children a process has many."""
+        return self.token if self.pid == os.getpid() else self.pid
+
+    @property
+    def renewal_seconds(self) -> float:
+        return self.ttl.total_seconds() / RENEWALS_PER_TTL
+
+    @property
     def stop_grace(self) -> timedelta:
         return timedelta(milliseconds=self.work.rules["stop_grace"])
 
     @property
     def abort_grace(self) -> timedelta:
         """The time to end in after trust has ended and before the lease does."""
-        return min(self.stop_grace, self.ttl * (1 - TRUSTED))
+        return min(self.stop_grace, self.ttl * (1 - TRUSTED) * GRACEFUL)
 
     @property
     def aborts_when_lost(self) -> bool:
@@ -76,8 +95,10 @@ class HeldLease:
 
     @property
     def deadline(self) -> float:
-        """When something is to be done about it, should no renewal succeed."""
-        return self.trusted_until if self.kill_at is None else self.kill_at
+        """When something is to be done about it, should no renewal succeed; infinite for never."""
+        if self.kill_at is not None:
+            return self.kill_at
+        return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
 
     def trust_from(self, sent_at: float) -> None:
         """A renewal that was sent then has succeeded."""

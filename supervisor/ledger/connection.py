@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import redis
@@ -23,6 +24,8 @@ Unavailable = (RedisConnectionError, RedisTimeoutError, redis.exceptions.BusyLoa
 #: The same for who has a run at work, and one case more: another version has taken the ledger over.
 OutOfReach = (*Unavailable, WrongSchema)
 
+HEARTBEAT_TIMEOUT_SECONDS = 2
+
 __all__ = ["Client", "OutOfReach", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
 
 
@@ -39,11 +42,20 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
 
 
 def connect_for_heartbeat(settings: Settings) -> Client:
-    """No retries and short time-outs: a renewal that comes late must say so, not insist."""
+    """No retries and short time-outs: a renewal that comes late must say so, not insist.
+
+    Nor may the kernel insist on one that was given up: delivered when a link is back, it would be a
+    sign of life of somebody who may be dead by then.
+    """
+    options: dict[str, Any] = {}
+    if hasattr(socket, "TCP_USER_TIMEOUT") and not settings.redis_url.startswith("unix"):
+        unacknowledged = {socket.TCP_USER_TIMEOUT: 1000 * HEARTBEAT_TIMEOUT_SECONDS}
+        options = {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
     return redis.Redis.from_url(
         settings.redis_url,
         decode_responses=True,
-        socket_timeout=2,
+        socket_timeout=HEARTBEAT_TIMEOUT_SECONDS,
         socket_connect_timeout=1,
         retry=Retry(NoBackoff(), 0),
+        **options,
     )
