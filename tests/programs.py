@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "amtool": "prometheus-alertmanager",

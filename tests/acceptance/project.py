@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -20,6 +21,9 @@ from supervisor.settings import Settings
 from tests.waiting import wait_until
 
 APP = Path(__file__).with_name("team.py")
+
+#: What `serve` asks for where it is asked from elsewhere.
+TOKEN = "of-the-tests-alone"
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,11 @@ class Sign:
 
 @dataclass
 class Project:
+    """`within`: words before each command, such as those that start it on another host."""
+
     directory: Path
     url: str
+    within: Sequence[str] = ()
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -83,6 +90,9 @@ class Project:
             *options,
         )
 
+    def serve(self, *options: str) -> subprocess.Popen[bytes]:
+        return self._start("serve", "supervisor", "serve", *options)
+
     def is_ready(self, worker: subprocess.Popen[bytes]) -> bool:
         log = self.log_of(worker)
         return f"worker{self.processes.index(worker)}@" in log and "ready." in log
@@ -93,7 +103,7 @@ class Project:
     def supervisor(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A verb on the team's command line."""
         return subprocess.run(
-            [sys.executable, "-m", "celery", "-A", "team", "supervisor", *words],
+            [*self.within, sys.executable, "-m", "celery", "-A", "team", "supervisor", *words],
             cwd=self.directory,
             env=self._environment(),
             capture_output=True,
@@ -104,7 +114,7 @@ class Project:
     def code(self, text: str) -> Any:
         """What the team's own code, which has imported the app, prints as JSON."""
         done = subprocess.run(
-            [sys.executable, "-c", "import json, team\n" + text],
+            [*self.within, sys.executable, "-c", "import json, team\n" + text],
             cwd=self.directory,
             env=self._environment(),
             capture_output=True,
@@ -154,7 +164,7 @@ class Project:
     def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self.directory / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "team", *arguments],
+                [*self.within, sys.executable, "-m", "celery", "-A", "team", *arguments],
                 cwd=self.directory,
                 env=self._environment(),
                 stdout=log,
@@ -169,6 +179,7 @@ class Project:
             "TEAM_BROKER": self.url,
             "PYTHONPATH": str(self.directory),
             "SUPERVISOR_LOG_FORMAT": "json",
+            "SUPERVISOR_TOKEN": TOKEN,
         }
 
 
