@@ -22,6 +22,8 @@ from celery.utils.imports import symbol_by_name
 from supervisor import content, logs
 from supervisor.errors import AppNotFound, NotConfigured, UnsafeContent
 from supervisor.ledger.leader import LEADER_TTL
+from supervisor.redis_settings import address_of, settle_broker, settle_redbeat
+from supervisor.redis_url import is_redis
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
 log = structlog.get_logger("supervisor.app")
@@ -101,9 +103,16 @@ def settings_of(app: Celery) -> Settings | None:
     given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
     if given is None:
         return None
-    broker = app.conf.broker_url or ""
-    own = broker if broker.startswith(("redis://", "rediss://", "unix://")) else None
-    return Settings(redis_url=given["redis_url"] or own or DEFAULT_URL, prefix=given["prefix"])
+    url = given["redis_url"]
+    if not url and is_redis(str(app.conf.broker_url or "")):
+        url = broker_address(app)
+    return Settings(redis_url=url or DEFAULT_URL, prefix=given["prefix"])
+
+
+def broker_address(app: Celery) -> str:
+    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
+    conf = app.conf
+    return address_of(str(conf.broker_url or ""), conf.broker_transport_options)
 
 
 def required_settings(app: Celery) -> Settings:
@@ -150,12 +159,12 @@ def _settle(app: Celery, conf: Any) -> None:
     if not conf.get("broker_url"):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
+    settle_broker(conf)
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
     if not conf.get("redbeat_redis_url"):
         settings = settings_of(app)
-        conf.redbeat_redis_url = settings.redis_url if settings else conf.broker_url
-        conf.redbeat_redis_options = {"socket_timeout": 5, "socket_connect_timeout": 2}
+        settle_redbeat(conf, settings.redis_url if settings else conf.broker_url)
 
 
 def _prepare_worker(sender: Any, **_: Any) -> None:

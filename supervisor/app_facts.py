@@ -15,6 +15,7 @@ from supervisor.changes import difference
 from supervisor.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.ledger.runs import Ledger
+from supervisor.redis_url import is_redis
 from supervisor.schedule_files import load
 from supervisor.spec import JobSpec
 
@@ -85,7 +86,7 @@ def overridden(app: Celery) -> Iterable[Overridden]:
 
 
 def visibility_timeout(app: Celery) -> timedelta | None:
-    if not str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix", "sentinel")):
+    if not is_redis(str(app.conf.broker_url or "")):
         return None
     options: Mapping[str, Any] = app.conf.broker_transport_options or {}
     seconds = options.get("visibility_timeout")

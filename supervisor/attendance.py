@@ -7,16 +7,14 @@ not make the heartbeat late.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
 from celery import Celery, signals
 from celery.platforms import EX_FAILURE
 from celery.worker import state
-from redis.connection import parse_url
 
-from supervisor.app import required_settings, settings_of
+from supervisor.app import broker_address, required_settings, settings_of
 from supervisor.errors import WrongSchema
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
@@ -27,6 +25,7 @@ from supervisor.ledger.presence import (
     WorkerFacts,
     digest_of,
 )
+from supervisor.redis_url import same_database
 from supervisor.settings import Settings
 
 log = structlog.get_logger("supervisor.attendance")
@@ -99,22 +98,7 @@ def size_of(pool: Any) -> int:
 def broker_of(app: Celery, settings: Settings) -> Broker:
     return Broker(
         default_queue=str(app.conf.task_default_queue),
-        is_ledger=same_database(str(app.conf.broker_url or ""), settings.redis_url),
-    )
-
-
-def same_database(url: str, other: str) -> bool:
-    try:
-        return places(url) == places(other)
-    except ValueError:  # no Redis, or one that is spelled as only kombu spells it
-        return False
-
-
-def places(url: str) -> tuple[Any, ...]:
-    parts: Mapping[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    return (
-        *(parts.get("host", "localhost"), parts.get("port", 6379)),
-        *(parts.get("path"), parts.get("db") or 0),
+        is_ledger=same_database(broker_address(app), settings.redis_url),
     )
 
 

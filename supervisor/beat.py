@@ -34,7 +34,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.app import required_settings, schedules_of
+from supervisor.app import broker_address, required_settings, schedules_of
 from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
 from supervisor.emission_log import note_rescue
@@ -48,6 +48,7 @@ from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.pinging import Pinger
 from supervisor.publisher import Publisher
+from supervisor.redis_url import is_redis
 from supervisor.reloading import Reloading
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
@@ -228,7 +229,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
 def bound_broker_calls(app: Celery) -> None:
     """A Redis broker that hangs must not hang beat; the outbox keeps what was not taken."""
-    if str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix")):
+    if is_redis(broker_address(app)):
         app.conf.broker_transport_options = {
             "socket_timeout": 5,
             "socket_connect_timeout": 2,

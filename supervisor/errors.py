@@ -10,6 +10,7 @@ SupervisorError
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── ArgumentsNotJson       arguments of a run that no JSON can hold
+├── InvalidRedisUrl        an address of Redis that nobody can read
 ├── NotConfigured          a setting that the command needs is absent
 ├── SecretMissing          a reference to a secret leads to none in this process
 ├── UnsafeContent          an app sends or takes messages that are not JSON
@@ -112,6 +113,10 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
+
+
+class InvalidRedisUrl(SupervisorError, ValueError):
+    """An address of Redis, such as SUPERVISOR_REDIS_URL, cannot be read."""
 
 
 class SecretMissing(SupervisorError, LookupError):

@@ -11,6 +11,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 
 from supervisor.assignments import Assignment
+from supervisor.redis_url import is_redis
 from supervisor.spec import JobSpec
 from supervisor.topology import queues_of
 
@@ -46,7 +47,7 @@ class AppQueues:
 def bounded(app: Celery) -> dict[str, Any]:
     """Time-outs for a connection; those that Redis' transport has are no other's."""
     patience: dict[str, Any] = {"connect_timeout": PATIENCE_SECONDS}
-    if str(app.conf.broker_url or "").startswith(("redis", "rediss", "unix")):
+    if is_redis(str(app.conf.broker_url or "")):
         options = {"socket_timeout": PATIENCE_SECONDS, "socket_connect_timeout": PATIENCE_SECONDS}
         patience["transport_options"] = options
     return patience

@@ -17,16 +17,16 @@ LAYERS = {
     "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
     " masks references rules faults fields moments when step_spec stages arguments params"
     " progress guarded_spec",
-    "input": "settings timing cron_fields rrule_fields schedule_files schedule_schema job_checks"
-    " reference_checks job_faults yaml_source text_files calendars ical topology logs watching"
-    " guarded importing",
+    "input": "redis_url settings timing cron_fields rrule_fields schedule_files schedule_schema"
+    " job_checks reference_checks job_faults yaml_source text_files calendars ical topology logs"
+    " watching guarded importing",
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
     " expectations consumption pinging ping_http",
     "celery edge": "acknowledgements app app_facts attendance beat calls celery_import content"
-    " emitting entries envelopes loading on_commit publisher queues recording reloading results"
-    " retrying starting tasks tracing unbegun worker",
+    " emitting entries envelopes loading on_commit publisher queues recording redis_settings"
+    " reloading results retrying starting tasks tracing unbegun worker",
     "operations": "up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from supervisor.ledger.connection import RedisError
+from supervisor.ledger.connection import NotWritable, RedisError
 from supervisor.ledger.replies import Admission, Placement, admission
 from supervisor.ledger.requests import RunRequest, request_facts
 from supervisor.ledger.scripts import Call, Scripts
@@ -58,4 +58,7 @@ def places_of(
         while portion := list(islice(rest, RUNS_PER_CALL)):
             yield Call((token, *chain.from_iterable(portion)), keys)
 
-    return chain.from_iterable(scripts.stream("admit", calls()))
+    for place in chain.from_iterable(scripts.stream("admit", calls())):
+        if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
+            raise NotWritable(place[1])
+        yield place

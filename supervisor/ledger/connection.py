@@ -8,18 +8,27 @@ from typing import Any
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
-from supervisor.errors import WrongSchema
+from supervisor.errors import InvalidRedisUrl, WrongSchema
+from supervisor.redis_url import SENTINEL, SentinelUrl
 from supervisor.settings import Settings
 
 #: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
 Client = Any
 
-#: What a caller catches to mean "the server is away"; scripts are idempotent, so it may try again.
-Unavailable = (RedisConnectionError, RedisTimeoutError, redis.exceptions.BusyLoadingError)
+#: What a caller catches to mean "the server is away", or takes no writes after a failover; scripts
+#: are idempotent, so it may try again.
+Unavailable = (
+    *(RedisConnectionError, RedisTimeoutError),
+    *(redis.exceptions.BusyLoadingError, ReadOnlyError),
+)
+
+#: A sentinel that does not answer within this is passed over: it may be gone with the primary.
+SENTINEL_PATIENCE_SECONDS = 0.5
 
 #: The same for who has a run at work, and one case more: another version has taken the ledger over.
 OutOfReach = (*Unavailable, WrongSchema)
@@ -29,9 +38,18 @@ HEARTBEAT_TIMEOUT_SECONDS = 2
 __all__ = ["Client", "OutOfReach", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
 
 
+class NotWritable(RedisConnectionError):
+    """The server takes no writes: it lacks replicas (`min-replicas-to-write`), or is one itself."""
+
+    CODES = ("NOREPLICAS", "READONLY")
+
+
 def connect(settings: Settings, *, retries: int = 3) -> Client:
-    """A client for beat, workers and commands; about a second of retries by default."""
-    return redis.Redis.from_url(
+    """A client for beat, workers and commands; about a second of retries by default.
+
+    Raises InvalidRedisUrl.
+    """
+    return _client(
         settings.redis_url,
         decode_responses=True,
         socket_timeout=5,
@@ -51,7 +69,7 @@ def connect_for_heartbeat(settings: Settings) -> Client:
     if hasattr(socket, "TCP_USER_TIMEOUT") and not settings.redis_url.startswith("unix"):
         unacknowledged = {socket.TCP_USER_TIMEOUT: 1000 * HEARTBEAT_TIMEOUT_SECONDS}
         options = {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
-    return redis.Redis.from_url(
+    return _client(
         settings.redis_url,
         decode_responses=True,
         socket_timeout=HEARTBEAT_TIMEOUT_SECONDS,
@@ -59,3 +77,25 @@ def connect_for_heartbeat(settings: Settings) -> Client:
         retry=Retry(NoBackoff(), 0),
         **options,
     )
+
+
+def _client(url: str, **options: Any) -> Client:
+    if not url.startswith(SENTINEL):
+        try:
+            return redis.Redis.from_url(url, **options)
+        except ValueError as error:
+            raise InvalidRedisUrl(str(error)) from error
+    named = SentinelUrl.parse(url)
+    sentinels: Client = Sentinel(  # type: ignore[no-untyped-call]
+        named.sentinels,
+        sentinel_kwargs={
+            "socket_timeout": SENTINEL_PATIENCE_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+            **named.sentinel_credentials,
+        },
+        username=named.username,
+        password=named.password,
+        db=named.db,
+        **options,
+    )
+    return sentinels.master_for(named.master_name)

@@ -15,7 +15,7 @@ from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.durations import to_ms
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, NotWritable, RedisError
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, mismatch
 from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
@@ -115,7 +115,7 @@ class Scripts:
         try:
             return self._scripts[name](keys=keys, args=args)
         except ResponseError as error:
-            raise mismatch(error) or error from None
+            raise refused(error) from error
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
@@ -167,4 +167,11 @@ class Scripts:
                     connection.read_response()
             return [self(name, *call.args, keys=call.keys) for call in again]
         except ResponseError as error:
-            raise mismatch(error) or error from None
+            raise refused(error) from error
+
+
+def refused(error: ResponseError) -> Exception:
+    """`error`, or what callers know: another schema, or a server that is as good as away."""
+    if str(error).startswith(NotWritable.CODES):
+        return NotWritable(str(error))
+    return mismatch(error) or error

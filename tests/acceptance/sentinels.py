@@ -1,0 +1,135 @@
+"""A primary and a replica that three sentinels watch, as real processes with passwords."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from supervisor.embedded import free_port, server_binary
+from tests.waiting import wait_until
+
+PASSWORD = "of-the-servers"
+SENTINEL_PASSWORD = "of-the-sentinels"
+
+#: Every server may become the primary, so each knows the password that it would ask for.
+SERVER = f"""\
+bind 127.0.0.1
+port {{port}}
+dir {{directory}}
+logfile server.log
+requirepass {PASSWORD}
+masterauth {PASSWORD}
+appendonly yes
+save ""
+repl-diskless-sync-delay 0
+"""
+
+SENTINEL = f"""\
+bind 127.0.0.1
+port {{port}}
+dir {{directory}}
+logfile sentinel.log
+requirepass {SENTINEL_PASSWORD}
+sentinel sentinel-pass {SENTINEL_PASSWORD}
+sentinel monitor jobs 127.0.0.1 {{primary}} 2
+sentinel auth-pass jobs {PASSWORD}
+sentinel down-after-milliseconds jobs 2000
+sentinel failover-timeout jobs 6000
+"""
+
+
+@dataclass
+class Node:
+    directory: Path
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, configuration: str, *options: str, **values: Any) -> None:
+        self.directory.mkdir(exist_ok=True)
+        path = self.directory / "node.conf"
+        path.write_text(configuration.format(port=self.port, directory=self.directory, **values))
+        command = [server_binary(), str(path), *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def client(self, password: str) -> Any:
+        return redis.Redis(
+            port=self.port, password=password, decode_responses=True, socket_timeout=5
+        )
+
+
+class Watched:
+    """`kill_primary`: the sentinels promote the other; `restore`: the dead one is started again."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True)
+        self.servers = [Node(directory / f"server{n}") for n in range(2)]
+        self.sentinels = [Node(directory / f"sentinel{n}") for n in range(3)]
+
+    @property
+    def url(self) -> str:
+        hosts = ";".join(f"sentinel://:{PASSWORD}@127.0.0.1:{s.port}" for s in self.sentinels)
+        return f"{hosts}/0?master_name=jobs&sentinel_password={SENTINEL_PASSWORD}"
+
+    def start(self) -> None:
+        first, second = self.servers
+        first.start(SERVER)
+        second.start(SERVER, "--replicaof", f"127.0.0.1 {first.port}")
+        # Sentinels look for replicas every 10 s: this one is there at their first look.
+        wait_until(lambda: replicates(first), 30)
+        for sentinel in self.sentinels:
+            sentinel.start(SENTINEL, "--sentinel", primary=first.port)
+        wait_until(self.is_whole, 30)
+
+    def kill_primary(self) -> None:
+        self.primary().kill()
+
+    def restore(self) -> None:
+        """The dead server comes back as it was configured: the sentinels make it a replica."""
+        for server in self.servers:
+            if server.process is not None and server.process.poll() is not None:
+                server.start(SERVER)
+        wait_until(self.is_whole, 40)
+
+    def stop(self) -> None:
+        for node in (*self.sentinels, *self.servers):
+            node.kill()
+
+    def primary(self) -> Node:
+        """The one that the sentinels name."""
+        port = self._asked(self.sentinels[0]).sentinel_get_master_addr_by_name("jobs")[1]
+        return next(server for server in self.servers if server.port == port)
+
+    def is_whole(self) -> bool:
+        """All sentinels know each other, and the replica has all that the primary has."""
+        try:
+            return all(map(self._sees_all, self.sentinels)) and replicates(self.primary())
+        except redis.exceptions.RedisError:
+            return False
+
+    def _sees_all(self, sentinel: Node) -> bool:
+        facts = self._asked(sentinel).sentinel_master("jobs")
+        return (facts["flags"], facts["num-other-sentinels"], facts["num-slaves"]) == (
+            *("master", 2, 1),
+        )
+
+    def _asked(self, sentinel: Node) -> Any:
+        return sentinel.client(SENTINEL_PASSWORD)
+
+
+def replicates(server: Node) -> bool:
+    try:
+        facts = server.client(PASSWORD).info("replication")
+    except redis.exceptions.RedisError:
+        return False
+    return bool(facts["connected_slaves"] == 1 and facts["slave0"]["state"] == "online")

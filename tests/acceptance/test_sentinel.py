@@ -1,0 +1,118 @@
+"""A failover by Sentinel while jobs run every second: what starts, what is lost, who overlaps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from supervisor.auditing import audit
+from tests.acceptance.project import Project, outcomes, overlapping
+from tests.acceptance.sentinels import Watched
+from tests.waiting import wait_until
+
+#: More of them, for figures to quote: SENTINEL_KILLS=10.
+KILLS = int(os.environ.get("SENTINEL_KILLS", "1"))
+
+TICKING = [f"tick-{number}" for number in range(8)]
+LEASE_SECONDS = 4
+
+#: `held` works through the failover: it trusts its lease of 30 s for 20.
+SCHEDULE = f"""\
+defaults: {{lease_ttl: {LEASE_SECONDS}s}}
+jobs:
+  held: {{task: team.tell, args: [GATE], every: 1d, lease_ttl: 30s}}
+  in-a-row: {{every: 1s, task: team.work, args: [0.7], serial: true, overlap: queue_one}}
+""" + "".join(f"  {name}: {{every: 1s, task: team.work, args: [0.3]}}\n" for name in TICKING)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """still: seconds in which no job started. twice: runs whose first attempt started again."""
+
+    still: float
+    overlaps: int
+    twice: int
+    lost: int
+    unaccounted: int
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    group = Watched(tmp_path / "redis")
+    group.start()
+    yield group
+    group.stop()
+
+
+@pytest.fixture
+def project(tmp_path: Path, watched: Watched) -> Iterator[Project]:
+    deployed = Project(tmp_path / "team", watched.url)
+    yield deployed
+    deployed.stop()
+
+
+@pytest.mark.timeout(90 + 60 * KILLS)
+def test_a_failover_lets_nothing_overlap_and_leaves_no_tick_unaccounted(
+    project: Project, watched: Watched, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    project.schedule(SCHEDULE.replace("GATE", str(gate)))
+    for _ in range(2):
+        project.beat()
+        project.hire(processes=6)
+    project.hire(queues="serial.in-a-row", processes=1)
+    wait_until(lambda: all(map(project.starts, [*TICKING, "in-a-row"])), 40)
+    held = project.ledger.trigger(project.ledger.spec("held"))
+    wait_until(lambda: project.starts("held"), 20)
+
+    for number in range(KILLS):
+        if number:
+            watched.restore()
+        killed_at = project.ledger.now().timestamp()
+        watched.kill_primary()
+        wait_until(lambda at=killed_at: all_started_since(project, at + LEASE_SECONDS), 50)  # type: ignore[misc]
+    gate.touch()
+
+    assert project.run_when(held.id, "succeeded").attempt == 1
+    figures = figures_of(project)
+    print(figures)  # noqa: T201
+    assert (figures.overlaps, figures.unaccounted) == (0, 0)
+    assert starts_within(project, *grace_of(project)) == []
+
+
+def all_started_since(project: Project, moment: float) -> bool:
+    signs = [sign for sign in project.witness() if sign.event == "start" and sign.at > moment]
+    return {sign.run.partition("@")[0] for sign in signs} >= {*TICKING, "in-a-row"}
+
+
+def grace_of(project: Project) -> tuple[float, float]:
+    """From when the ledger saw another server, and for the shortest lease's time."""
+    ledger = project.ledger
+    since = int(ledger.client.hget(ledger.keys.server, "since")) / 1000
+    return since, since + LEASE_SECONDS
+
+
+def starts_within(project: Project, first: float, last: float) -> list[str]:
+    signs = project.witness()
+    return [sign.run for sign in signs if sign.event == "start" and first < sign.at < last]
+
+
+def figures_of(project: Project) -> Figures:
+    ledger = project.ledger
+    jobs = [*TICKING, "in-a-row"]
+    starts = sorted(sign.at for job in jobs for sign in project.starts(job))
+    first = [(sign.run, sign.attempt) for job in jobs for sign in project.starts(job)]
+    counted = [ledger.job(job).counters for job in [*jobs, "held"]]
+    return Figures(
+        still=max(later - earlier for earlier, later in pairwise(starts)),
+        overlaps=sum(len(overlapping(project.witness(job))) for job in [*jobs, "held"])
+        + sum(counters.get("overlaps", 0) for counters in counted),
+        twice=len(first) - len(set(first)),
+        lost=sum(outcomes(ledger, job).get("lost", 0) for job in jobs),
+        unaccounted=len(list(audit(ledger, ledger.scheduled().values(), ledger.now()))),
+    )
