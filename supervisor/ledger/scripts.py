@@ -15,7 +15,7 @@ from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.durations import to_ms
-from supervisor.ledger.connection import Client, NotWritable, RedisError
+from supervisor.ledger.connection import Client, NotWritable
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, mismatch
 from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
