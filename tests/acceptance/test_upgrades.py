@@ -81,17 +81,17 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_their_ledger_over(
     wait_until(lambda: ledger.client.get(ledger.keys.schema), 20)
     wait_until(lambda: ledger.presences.roll().workers, 20)
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)
-    assert beat.wait(20) != 0
-    assert worker.wait(30) != 0
+    assert beat.wait(40) != 0
+    assert worker.wait(40) != 0
     ticks = counted(ledger, "steady").get("ticks")
     told = f"the ledger has schema {SCHEMA + 1} and this version"
     assert told in project.log("beat")
     [event] = project.events_of(worker, "worker stops")
     assert told in str(event["error"])
     # Those that start refuse at once.
-    assert project.beat().wait(20) != 0
+    assert project.beat().wait(40) != 0
     refused = project.hire()
-    assert refused.wait(20) != 0
+    assert refused.wait(40) != 0
     assert told in project.log_of(refused)
     assert counted(ledger, "steady").get("ticks") == ticks
 
