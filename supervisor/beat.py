@@ -34,7 +34,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.app import broker_address, required_settings, schedules_of
+from supervisor.app import required_settings, schedules_of
 from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
 from supervisor.emission_log import note_rescue
@@ -48,7 +48,7 @@ from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.pinging import Pinger
 from supervisor.publisher import Publisher
-from supervisor.redis_url import is_redis
+from supervisor.queues import time_outs
 from supervisor.reloading import Reloading
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
@@ -60,6 +60,8 @@ INTERVAL = timedelta(seconds=1)
 
 #: No tick takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
+
+BROKER_PATIENCE_SECONDS = 5
 
 #: Entries dealt with in one tick; the rest are due in the next, which follows at once.
 ENTRIES_PER_TICK = 10_000
@@ -228,10 +230,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
 
 def bound_broker_calls(app: Celery) -> None:
-    """A Redis broker that hangs must not hang beat; the outbox keeps what was not taken."""
-    if is_redis(broker_address(app)):
-        app.conf.broker_transport_options = {
-            "socket_timeout": 5,
-            "socket_connect_timeout": 2,
-            **(app.conf.broker_transport_options or {}),
-        }
+    """A broker that hangs must not hang beat; the outbox keeps what was not taken."""
+    app.conf.broker_transport_options = {
+        **time_outs(app, BROKER_PATIENCE_SECONDS),
+        **(app.conf.broker_transport_options or {}),
+    }

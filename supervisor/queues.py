@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from supervisor.app import broker_address
 from supervisor.assignments import Assignment
 from supervisor.redis_url import is_redis
 from supervisor.spec import JobSpec
@@ -33,9 +35,7 @@ class AppQueues:
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
         """One round trip with Redis, else one a queue; empty while the broker is away."""
         try:
-            with self._app.connection_for_read(**bounded(self._app)) as connection:
-                connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
-                channel = connection.default_channel
+            with channel_of(self._app) as channel:
                 if hasattr(channel, "priority_steps"):
                     return redis_lengths(channel, queues)
                 return {queue: message_count(channel, queue) for queue in queues}
@@ -44,13 +44,37 @@ class AppQueues:
             return {}
 
 
+@contextmanager
+def channel_of(app: Celery) -> Iterator[Any]:
+    """To ask the broker by. Raises OperationalError or OSError when it is away, or hangs."""
+    with app.connection_for_read(**bounded(app)) as connection, reraised(connection):
+        connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
+        yield connection.default_channel
+
+
+@contextmanager
+def reraised(connection: Any) -> Iterator[None]:
+    """Whatever the transport calls its errors."""
+    try:
+        yield
+    except connection.connection_errors + connection.channel_errors as error:
+        raise OperationalError(str(error)) from error
+
+
 def bounded(app: Celery) -> dict[str, Any]:
-    """Time-outs for a connection; those that Redis' transport has are no other's."""
-    patience: dict[str, Any] = {"connect_timeout": PATIENCE_SECONDS}
-    if is_redis(str(app.conf.broker_url or "")):
-        options = {"socket_timeout": PATIENCE_SECONDS, "socket_connect_timeout": PATIENCE_SECONDS}
-        patience["transport_options"] = options
-    return patience
+    options = time_outs(app, PATIENCE_SECONDS)
+    return {"connect_timeout": PATIENCE_SECONDS, "transport_options": options}
+
+
+def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
+    """Transport options with which no call to the broker hangs for longer, as its kind has them."""
+    url = broker_address(app)
+    if is_redis(url):
+        return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
+    if url.startswith(("amqp", "pyamqp")):
+        once_more = {"max_retries": 1, "interval_start": 0}
+        return {"read_timeout": seconds, "write_timeout": seconds, **once_more}
+    return {}
 
 
 def redis_lengths(channel: Any, queues: Sequence[str]) -> dict[str, int]:
@@ -81,7 +105,10 @@ def destination(app: Celery, assignment: Assignment) -> str:
 
 
 def message_count(channel: Any, queue: str) -> int:
-    """Messages in the queue; 0 also for one that does not exist (an empty list in Redis)."""
+    """Messages that no worker has fetched; 0 also for a queue that does not exist.
+
+    In Redis an empty queue does not.
+    """
     try:
         return int(channel.queue_declare(queue, passive=True).message_count)
     except channel.connection.client.channel_errors:

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime, timedelta
 
+import structlog
 from celery import Celery
+from kombu.exceptions import OperationalError
 
 from supervisor.assignments import Assignments
 from supervisor.ledger.runs import Ledger
-from supervisor.queues import destination, message_count
+from supervisor.queues import channel_of, destination, message_count
 from supervisor.run import Run
 
 #: A worker that is there begins a run sooner than this after it took the message.
@@ -25,6 +27,11 @@ LONGEST_PATIENCE = timedelta(minutes=2)
 
 CHECK_INTERVAL = timedelta(seconds=1)
 RUNS_PER_CHECK = 1_000
+
+#: A broker that hangs takes seconds to say nothing; beat has ticks to emit meanwhile.
+AWAY_INTERVAL = timedelta(seconds=5)
+
+log = structlog.get_logger("supervisor.unbegun")
 
 
 class Unbegun:
@@ -35,7 +42,10 @@ class Unbegun:
         self._next_check: datetime | None = None
 
     def vanished(self, now: datetime) -> list[str]:
-        """Ids of the runs to be published again; asks the broker at most once a second."""
+        """Ids of the runs to be published again; asks the broker at most once a second.
+
+        None of them while the broker is away: nobody can tell then what is in its queues.
+        """
         if self._next_check and now < self._next_check:
             return []
         self._next_check = now + CHECK_INTERVAL
@@ -49,14 +59,18 @@ class Unbegun:
         by_queue: dict[str, list[Run]] = defaultdict(list)
         for assignment in self._assignments.of(sent).values():
             by_queue[destination(self._app, assignment)].append(assignment.run)
-        with self._app.connection_for_write() as connection:
-            channel = connection.default_channel
-            return [
-                run.id
-                for queue, runs in by_queue.items()
-                for run in runs[: max(0, len(runs) - message_count(channel, queue))]
-                if is_overdue(run, now)
-            ]
+        try:
+            with channel_of(self._app) as channel:
+                return [
+                    run.id
+                    for queue, runs in by_queue.items()
+                    for run in runs[: max(0, len(runs) - message_count(channel, queue))]
+                    if is_overdue(run, now)
+                ]
+        except (OperationalError, OSError) as error:
+            self._next_check = now + AWAY_INTERVAL
+            log.warning("queues not asked for", error=str(error))
+            return []
 
 
 def is_overdue(run: Run, now: datetime) -> bool:
