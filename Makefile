@@ -6,10 +6,10 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test chaos soak bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos soak bench check render lock sbom audit clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## make .venv with everything that is needed
 
@@ -23,7 +23,11 @@ up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl
 	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile
+	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore tests/rabbitmq
+
+test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
+	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/rabbitmq
 
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \

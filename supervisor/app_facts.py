@@ -46,6 +46,7 @@ class AppFacts:
     """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
     entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded.
     unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
+    fetches_ahead: busy workers take messages that they cannot work for yet.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -53,17 +54,21 @@ class AppFacts:
     late_tasks: tuple[LateTask, ...] = ()
     strange_entries: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
+    fetches_ahead: bool = False
 
 
 def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
     scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
     entries = Entries(app, ledger.client, ledger.keys)
+    timeout = visibility_timeout(app)
     return AppFacts(
         overridden=tuple(overridden(app)),
-        visibility_timeout=visibility_timeout(app),
+        visibility_timeout=timeout,
         late_tasks=tuple(late_tasks(app, specs.values())),
         strange_entries=tuple(entries.strange(scheduled)),
         unloaded=unloaded(schedules_of(app), scheduled),
+        # `worker_disable_prefetch` is for Redis alone.
+        fetches_ahead=timeout is None and not app.conf.task_acks_late,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 PACKAGES = {
     "ip": "iproute2",
     "tc": "iproute2",
+    "rabbitmq-server": "rabbitmq-server",
     "promtool": "prometheus",
     "prometheus": "prometheus",
     "amtool": "prometheus-alertmanager",

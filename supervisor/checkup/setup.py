@@ -19,6 +19,15 @@ def settings(facts: Facts) -> Iterator[Finding]:
             REASONS.get(overridden.setting, "the guarantees need it"),
             "leave it out of the app's configuration: supervise() sets it",
         )
+    if facts.app and facts.app.fetches_ahead:
+        yield Finding(
+            "settings",
+            "workers fetch ahead: the broker is not Redis, and task_acks_late is off",
+            "a run that a busy worker has fetched is sent again after two seconds, for others to "
+            "take; one of its messages is dropped, and counted as a duplicate",
+            "set `task_acks_late = True` if all of the app's tasks can bear to run twice",
+            is_note=True,
+        )
 
 
 REASONS = {

@@ -44,10 +44,15 @@ class Sign:
 
 @dataclass
 class Project:
-    """`within`: words before each command, such as those that start it on another host."""
+    """A project in a directory of its own, with its ledger at `url`.
+
+    broker: where it is not the ledger's server. within: words before each command, such as those
+    that start it on another host.
+    """
 
     directory: Path
     url: str
+    broker: str | None = None
     within: Sequence[str] = ()
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -176,7 +181,8 @@ class Project:
     def _environment(self) -> dict[str, str]:
         return {
             **os.environ,
-            "TEAM_BROKER": self.url,
+            "TEAM_BROKER": self.broker or self.url,
+            **({"SUPERVISOR_REDIS_URL": self.url} if self.broker else {}),
             "PYTHONPATH": str(self.directory),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_TOKEN": TOKEN,

@@ -70,7 +70,7 @@ def fleet(directory: Path, schedule: str) -> Iterator[Fleet]:
         url = f"redis://{hosts['valkey'].address}/0"
         projects = {}
         for name in (*BEATS, *WORKERS, "serve"):
-            projects[name] = Project(directory / name, url, hosts[name].within)
+            projects[name] = Project(directory / name, url, within=hosts[name].within)
             projects[name].schedule(schedule)
             stack.callback(projects[name].stop)
         for name in BEATS:

@@ -197,6 +197,11 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             [],
         ),
         (
+            {"app": AppFacts(fetches_ahead=True)},
+            [],
+            ["workers fetch ahead: the broker is not Redis, and task_acks_late is off"],
+        ),
+        (
             {"app": AppFacts(strange_entries=("nightly",))},
             ["RedBeat's entry of job nightly is not that of the loaded job"],
             [],
