@@ -9,7 +9,7 @@ from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    *(server.persistence, server.eviction, server.version),
+    *(server.permissions, server.persistence, server.eviction, server.version),
     *(processes.beats, processes.leaders, processes.clocks, processes.tasks),
     *(consumers.unworked, consumers.crowded, consumers.wide),
     *(bookkeeping.files, bookkeeping.silent_runs, bookkeeping.ticks),

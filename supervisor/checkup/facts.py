@@ -14,7 +14,8 @@ from supervisor.ledger.records import BeatRecord
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The ledger's Redis. snapshots: its `save` setting, empty for none; None when it will not say.
+    """The ledger's Redis. snapshots: its `save` setting, empty for none; None when it has an
+    append-only file, or will not say.
 
     version: of Redis, or the one that a Valkey is compatible with.
     """
@@ -29,10 +30,11 @@ class ServerFacts:
 class Facts:
     """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: runs
     at work whose lease has run out, and when it did. unaccounted: ticks by job. app: when named.
+    forbidden: what Redis said to questions that this user may not ask; their facts are missing.
     """
 
     now: datetime
-    server: ServerFacts
+    server: ServerFacts | None
     roll: Roll
     beat: BeatRecord
     queues: Sequence[Queue] = ()
@@ -41,6 +43,7 @@ class Facts:
     silent: Mapping[str, datetime] = field(default_factory=dict)
     unaccounted: Mapping[str, int] = field(default_factory=dict)
     app: AppFacts | None = None
+    forbidden: Sequence[str] = ()
 
     def ago(self, moment: datetime) -> timedelta:
         return self.now - moment

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 
 from redis.exceptions import ResponseError
 
 from supervisor.app_facts import AppFacts
+from supervisor.checkup.asking import Asking
 from supervisor.checkup.facts import Facts, ServerFacts
 from supervisor.consumption import Queues, queues
 from supervisor.ledger.queues import LedgerQueues
@@ -14,23 +16,32 @@ from supervisor.ledger.runs import Ledger
 from supervisor.spec import JobSpec
 
 
-def read(ledger: Ledger, app: AppFacts | None = None, broker: Queues | None = None) -> Facts:
+def read(
+    ledger: Ledger,
+    app: Callable[[Mapping[str, JobSpec]], AppFacts] | None = None,
+    broker: Queues | None = None,
+) -> Facts:
+    """app: what tells the facts of the app, given the loaded jobs.
+
+    Raises NoPermissionError where Redis forbids to read the ledger itself.
+    """
     records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
     # What code guarded once is known for ever, whether it is still called or not.
     specs = [record.spec for record in records if record.spec.has_schedule]
+    asking = Asking()
+    asked = broker or LedgerQueues(ledger.client, roll)
     return Facts(
         now=now,
-        server=server_facts(ledger),
+        server=asking.ask(lambda: server_facts(ledger), None),
         roll=roll,
         beat=ledger.beat(),
-        queues=queues(
-            specs, roll, broker or LedgerQueues(ledger.client, roll), ledger.drains.since()
-        ),
+        queues=asking.ask(lambda: queues(specs, roll, asked, ledger.drains.since()), []),
         tasks={spec.name: tasks_of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
-        app=app,
+        app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
+        forbidden=asking.forbidden,
     )
 
 
@@ -42,10 +53,12 @@ def tasks_of(spec: JobSpec) -> tuple[str, ...]:
 
 def server_facts(ledger: Ledger) -> ServerFacts:
     info = ledger.client.info("all")
+    has_append_only_file = bool(info["aof_enabled"])
     return ServerFacts(
         version=tuple(map(int, re.findall(r"\d+", str(info["redis_version"])))),
-        has_append_only_file=bool(info["aof_enabled"]),
-        snapshots=snapshots(ledger),
+        has_append_only_file=has_append_only_file,
+        # Few users may ask for a server's settings: only where it matters.
+        snapshots=None if has_append_only_file else snapshots(ledger),
         eviction=str(info["maxmemory_policy"]),
     )
 

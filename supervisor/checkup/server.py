@@ -10,9 +10,20 @@ from supervisor.checkup.finding import Finding
 OLDEST_VERSION = (6, 2)
 
 
+def permissions(facts: Facts) -> Iterator[Finding]:
+    """Of the user that asks; what others lack is in Redis' own ACL LOG."""
+    for said in facts.forbidden:
+        yield Finding(
+            "permissions",
+            f"Redis forbids this user a question: {said}",
+            "what it would have told is not checked",
+            "give the user what `deploy/redis/users.acl.example` gives to operator",
+        )
+
+
 def persistence(facts: Facts) -> Iterator[Finding]:
     server = facts.server
-    if server.has_append_only_file:
+    if server is None or server.has_append_only_file:
         return
     if server.snapshots == "":
         yield Finding(
@@ -32,7 +43,7 @@ def persistence(facts: Facts) -> Iterator[Finding]:
 
 
 def eviction(facts: Facts) -> Iterator[Finding]:
-    if facts.server.eviction != "noeviction":
+    if facts.server and facts.server.eviction != "noeviction":
         yield Finding(
             "eviction",
             f"Redis may evict keys: maxmemory-policy is {facts.server.eviction}",
@@ -42,7 +53,7 @@ def eviction(facts: Facts) -> Iterator[Finding]:
 
 
 def version(facts: Facts) -> Iterator[Finding]:
-    if facts.server.version < OLDEST_VERSION:
+    if facts.server and facts.server.version < OLDEST_VERSION:
         yield Finding(
             "version",
             f"Redis is {dotted(facts.server.version)}; the oldest supported is "

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from supervisor.cli import (
     auditing,
@@ -45,9 +45,21 @@ class Verbs(click.Group):
             lines = map(printable, str(error).split("\n"))
             raise click.ClickException("\n".join(lines)) from error
         except RedisError as error:
-            raise click.ClickException(
-                f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"
-            ) from error
+            raise click.ClickException(words_of(error)) from error
+
+
+def words_of(error: RedisError) -> str:
+    match error:
+        case NoPermissionError():
+            return (
+                f"Redis forbids it to this user: {error} (docs/redis.md has what each user needs)"
+            )
+        case AuthenticationError():
+            return (
+                f"Redis does not let us in: {error} (look at the user and password in its address)"
+            )
+        case _:
+            return f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"
 
 
 @click.group("supervisor", cls=Verbs)

@@ -36,12 +36,13 @@ def doctor(context: Context, as_json: bool) -> None:
 
 def facts_of(context: Context) -> Facts:
     ledger = context.ledger
-    if context.app is None:
+    app = context.app
+    if app is None:
         return read(ledger)
     from supervisor.app_facts import app_facts
     from supervisor.queues import AppQueues
 
-    return read(ledger, app_facts(context.app, ledger, ledger.specs()), AppQueues(context.app))
+    return read(ledger, lambda specs: app_facts(app, ledger, specs), AppQueues(app))
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
