@@ -16,6 +16,8 @@ PACKAGES = {
     "prometheus": "prometheus",
     "amtool": "prometheus-alertmanager",
     "prometheus-alertmanager": "prometheus-alertmanager",
+    "redis-server": "redis-server",
+    "openssl": "openssl",
 }
 
 

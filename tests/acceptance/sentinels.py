@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from supervisor.embedded import free_port, server_binary
+from tests.acceptance.nodes import Node
 from tests.waiting import wait_until
 
 PASSWORD = "of-the-servers"
@@ -40,32 +38,6 @@ sentinel auth-pass jobs {PASSWORD}
 sentinel down-after-milliseconds jobs 2000
 sentinel failover-timeout jobs 6000
 """
-
-
-@dataclass
-class Node:
-    directory: Path
-    port: int = field(default_factory=free_port)
-    process: subprocess.Popen[bytes] | None = None
-
-    def start(self, configuration: str, *options: str, **values: Any) -> None:
-        self.directory.mkdir(exist_ok=True)
-        path = self.directory / "node.conf"
-        path.write_text(configuration.format(port=self.port, directory=self.directory, **values))
-        command = [server_binary(), str(path), *options]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-
-    def kill(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-
-    def client(self, password: str) -> Any:
-        return redis.Redis(
-            port=self.port, password=password, decode_responses=True, socket_timeout=5
-        )
 
 
 class Watched:
@@ -124,12 +96,16 @@ class Watched:
         )
 
     def _asked(self, sentinel: Node) -> Any:
-        return sentinel.client(SENTINEL_PASSWORD)
+        return client_of(sentinel, SENTINEL_PASSWORD)
 
 
 def replicates(server: Node) -> bool:
     try:
-        facts = server.client(PASSWORD).info("replication")
+        facts = client_of(server, PASSWORD).info("replication")
     except redis.exceptions.RedisError:
         return False
     return bool(facts["connected_slaves"] == 1 and facts["slave0"]["state"] == "online")
+
+
+def client_of(node: Node, password: str) -> Any:
+    return redis.Redis(port=node.port, password=password, decode_responses=True, socket_timeout=5)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.auditing import audit
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
 from tests.acceptance.project import Project, outcomes, overlapping
 from tests.acceptance.sentinels import Watched
 from tests.waiting import wait_until
@@ -45,6 +47,7 @@ class Figures:
 def watched(tmp_path: Path) -> Iterator[Watched]:
     group = Watched(tmp_path / "redis")
     group.start()
+    Ledger.open(Settings(group.url)).acknowledge_server()
     yield group
     group.stop()
 
