@@ -1,0 +1,202 @@
+"""The whole product under the users of `deploy/redis/`: all that is needed, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.embedded import free_port
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
+from tests.acceptance.nodes import Node
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+ACL = (ROOT / "deploy" / "redis" / "users.acl.example").read_text()
+USERS = ("beat", "worker", "serve", "operator")
+PASSWORDS = {f"{name.upper()}_PASSWORD": secrets.token_hex(16) for name in (*USERS, "test")}
+
+SERVER = """\
+bind 127.0.0.1
+port {port}
+dir {directory}
+logfile server.log
+aclfile users.acl
+appendonly yes
+maxmemory-policy noeviction
+save ""
+"""
+
+SCHEDULE = """\
+jobs:
+  tick: {task: team.work, every: 1s}
+  in-a-row: {task: team.work, every: 1s, serial: true}
+  failing: {task: team.fail, every: 1s, max_retries: 1, retry_backoff: 1s}
+  held: {task: team.hang, every: 1d, overlap: queue_one}
+  steps:
+    every: 2s
+    steps:
+      - {name: first, task: team.work, priority: 2}
+      - {name: second, task: team.work, priority: 1}
+"""
+
+
+class Guarded:
+    """A server that knows these users and no other, but for the test's own."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        users = Template(ACL).substitute(PASSWORDS)
+        own = f"user test on >{PASSWORDS['TEST_PASSWORD']} ~* &* +@all\n"
+        (directory / "users.acl").write_text(users + own)
+        self.node = Node(directory)
+        self.node.start(SERVER)
+        self.admin = self.client("test")
+        wait_until(self.answers, 20)
+
+    def url(self, user: str) -> str:
+        return (
+            f"redis://{user}:{PASSWORDS[f'{user.upper()}_PASSWORD']}@127.0.0.1:{self.node.port}/0"
+        )
+
+    def client(self, user: str) -> Any:
+        return redis.Redis.from_url(self.url(user), decode_responses=True)
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.admin.ping())
+        except redis.exceptions.ConnectionError:
+            return False
+
+    def refusals(self) -> set[tuple[str, str]]:
+        """Who was refused what, since the server started."""
+        return {(entry["username"], entry["object"]) for entry in self.admin.acl_log()}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    server = Guarded(tmp_path_factory.mktemp("acl") / "redis")
+    Ledger.open(Settings(server.url("operator"))).acknowledge_server()
+    yield server
+    server.node.kill()
+
+
+@pytest.fixture
+def project(tmp_path: Path, guarded: Guarded) -> Iterator[Project]:
+    deployed = Project(tmp_path / "team", guarded.url("beat"))
+    yield deployed
+    deployed.stop()
+
+
+def verb(guarded: Guarded, words: str) -> str:
+    done = CliRunner().invoke(
+        main, ["--redis-url", guarded.url("operator"), *shlex.split(words)], catch_exceptions=False
+    )
+    assert done.exit_code == 0, (words, done.output)
+    return done.output
+
+
+@pytest.mark.timeout(150)
+def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -> None:
+    project.schedule(SCHEDULE)
+    beats = [project.beat(), project.beat()]
+    project.url = guarded.url("worker")
+    worker = project.hire()
+    project.hire(queues="serial.in-a-row", processes=1)
+    project.url = guarded.url("serve")
+    port = free_port()
+    project.serve(port)
+    project.url = guarded.url("operator")
+    wait_until(lambda: all(map(project.starts, ["tick", "in-a-row", "failing", "steps"])), 60)
+
+    held = verb(guarded, "trigger held").split()[0]
+    waiting = verb(guarded, "trigger held").split()[0]
+    wait_until(lambda: project.starts("held"), 20)
+    verb(guarded, f"cancel {held}")
+    project.run_when(held, "cancelled")
+    wait_until(lambda: len(project.starts("held")) > 1, 20)
+    verb(guarded, f"cancel {waiting}")
+    for words in ("pause tick", "resume tick", "jobs", "runs", f"show {held}", "why tick"):
+        verb(guarded, words)
+    for words in ("next tick", "audit", "queues", "doctor"):
+        verb(guarded, words)
+    for verbs in (["doctor"], ["apply"]):
+        done = project.supervisor(*verbs)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        assert 'supervisor_queue_length{queue="serial.in-a-row"}' in client.get("/metrics").text
+        assert client.get("/").status_code == 200
+    for process in (beats[0], worker):
+        process.terminate()
+    wait_until(lambda: beats[0].poll() is not None and worker.poll() is not None, 40)
+
+    assert guarded.refusals() == set()
+    assert re.findall(r"NOPERM|no permissions", project.logs()) == []
+
+
+FORBIDDEN = (
+    *("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG SET appendonly no", "CONFIG GET *"),
+    *("ACL LIST", "CLIENT LIST", "CLIENT KILL 127.0.0.1:1", "MONITOR", "SAVE"),
+    *("SHUTDOWN NOSAVE", "REPLICAOF NO ONE", "SCRIPT FLUSH", "GET other", "SET other 1"),
+    *("SET celery-task-meta-1 x", "PUBLISH other x"),
+)
+
+
+@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("command", FORBIDDEN)
+def test_no_user_may_do_what_nobody_needs(guarded: Guarded, user: str, command: str) -> None:
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        guarded.client(user).execute_command(*command.split())
+
+
+@pytest.mark.parametrize(
+    ("user", "command"),
+    [
+        ("beat", "BRPOP celery 1"),
+        ("beat", "HGETALL unacked"),
+        ("worker", "GET redbeat::lock"),
+        ("worker", "HSET redbeat:tick spec x"),
+        ("serve", "LPUSH celery x"),
+        ("serve", "DEL serial.in-a-row"),
+        ("serve", "ZADD redbeat::schedule 1 x"),
+        ("operator", "LPUSH celery x"),
+        ("operator", "BRPOP celery 1"),
+    ],
+)
+def test_a_user_may_not_do_the_work_of_another(guarded: Guarded, user: str, command: str) -> None:
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        guarded.client(user).execute_command(*command.split())
+
+
+def test_a_script_may_do_no_more_than_its_user(guarded: Guarded) -> None:
+    client = guarded.client("serve")
+    sha = client.script_load("return redis.call('SET', 'other', '1')")
+    with pytest.raises(redis.exceptions.ResponseError, match=r"ermission|access"):
+        client.evalsha(sha, 0)
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_every_command_of_the_ledger_is_granted(guarded: Guarded, user: str) -> None:
+    """Also those that a short run of the product does not come to."""
+    sources = (ROOT / "supervisor" / "ledger").iterdir()
+    texts = [path.read_text() for path in sources if path.suffix in (".lua", ".py")]
+    called = re.findall(
+        r"\b(?:redis\.p?call\('|(?:pipe|client)\.)(\w+?)(?:_iter)?[('\"]", "".join(texts)
+    )
+    commands = {name.lower() for name in called} & set(guarded.admin.command_list())
+    by_category = {"ping", "watch", "multi"}
+    [line] = [line for line in ACL.splitlines() if line.startswith(f"user {user} ")]
+    assert {"hset", "hscan", "sunion", "xadd"} < commands
+    assert commands - by_category - {word[1:] for word in line.split()} == set()
