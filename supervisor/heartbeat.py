@@ -14,6 +14,8 @@
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
    last one did, outlast the moment at which somebody is to be told or killed.
 5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
+6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
+   heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from typing import Any
 import structlog
 
 from supervisor import at_work, interrupts
-from supervisor.leases import HeldLease, clock
+from supervisor.leases import HeldLease, clock, process_exists
 from supervisor.ledger.connection import OutOfReach
 from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
@@ -154,10 +156,14 @@ class Heartbeat(threading.Thread):
                 self._kill(lease)
 
     def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
-        if renewal.state is LeaseState.UNKNOWN and lease.has_surely_begun and not lease.is_lost:
+        if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
             renewal = self._ledger.restore(lease.work, lease.token)
         match renewal.state:
             case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:
+                if lease.is_over():
+                    log.warning("end forgotten", job=lease.work.job, run=lease.run_id)
+                    self._forget(lease)
+                    return
                 lease.has_begun = True
                 lease.trust_from(sent_at)
                 if renewal.state is LeaseState.REASSERTED:
@@ -240,11 +246,3 @@ class Heartbeat(threading.Thread):
 
     def _wake(self) -> None:
         os.write(self._wake_writer, b"x")
-
-
-def process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True

@@ -25,6 +25,9 @@ RENEWALS_PER_TTL = 6
 #: A delivery that is refused is over sooner than this.
 SURELY_BEGUN_SECONDS = 2.0
 
+#: So long after its task ended, a child has died that was to be killed.
+SURELY_OVER_SECONDS = 5.0
+
 
 def clock() -> float:
     """Seconds that go on while the machine sleeps, where there is such a clock."""
@@ -38,7 +41,7 @@ class HeldLease:
     pid: the child's. is_active: whether the worker still waits for this delivery's task.
     has_begun: an earlier renewal said so. was_told: the child was sent a signal, and is killed at
     `kill_at` if it is still at work. is_gone: the child has ended, and the ledger is still to be
-    told.
+    told. over_since: when the heartbeat first found that the task is no longer active.
     """
 
     work: Work
@@ -53,6 +56,7 @@ class HeldLease:
     was_told: bool = False
     kill_at: float | None = None
     is_gone: bool = False
+    over_since: float | None = None
 
     def __post_init__(self) -> None:
         self.trust_from(self.taken_at)
@@ -94,12 +98,33 @@ class HeldLease:
         )
 
     @property
+    def should_be_known(self) -> bool:
+        """To the ledger: it is at work, and not another's."""
+        return self.is_active() and self.has_surely_begun and not self.is_lost
+
+    @property
     def deadline(self) -> float:
         """When something is to be done about it, should no renewal succeed; infinite for never."""
         if self.kill_at is not None:
             return self.kill_at
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
 
+    def is_over(self) -> bool:
+        """Whether the task ended some time ago: its child has reported the end, or given up."""
+        if self.is_active() or self.is_gone:
+            self.over_since = None
+            return False
+        self.over_since = self.over_since or clock()
+        return clock() - self.over_since > SURELY_OVER_SECONDS
+
     def trust_from(self, sent_at: float) -> None:
         """A renewal that was sent then has succeeded."""
         self.trusted_until = sent_at + self.ttl.total_seconds() * TRUSTED
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True

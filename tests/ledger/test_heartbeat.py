@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.heartbeat import Heartbeat
-from supervisor.leases import HeldLease
+from supervisor.leases import SURELY_OVER_SECONDS, HeldLease
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
@@ -102,3 +102,27 @@ def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(
     for second in range(1, 200):
         heartbeat.watch(held(spec, child.pid, second))
     assert len(list(descriptors.iterdir())) <= before + 2
+
+
+def test_a_run_whose_end_the_ledger_forgot_is_not_kept_at_work_for_ever(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+) -> None:
+    spec = job(ledger, lease_ttl="1s")
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    heartbeat.watch(held(spec, child.pid, active=False))
+    wait_until(lambda: lock_is_free(ledger, spec), SURELY_OVER_SECONDS + 10)
+    [rescued] = ledger.rescue()
+    assert (rescued.kind, rescued.run_id) == ("rescued", run_id(spec, 0))
+
+
+def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+) -> None:
+    spec = job(ledger, lease_ttl="1s")
+    ended, at_work = held(spec, child.pid, active=False), held(spec, os.getppid(), 1)
+    ended.has_begun = at_work.has_begun = True
+    heartbeat.watch(ended)
+    heartbeat.watch(at_work)
+    wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)), 5)
+    assert not ledger.client.exists(ledger.keys.run(ended.run_id))
