@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-bench
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
@@ -37,8 +38,15 @@ soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
-bench: $(STAMP) ## print what some things cost
-	$(BIN)/python -m tests.bench
+bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission,fleet QUICK=1)
+	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+
+# An environment of its own: others need older versions of what we are developed with.
+$(PEERS): tests/bench/requirements.txt
+	test -x $@/bin/python || $(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --require-hashes -r tests/bench/requirements.txt
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
 
 check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff format --check .
@@ -54,12 +62,15 @@ render: $(STAMP) ## write deploy/systemd, compose and kubernetes anew from sched
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build .
 	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES) $(addprefix --rules ,$(wildcard deploy/prometheus/rules.yml))
 
-lock: ## write both requirements.txt anew from pyproject.toml
+lock: ## write all requirements.txt anew from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint requirements.txt pyproject.toml -o deploy/requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --constraint deploy/requirements.txt --extra embedded --group peers \
+	  pyproject.toml -o tests/bench/requirements.txt
 
 SBOM ?= dist/sbom.cdx.json
 
@@ -77,4 +88,4 @@ audit: ## ask the advisory database about everything that is pinned
 	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

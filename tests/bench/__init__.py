@@ -1,1 +1,1 @@
-"""Figures, measured on real processes: ``make bench`` prints them. They are not tests."""
+"""Figures, measured on real processes, ours and others': `make bench`. They are not tests."""

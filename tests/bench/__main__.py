@@ -1,22 +1,76 @@
-"""Runs every measurement on a server of its own and prints its figures."""
+"""`make bench`: measures us and others, prints the figures, and writes docs/benchmarks.*.
+
+Figures of what is not measured this time stay as they were. A quick run writes nothing.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import tempfile
 from pathlib import Path
 
 from supervisor.embedded import EmbeddedServer
-from tests.acceptance.project import Project
-from tests.bench import batches, fleet, handover
+from tests.bench import (
+    batches,
+    emission,
+    fleet,
+    guarded,
+    handover,
+    lateness,
+    machine,
+    page,
+    recovery,
+)
+from tests.bench.sizes import QUICK, Sizes
 
-for measurement in (handover, batches, fleet):
-    with tempfile.TemporaryDirectory() as directory:
-        with EmbeddedServer(Path(directory) / "valkey") as server:
-            project = Project(Path(directory) / "team", server.url)
-            project.ledger.acknowledge_server()
-            try:
-                figures = measurement.measure(project)
-            finally:
-                project.stop()
-        for name, figure in figures.items():
-            print(f"{name:<22}{figure:10.3f}", flush=True)  # noqa: T201  (its output)
+DOCS = Path(__file__).parents[2] / "docs"
+MEASUREMENTS = {
+    "emission": emission,
+    "lateness": lateness,
+    "guarded": guarded,
+    "handover": handover,
+    "recovery": recovery,
+    "fleet": fleet,
+    "batches": batches,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="some of " + ",".join(MEASUREMENTS))
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(MEASUREMENTS)
+    if unknown := set(names) - MEASUREMENTS.keys():
+        parser.error(f"there is no measurement {', '.join(sorted(unknown))}")
+    file = DOCS / "benchmarks.json"
+    figures = json.loads(file.read_text()) if file.exists() else {}
+    for name in names:
+        found = measured(name, QUICK if options.quick else Sizes())
+        for figure, value in found.items():
+            text = value if isinstance(value, str) else f"{value:.4f}"
+            sys.stdout.write(f"{figure:<34}{text}\n")
+        sys.stdout.flush()
+        figures |= found
+    if not options.quick:
+        figures |= machine.described()
+        rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
+        file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
+        page.write(DOCS, rounded)
+
+
+def measured(name: str, sizes: Sizes) -> dict[str, float | str]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        EmbeddedServer(Path(directory) / "server") as server,
+    ):
+        before = machine.load()
+        found = MEASUREMENTS[name].measure(Path(directory) / "sides", server.url, sizes)
+        busy = f"{before} before, {machine.load()} after"
+    return {**found, f"measured_{name}": machine.today(), f"busy_{name}": busy}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,9 @@
-"""Ten thousand jobs: how long beat loads them, what it costs while nothing is due, and a scrape."""
+"""Thousands of jobs, none of them due: what beat costs, and a scrape; and how that grows."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import time
 from pathlib import Path
@@ -11,48 +13,91 @@ from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.runs import Ledger
 from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
-from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.bench.emission import emitted
+from tests.bench.sides import Process, Side, sides, until
+from tests.bench.sizes import Sizes
 
-JOBS = 10_000
-FILES = 10
-IDLE_SECONDS = 20.0
+#: The jobs are due so much later, in seconds.
+LATER = 1800
 
 
-def measure(project: Project) -> dict[str, float]:
-    for number in range(FILES):
-        project.schedule(jobs_of(number), f"jobs-{number}.yaml")
-    started = time.monotonic()
-    beat = project.beat()
-    ledger = project.ledger
-    wait_until(lambda: ledger.client.hlen(ledger.keys.jobs) == JOBS, 120)
-    loaded = time.monotonic()
+def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    os.environ["LOOP_SECONDS"] = "1"  # RedBeat is to look as often as ours
+    found: dict[str, float] = {}
+    by_jobs: dict[int, dict[str, float]] = {}
+    with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
+        for jobs in sizes.growth:
+            seconds = emitted(ours, jobs)
+            beat, loads = loaded(ours, jobs)
+            by_jobs[jobs] = {"emission": seconds, **loads, **scraped(ours.ledger, jobs)}
+            if jobs != sizes.growth[-1]:
+                ours.stop()
+        redbeat.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
+        other = redbeat.celery("beat", "-l", "info")
+        until(lambda: "Acquired lock" in redbeat.log(), 30, every=0.1)
+        found |= idle(beat, other, sizes.idle_seconds)
+    found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.growth[-1]].items()}
+    found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
+    return found | growth(by_jobs)
 
-    project.schedule(jobs_of(0).replace("}", ", description: edited}", 1), "jobs-0.yaml")
-    edited = time.monotonic()
-    wait_until(lambda: ledger.spec("job-0-0").description == "edited", 60)
-    reloaded = time.monotonic()
 
-    loads = wait_until(lambda: project.events("beat", "schedule files loaded")[1:], 30)
-    idle_from, cpu_from = time.monotonic(), cpu_seconds(beat.pid)
-    wait_until(lambda: time.monotonic() - idle_from > IDLE_SECONDS, 60, every=0.5)
-    idle = (cpu_seconds(beat.pid) - cpu_from) / (time.monotonic() - idle_from)
+def growth(by_jobs: dict[int, dict[str, float]]) -> dict[str, float]:
+    """Seconds at each size, and the exponent over the last tenfold: 1 is linear, less is better."""
+    found: dict[str, float] = {}
+    (few, before), (many, after) = list(by_jobs.items())[-2:]
+    for what in ("emission", "scrape_first", "reload"):
+        found |= {f"growth_{what}_{jobs}_s": seen[what] for jobs, seen in by_jobs.items()}
+        slope = math.log(after[what] / before[what]) / math.log(many / few)
+        found[f"growth_{what}_slope"] = slope
+    return found
+
+
+def loaded(ours: Side, jobs: int) -> tuple[Process, dict[str, float]]:
+    """A beat that has loaded the jobs, and has taken over an edit of one of them."""
+    ours.client.flushdb()
+    ours.ledger.acknowledge_server()
+    (ours.directory / "log").write_text("")
+    ours.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
+    beat = ours.celery("beat", "-l", "info")
+    until(lambda: len(loads_of(ours)) == 1, 120, every=0.1)
+    edited = ours.directory / "schedules" / "jobs-0.yaml"
+    edited.write_text(edited.read_text().replace("every: 1h", "every: 2h", 1))
+    until(lambda: len(loads_of(ours)) == 2, 60, every=0.1)
+    load, reload = loads_of(ours)
+    return beat, {"load": load, "reload": reload}
+
+
+def loads_of(ours: Side) -> list[float]:
+    """Seconds that each loading of the files took, as beat says."""
+    lines = [line for line in ours.log().splitlines() if '"schedule files loaded"' in line]
+    return [float(json.loads(line)["seconds"]) for line in lines if line.endswith("}")]
+
+
+def idle(beat: Process, other: Process, seconds: float) -> dict[str, float]:
+    """CPU of a core and memory of ours and of stock RedBeat, in the same seconds."""
+    time.sleep(10)  # after loading
+    before, since = [cpu_seconds(p.pid) for p in (beat, other)], time.monotonic()
+    time.sleep(seconds)
+    took = time.monotonic() - since
+    after = [cpu_seconds(p.pid) for p in (beat, other)]
+    ours, theirs = [(b - a) / took for a, b in zip(before, after, strict=True)]
+    our_mib, their_mib = resident_mib(beat.pid), resident_mib(other.pid)
     return {
-        "load_10k_s": loaded - started,
-        "edit_takes_effect_s": reloaded - edited,
-        "reload_10k_s": float(str(loads[0]["seconds"])),
-        "beat_10k_mib": resident_mib(beat.pid),
-        "beat_10k_cpu": idle,
-        **scraped(ledger),
+        "beat_10k_cpu": ours,
+        "beat_10k_cpu_redbeat": theirs,
+        "beat_10k_cpu_vs_redbeat": ours / max(theirs, 0.01 / took),
+        "beat_10k_mib": our_mib,
+        "beat_10k_mib_redbeat": their_mib,
+        "beat_10k_mib_vs_redbeat": our_mib / their_mib,
     }
 
 
-def scraped(ledger: Ledger) -> dict[str, float]:
+def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
     """The first scrape, the next, one after all jobs ran, and what kept the server longest."""
     let_all_have_run(ledger)
     metrics, client = Metrics(ledger), ledger.client
     client.config_set("slowlog-log-slower-than", 0)
-    client.config_set("slowlog-max-len", 8 * JOBS)
+    client.config_set("slowlog-max-len", 8 * jobs)
     client.slowlog_reset()
 
     def seconds() -> float:
@@ -63,17 +108,17 @@ def scraped(ledger: Ledger) -> dict[str, float]:
     first, unchanged = seconds(), min(seconds() for _ in range(3))
     let_all_have_run(ledger, times=2)
     changed = seconds()
-    scraping = [
+    longest = max(
         entry["duration"]
-        for entry in client.slowlog_get(8 * JOBS)
+        for entry in client.slowlog_get(8 * jobs)
         if not entry["command"].startswith((b"HSET", b"SLOWLOG", b"CONFIG"))
-    ]
-    longest = max(scraping)
+    )
+    client.config_set("slowlog-log-slower-than", 10_000)
     return {
-        "scrape_10k_first_s": first,
-        "scrape_10k_s": unchanged,
-        "scrape_10k_all_ran_s": changed,
-        "scrape_10k_block_ms": longest / 1000,
+        "scrape_first": first,
+        "scrape": unchanged,
+        "scrape_all_ran": changed,
+        "scrape_block": longest / 1e6,
     }
 
 
@@ -88,16 +133,6 @@ def let_all_have_run(ledger: Ledger, times: int = 1) -> None:
             for name in names:
                 pipe.hset(ledger.keys.job(name), mapping=fields)
             pipe.execute()
-
-
-def jobs_of(number: int) -> str:
-    """A thousand daily jobs, none of them due in the hours of a measurement."""
-    hour = (time.gmtime().tm_hour + 12) % 24
-    lines = (
-        f'  job-{number}-{i}: {{task: team.work, cron: "{i % 60} {hour} * * *"}}'
-        for i in range(JOBS // FILES)
-    )
-    return "jobs:\n" + "\n".join(lines)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,32 +1,31 @@
-"""From the end of a run to the start of the one that waits for it, as the job's code sees it."""
+"""From the end of a run to the start of the one that waits for it, as the task's code sees it."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median, quantiles
 
-from supervisor.ledger.requests import RunRequest
-from supervisor.overlap import OverlapPolicy
-from tests.acceptance.project import Project
-from tests.waiting import wait_until
-
-RUNS = 300
+from tests.bench.sides import Side, sides
+from tests.bench.sizes import Sizes
 
 
-def measure(project: Project) -> dict[str, float]:
-    project.schedule("jobs: {quick: {task: team.work, every: 24h, paused: true}}")
-    project.beat()
-    project.worker(processes=2)
-    ledger = project.ledger
-    wait_until(lambda: "quick" in ledger.scheduled(), 20)
-    waiting = RunRequest(overlap=OverlapPolicy.QUEUE_ALL, max_waiting=RUNS)
-    for _ in range(RUNS):
-        ledger.admit_request(ledger.spec("quick"), waiting)
-    wait_until(lambda: len(project.witness("quick")) == 2 * RUNS, 120)
-    signs = sorted(project.witness("quick"), key=lambda sign: sign.at)
-    gaps = [
-        1000 * (later.at - earlier.at)
-        for earlier, later in pairwise(signs)
-        if (earlier.event, later.event) == ("end", "start")
-    ]
-    return {"handover_p50_ms": median(gaps), "handover_p99_ms": quantiles(gaps, n=100)[98]}
+def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    pairs = {"ours": sizes.handovers, "polled": sizes.handovers // 3, "countdown": 10}
+    found: dict[str, float] = {}
+    with sides("locked", tuple(pairs), directory, url) as taking_part:
+        with ThreadPoolExecutor(len(pairs)) as pool:
+            all_gaps = list(pool.map(lambda side: gaps_of(side, pairs[side.name]), taking_part))
+        for side, gaps in zip(taking_part, all_gaps, strict=True):
+            name = "handover" if side.name == "ours" else f"handover_{side.name}"
+            found[f"{name}_p50_ms"] = 1000 * median(gaps)
+            found[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
+    return found
+
+
+def gaps_of(side: Side, pairs: int) -> list[float]:
+    side.worker()
+    if side.name == "ours":
+        side.celery("beat", "-l", "warning")
+    gaps: list[float] = side.asked(f"in_pairs({pairs})")
+    return gaps

@@ -1,0 +1,73 @@
+"""Thousands of jobs that are due in the same second: how long until the last one is queued."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from statistics import median
+
+from tests.bench.sides import Side, sides, until
+from tests.bench.sizes import Sizes
+
+PEERS = ("redbeat", "django", "apscheduler")
+
+
+def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {}
+    with sides("due", ("ours", *PEERS), directory, url) as taking_part:
+        for _ in range(sizes.rounds):
+            for side in taking_part:
+                few = side.name not in ("ours", "redbeat")
+                jobs = sizes.jobs_of_slow_peers if few else sizes.jobs
+                seconds.setdefault(side.name, []).append(emitted(side, jobs) / jobs)
+                if side.name == "ours":
+                    seconds.setdefault("raw", []).append(raw_limit(side) / jobs)
+                side.client.flushdb()
+    ours = seconds["ours"]
+    found = {
+        "emission_per_s": 1 / median(ours),
+        "emission_last_queued_s": sizes.jobs * median(ours),
+        "emission_last_queued_s_max": sizes.jobs * max(ours),
+    }
+    for name in (*PEERS, "raw"):
+        ratios = [theirs / own for theirs, own in zip(seconds[name], ours, strict=True)]
+        found[f"emission_vs_{name}"] = median(ratios)
+        found[f"emission_vs_{name}_min"] = min(ratios)
+        found[f"emission_vs_{name}_max"] = max(ratios)
+        found[f"emission_{name}_per_s"] = 1 / median(seconds[name])
+    return found
+
+
+def emitted(side: Side, jobs: int) -> float:
+    """Seconds from the time at which all are due until the last is queued."""
+    side.client.flushdb()
+    side.ledger.acknowledge_server()
+    # Time to load them, and to come to rest afterwards.
+    due = math.ceil(time.time()) + (14 + jobs // 700 if side.name == "ours" else 9 + jobs // 500)
+    side.asked(f"fill('due.nothing', [{due}] * {jobs})")
+    beat = (
+        side.python("due.py") if side.name == "apscheduler" else side.celery("beat", "-l", "info")
+    )
+    ledger, client = side.ledger, side.client
+    if side.name == "ours":
+        until(lambda: ledger.client.hlen(ledger.keys.jobs) == jobs, 120, every=0.2)
+    assert time.time() < due - 1, f"{side.name} was not ready in time"
+    last = until(lambda: client.llen("celery") >= jobs, 120, every=0.002)
+    beat.terminate()
+    beat.wait(20)
+    side.processes.remove(beat)
+    return last - due
+
+
+def raw_limit(side: Side) -> float:
+    """Seconds in which the same messages are pushed to another list, as fast as can be."""
+    client = side.client
+    messages = client.lrange("celery", 0, -1)
+    started = time.perf_counter()
+    for start in range(0, len(messages), 500):
+        with client.pipeline(transaction=False) as pipe:
+            for message in messages[start : start + 500]:
+                pipe.lpush("raw", message)
+            pipe.execute()
+    return time.perf_counter() - started

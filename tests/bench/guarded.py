@@ -1,0 +1,36 @@
+"""Calls that do nothing, a worker with two children and no results: what the guard costs a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+
+from tests.bench.ratios import ratio
+from tests.bench.sides import sides
+from tests.bench.sizes import Sizes
+
+WARM_UP = 200
+OTHERS = ("plain", "singleton", "once")
+
+
+def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    seconds: dict[str, list[float]] = defaultdict(list)
+    sending: dict[str, list[float]] = defaultdict(list)
+    scripts: list[float] = []
+    with sides("noop", ("guarded", *OTHERS), directory, url) as taking_part:
+        for side in taking_part:
+            side.worker()
+            side.asked(f"[send({WARM_UP}), drained({WARM_UP})]")
+        for _ in range(sizes.rounds):
+            for side in taking_part:
+                sent, worked = side.asked(f"[send({sizes.calls}), drained({sizes.calls})]")
+                seconds[side.name].append(worked["seconds"])
+                sending[side.name].append(sent)
+                if side.name == "guarded":
+                    scripts.append(worked["scripts"])
+    found = {"round_trips_per_run": median(scripts)}
+    for name in OTHERS:
+        found |= ratio(f"guarded_vs_{name}", seconds["guarded"], seconds[name])
+        found |= {f"calling_vs_{name}": median(sending[name]) / median(sending["guarded"])}
+    return found | {f"{n}_runs_per_s": sizes.calls / median(s) for n, s in seconds.items()}

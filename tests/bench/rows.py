@@ -1,0 +1,64 @@
+"""The table of docs/benchmarks.md: what is to be reached, and whether it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`figure`: its name in benchmarks.json; it is to be `at_least` or at most the `target`."""
+
+    what: str
+    figure: str
+    target: float
+    unit: str = ""
+    at_least: bool = False
+
+    def is_reached(self, figures: Mapping[str, float]) -> bool:
+        value = figures[self.figure]
+        return value >= self.target if self.at_least else value <= self.target
+
+    def lead(self, figures: Mapping[str, float]) -> float:
+        """How many times better than the target; below 1 it is missed."""
+        value = max(figures[self.figure], 1e-9)
+        return value / self.target if self.at_least else self.target / value
+
+    def goal(self) -> str:
+        return f"{'at least' if self.at_least else 'at most'} {self.target:g}{self.unit}"
+
+
+ROWS = (
+    Row(
+        "emission: due entries a second, of stock RedBeat's",
+        "emission_vs_redbeat",
+        10,
+        "",
+        True,
+    ),
+    Row("emission: the last of 10,000 is queued after", "emission_last_queued_s", 1.5, " s"),
+    Row("lateness, p99", "lateness_p99_ms", 50, " ms"),
+    Row("lateness: p99 of stock RedBeat, of ours", "lateness_vs_redbeat", 5, "", True),
+    Row("guarded no-op throughput, of plain Celery's", "guarded_vs_plain", 0.9, "", True),
+    Row("guarded no-op throughput, of celery-singleton's", "guarded_vs_singleton", 1, "", True),
+    Row("guarded no-op throughput, of celery-once's", "guarded_vs_once", 1, "", True),
+    Row("round trips added a run", "round_trips_per_run", 2.05),
+    Row("hand-over, p50", "handover_p50_ms", 10, " ms"),
+    Row("hand-over, p99", "handover_p99_ms", 50, " ms"),
+    Row("recovery of a run whose child was killed", "recovery_child_s", 1, " s"),
+    Row("recovery of a run whose worker was killed (lease_ttl 10s)", "recovery_worker_s", 12, " s"),
+    Row("batch of 10,000 items, of plain Celery's throughput", "batch_vs_plain", 0.8, "", True),
+    Row("batch of 10,000 items, of a chord's", "batch_vs_chord", 1, "", True),
+    Row("scrape of 10,000 jobs", "scrape_10k_s", 1, " s"),
+    Row("longest call of a scrape in Redis", "scrape_10k_block_ms", 5, " ms"),
+    Row("beat with 10,000 jobs idle: CPU, of stock RedBeat's", "beat_10k_cpu_vs_redbeat", 1.2),
+    Row("beat with 10,000 jobs idle: memory, of stock RedBeat's", "beat_10k_mib_vs_redbeat", 1.2),
+    Row("growth of emission, exponent", "growth_emission_slope", 1.05),
+    Row("growth of a first scrape, exponent", "growth_scrape_first_slope", 1.05),
+    Row("growth of a reload, exponent", "growth_reload_slope", 1.05),
+)
+
+
+def measured(figures: Mapping[str, float]) -> list[Row]:
+    return [row for row in ROWS if row.figure in figures]

@@ -1,0 +1,33 @@
+"""How much is measured: enough to trust, or just enough to see that everything works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    rounds: int = 3
+    jobs: int = 10_000
+    jobs_of_slow_peers: int = 2_000
+    spread_jobs: int = 1_000
+    spread_seconds: int = 60
+    calls: int = 4_000
+    items: int = 10_000
+    handovers: int = 100
+    idle_seconds: float = 20
+    growth: tuple[int, ...] = (100, 1_000, 10_000)
+
+
+QUICK = Sizes(
+    rounds=1,
+    jobs=1_000,
+    jobs_of_slow_peers=300,
+    spread_jobs=200,
+    spread_seconds=12,
+    calls=500,
+    items=1_000,
+    handovers=20,
+    idle_seconds=5,
+    growth=(100, 1_000),
+)
