@@ -53,12 +53,11 @@ def main() -> None:
             text = value if isinstance(value, str) else f"{value:.4f}"
             sys.stdout.write(f"{figure:<34}{text}\n")
         sys.stdout.flush()
-        figures |= found
-    if not options.quick:
-        figures |= machine.described()
-        rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
-        file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
-        page.write(DOCS, rounded)
+        if not options.quick:
+            figures |= {**found, **machine.described()}
+            rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
+            file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
+            page.write(DOCS, rounded)
 
 
 def measured(name: str, sizes: Sizes) -> dict[str, float | str]:

@@ -54,8 +54,8 @@ def emitted(side: Side, jobs: int) -> float:
         until(lambda: ledger.client.hlen(ledger.keys.jobs) == jobs, 120, every=0.2)
     assert time.time() < due - 1, f"{side.name} was not ready in time"
     last = until(lambda: client.llen("celery") >= jobs, 120, every=0.002)
-    beat.terminate()
-    beat.wait(20)
+    beat.kill()  # one that sleeps until its next entry takes its time
+    beat.wait()
     side.processes.remove(beat)
     return last - due
 
