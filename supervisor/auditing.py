@@ -101,7 +101,7 @@ class Auditor:
         if not self._left:
             self._left = self._ledger.scheduled_names()
         names, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
-        specs = self._ledger.some_specs(names)
+        specs = self._ledger.some_specs(names, remembered=False)
         for finding in audit(self._ledger, specs.values(), now):
             note(finding)
             if finding.overdue:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -12,6 +14,7 @@ import structlog
 from supervisor.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.foretelling import foretell
+from supervisor.in_child import in_child
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.loading import load
@@ -22,6 +25,14 @@ from supervisor.watching import Watching
 PROBLEMS_KEPT = 20
 
 log = structlog.get_logger("supervisor.reloading")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What became of the files: the digest of what is loaded, or what is wrong with them."""
+
+    digest: str | None
+    problems: list[str]
 
 
 class Reloading:
@@ -50,18 +61,29 @@ class Reloading:
         if not self._watching.changed.is_set() and not self._ledger_differs():
             return
         self._watching.changed.clear()
+        try:
+            self._take_over(in_child(partial(self._load, now)))
+        except Exception:
+            self._watching.changed.set()  # nothing is loaded, and no file will change for it
+            raise
+
+    def _take_over(self, read: Read) -> None:
+        if read.problems != self._problems:  # an absent directory is looked for every second
+            for problem in read.problems:
+                log.error("schedule files rejected", problem=problem)
+        self._problems = read.problems
+        self.digest = read.digest or self.digest
+
+    def _load(self, now: datetime) -> Read:
+        """In a child: to read ten thousand jobs takes more memory than all that beat does."""
         started = time.monotonic()
         try:
             wanted = read_files(self._files)
         except ScheduleFilesInvalid as error:
-            problems = [str(problem) for problem in error.problems]
-            if problems != self._problems:  # an absent directory is looked for every second
-                for problem in problems:
-                    log.error("schedule files rejected", problem=problem)
-            self._problems = problems
-            self._sign(now, problems)
-            return
-        self._problems = []
+            read = Read(None, [str(problem) for problem in error.problems])
+            self._sign(now, read.problems)
+            return read
+        edited: tuple[str, ...] = ()
         if wanted.digest != self.digest or self._ledger_differs():
             changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
             log.info(
@@ -73,9 +95,9 @@ class Reloading:
                 seconds=round(time.monotonic() - started, 3),
             )
             edited = (*changes.added, *changes.changed)
-            foretell(self._ledger, [wanted.specs[name] for name in edited], now)
-        self.digest = wanted.digest
         self._sign(now, problems=[])
+        foretell(self._ledger, [wanted.specs[name] for name in edited], now)
+        return Read(wanted.digest, [])
 
     def _ledger_differs(self) -> bool:
         loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")

@@ -78,8 +78,13 @@ class Readings:
     def job_names(self) -> list[str]:
         return [*self.client.hkeys(self.keys.jobs), *self.client.hkeys(self.keys.guarded)]
 
-    def some_specs(self, names: Collection[str]) -> dict[str, JobSpec]:
-        """The specs of those of the named jobs that are known."""
+    def some_specs(self, names: Collection[str], *, remembered: bool = True) -> dict[str, JobSpec]:
+        """The specs of those of the named jobs that are known.
+
+        remembered: for who comes back to few of them; a process that goes round ten thousand would
+        keep them all.
+        """
+        parse = job_spec if remembered else JobSpec.model_validate_json
         wanted = sorted(names)
         if not wanted:
             return {}
@@ -90,7 +95,7 @@ class Readings:
         found: dict[str, JobSpec] = {}
         for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
             if text is not None:
-                found[name] = job_spec(text)
+                found[name] = parse(text)
             elif guard is not None:
                 found[name] = guarded_spec(guard)
         return found

@@ -1,0 +1,51 @@
+"""Work that needs much memory for a moment, done in a child process: the memory ends with it.
+
+Python's heap rarely shrinks: what lives on lies between what was needed for a moment. Who reads ten
+thousand jobs once keeps as much memory for ever as it needed then.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def in_child(work: Callable[[], T]) -> T:
+    """What `work` returns or raises, which must be picklable, once the child has ended.
+
+    The child is a fork: it has all that this process has, but for its threads. Raises
+    ChildProcessError when it was killed.
+    """
+    fork = get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    child = fork.Process(target=_work, args=(work, sender))
+    child.start()
+    sender.close()
+    try:
+        succeeded, outcome = receiver.recv()
+    except EOFError:
+        child.join()
+        raise ChildProcessError(f"a child was ended, exit code {child.exitcode}") from None
+    finally:
+        receiver.close()
+        child.join()
+    if not succeeded:
+        raise outcome
+    return cast(T, outcome)
+
+
+def _work(work: Callable[[], Any], sender: Connection) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)  # what the parent would do when it is told to stop
+    try:
+        sender.send((True, work()))
+    except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
+        sender.send((False, error))
+    sender.close()
+    os._exit(0)  # the parent's exit handlers are the parent's
