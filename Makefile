@@ -38,8 +38,9 @@ soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
-bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission,fleet QUICK=1)
-	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick)
+bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
+	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
+	  $(if $(ROUNDS),--rounds $(ROUNDS))
 
 # An environment of its own: others need older versions of what we are developed with.
 $(PEERS): tests/bench/requirements.txt

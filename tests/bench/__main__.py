@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.embedded import EmbeddedServer
@@ -41,20 +42,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="some of " + ",".join(MEASUREMENTS))
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it works")
+    parser.add_argument("--rounds", type=int, help="how often those who are compared take turns")
     options = parser.parse_args()
+    sizes = QUICK if options.quick else Sizes()
+    sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
     names = options.only.split(",") if options.only else list(MEASUREMENTS)
     if unknown := set(names) - MEASUREMENTS.keys():
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}")
     file = DOCS / "benchmarks.json"
     figures = json.loads(file.read_text()) if file.exists() else {}
     for name in names:
-        found = measured(name, QUICK if options.quick else Sizes())
+        found = measured(name, sizes)
         for figure, value in found.items():
             text = value if isinstance(value, str) else f"{value:.4f}"
             sys.stdout.write(f"{figure:<34}{text}\n")
         sys.stdout.flush()
         if not options.quick:
-            figures |= {**found, **machine.described()}
+            figures |= {**found, **machine.described(), "rounds": sizes.rounds}
             rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
             file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
             page.write(DOCS, rounded)

@@ -39,12 +39,16 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     return found
 
 
-def emitted(side: Side, jobs: int) -> float:
-    """Seconds from the time at which all are due until the last is queued."""
+def emitted(side: Side, jobs: int, patience: int = 1) -> float:
+    """Seconds from the time at which all are due until the last is queued.
+
+    patience: how many times longer than on a quiet machine it may take to prepare.
+    """
     side.client.flushdb()
     side.ledger.acknowledge_server()
     # Time to load them, and to come to rest afterwards.
-    due = math.ceil(time.time()) + (14 + jobs // 700 if side.name == "ours" else 9 + jobs // 500)
+    needs = 14 + jobs // 700 if side.name == "ours" else 9 + jobs // 500
+    due = math.ceil(time.time()) + patience * needs
     side.asked(f"fill('due.nothing', [{due}] * {jobs})")
     beat = (
         side.python("due.py") if side.name == "apscheduler" else side.celery("beat", "-l", "info")
@@ -52,7 +56,9 @@ def emitted(side: Side, jobs: int) -> float:
     ledger, client = side.ledger, side.client
     if side.name == "ours":
         until(lambda: ledger.client.hlen(ledger.keys.jobs) == jobs, 120, every=0.2)
-    assert time.time() < due - 1, f"{side.name} was not ready in time"
+    if time.time() > due - 1:
+        side.stop()
+        return emitted(side, jobs, 2 * patience)
     last = until(lambda: client.llen("celery") >= jobs, 120, every=0.002)
     beat.kill()  # one that sleeps until its next entry takes its time
     beat.wait()

@@ -27,6 +27,7 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Grant, Placement
 from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Message
 from supervisor.overlap import OnMaxSkips, OverlapPolicy
 from supervisor.policies import OnCrash
 from supervisor.run import OPEN_STATES, RunState
@@ -105,7 +106,10 @@ class LedgerMachine(RuleBasedStateMachine):
         self.last_tick += 1
         self.watermark = self.last_tick
         assert self.leader.lead()
-        [admission] = self.ledger.admit(ticks(self.spec, self.last_tick), self.leader.leadership)
+        [tick] = ticks(self.spec, self.last_tick)
+        if self.last_tick % 2:
+            tick = tick.sent_as(Message("queue", tick.run_id))
+        [admission] = self.ledger.admit([tick], self.leader.leadership)
         self.seconds[admission.run_id] = self.last_tick
         verdict = self.model.admit(admission.run_id, "ticks")
         assert (admission.placement, admission.reason) == (verdict.decision, verdict.reason)
@@ -298,6 +302,12 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.end_grace()
 
     # What holds after every step
+
+    @invariant()
+    def no_message_is_sent_twice_with_an_admission(self) -> None:
+        sent = self.client.lrange("queue", 0, -1)
+        assert len(sent) == len(set(sent))
+        assert set(sent) <= set(self.seconds)
 
     @invariant()
     def the_ledger_is_as_the_model_says(self) -> None:

@@ -26,6 +26,11 @@ BREAKS = {
         "if run.state ~= 'queued' then",
         "if run.state == 'waiting' then",
     ),
+    "a run that was sent stays in the outbox": (
+        "slots",
+        "elseif not run.message then",
+        "else",
+    ),
     "a slot is held for ever": ("slots", "'PX', digits(ms))", "'KEEPTTL')"),
 }
 
