@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from redis.commands.core import Script
@@ -44,8 +45,10 @@ LARGEST_KEPT_PARAM = 10_000
 #: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
 MOST_PINGS = 10_000
 
-#: Calls of a script that are sent before the reply to the first of them is read.
-CALLS_AHEAD = 2
+#: Packets of calls that are sent before the replies to the first of them are read, and how many
+#: calls go into one where they are small.
+PACKETS_AHEAD = 2
+CALLS_A_PACKET = 100
 
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
@@ -119,21 +122,22 @@ class Scripts:
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
-        return list(self.stream(name, calls))
+        return list(self.stream(name, calls, CALLS_A_PACKET))
 
-    def stream(self, name: str, calls: Iterable[Call]) -> Iterator[Any]:
-        """The same one by one: while the server is at a call, the next ones are made and sent.
+    def stream(self, name: str, calls: Iterable[Call], a_packet: int = 1) -> Iterator[Any]:
+        """The same one by one: while the server is at some calls, the next ones are made and sent.
 
-        Raises what the server says of a call once those before it have been given.
+        a_packet: how many are sent together. Raises what the server says of a call once the
+        replies to those before it have been given.
         """
         pool = self._client.connection_pool
-        connection, under_way = None, deque[Call]()
+        connection, under_way, rest = None, deque[Call](), iter(calls)
         try:
-            for call in calls:
+            while packet := list(islice(rest, a_packet)):
                 connection = connection or pool.get_connection()
-                self._send(connection, name, call)
-                under_way.append(call)
-                if len(under_way) > CALLS_AHEAD:
+                self._send(connection, name, packet)
+                under_way += packet
+                while len(under_way) > PACKETS_AHEAD * a_packet:
                     yield from self._replies(connection, name, under_way)
             while under_way:
                 yield from self._replies(connection, name, under_way)
@@ -145,11 +149,11 @@ class Scripts:
             if connection:
                 pool.release(connection)
 
-    def _send(self, connection: Any, name: str, call: Call) -> None:
+    def _send(self, connection: Any, name: str, calls: Sequence[Call]) -> None:
         sha = self._scripts[name].sha
-        command = connection.pack_command("EVALSHA", sha, len(call.keys), *call.keys, *call.args)
+        commands = [("EVALSHA", sha, len(call.keys), *call.keys, *call.args) for call in calls]
         # No question about the connection's health: its answer would be taken for a reply.
-        connection.send_packed_command(command, check_health=False)
+        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
 
     def _replies(self, connection: Any, name: str, under_way: deque[Call]) -> list[Any]:
         """To the first call; to all that are under way, where the server had no such script."""
