@@ -7,6 +7,7 @@ thousand jobs once keeps as much memory for ever as it needed then.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -40,12 +41,21 @@ def in_child(work: Callable[[], T]) -> T:
     return cast(T, outcome)
 
 
+def sendable(error: Exception) -> Exception:
+    """The error, or its words where it cannot be made anew from its arguments."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return ChildProcessError(f"{type(error).__name__}: {error}")
+    return error
+
+
 def _work(work: Callable[[], Any], sender: Connection) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)  # what the parent would do when it is told to stop
     try:
         sender.send((True, work()))
     except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
-        sender.send((False, error))
+        sender.send((False, sendable(error)))
     sender.close()
     os._exit(0)  # the parent's exit handlers are the parent's

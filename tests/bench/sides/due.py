@@ -81,6 +81,7 @@ def of_django(task, times):
 
     call_command("migrate", verbosity=0)
     hourly, _ = IntervalSchedule.objects.get_or_create(every=1, period="hours")
+    PeriodicTask.objects.all().delete()
     PeriodicTask.objects.bulk_create(
         PeriodicTask(
             name=f"job-{number}",
