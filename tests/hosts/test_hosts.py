@@ -128,8 +128,8 @@ def seconds_of_an_echo(deployed: Fleet, host: Host) -> float:
 def all_is_accounted_for(deployed: Fleet, since: datetime) -> None:
     """Everybody is back, every tick since then has one record, and no overlap of `long` is counted.
 
-    Of the others one may be: a run that has ended, and can say so only when its link is back, counts
-    as at work until then.
+    Of the others one may be: a run that has ended, and can say so only when its link is back,
+    counts as at work until then.
     """
     ledger = deployed.ledger
     until = ledger.now()
