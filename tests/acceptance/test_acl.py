@@ -117,7 +117,7 @@ def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -
     project.hire(queues="serial.in-a-row", processes=1)
     project.url = guarded.url("serve")
     port = free_port()
-    project.serve(port)
+    project.serve("--port", str(port))
     project.url = guarded.url("operator")
     wait_until(lambda: all(map(project.starts, ["tick", "in-a-row", "failing", "steps"])), 60)
 
