@@ -68,11 +68,15 @@ def of_ours(task, times):
 
 def of_redbeat(task, times):
     from redbeat import RedBeatSchedulerEntry
+    from redbeat.schedulers import get_redis
 
     for number, due in enumerate(times):
-        RedBeatSchedulerEntry(
+        entry = RedBeatSchedulerEntry(
             f"job-{number}", task, schedule(HOUR), (due,), app=app, last_run_at=at(due) - HOUR
         ).save()
+        # An interval's score is right only in the moment of a run: entries that are due by their
+        # score, and not by their schedule, would be loaded in vain each second.
+        get_redis(app).zadd(app.redbeat_conf.schedule_key, {entry.key: due})
 
 
 def of_django(task, times):
