@@ -73,17 +73,21 @@ def cut_connections(url: str) -> None:
                 client.client_kill_filter(_id=connection["id"])
 
 
-def test_a_run_that_outlasts_the_visibility_timeout_is_not_delivered_again(
+def test_a_run_outlasts_the_visibility_timeout_and_no_copy_of_its_message_is_kept(
     crew: Crew, tmp_path: Path
 ) -> None:
-    run = crew.trigger("work", 4)
-    other = tmp_path / "unguarded"
+    client, other = crew.project.ledger.client, tmp_path / "unguarded"
     with Celery(broker=crew.project.url) as app:
-        app.send_task("team.unguarded", args=[str(other), 4])
+        unguarded = app.send_task("team.unguarded", args=[str(other), 4])
+    wait_until(other.exists)
+    run = crew.trigger("work", 4)
+    crew.start_of(run)
+    kept = "".join(client.hvals("unacked"))
+    assert unguarded.id in kept
+    assert run.id not in kept
     crew.project.run_when(run.id, "succeeded")
-    # The message of a task that is not supervised comes again, as ever; the run's own does not.
+    # The message of a task that is not supervised comes again, as ever.
     wait_until(lambda: other.read_text().split()[1:])
-    assert crew.count("work", "duplicates") == 0
     assert crew.outcomes(run) == ["succeeded"]
     assert len(crew.starts(run)) == len(crew.ends(run)) == 1
 
@@ -113,7 +117,7 @@ def test_a_run_whose_copy_was_dropped_comes_again_when_its_child_is_killed(crew:
     cut_connections(crew.project.url)
     wait_until(lambda: crew.count("cut-and-killed", "duplicates"))
     os.kill(child, 9)
-    crew.project.run_when(run.id, "succeeded", 5)
+    crew.project.run_when(run.id, "succeeded", 20)
     assert crew.outcomes(run) == ["lost", "succeeded"]
     assert len(crew.starts(run)) == 2
 
@@ -127,7 +131,8 @@ def test_a_killed_process_leaves_one_further_attempt(crew: Crew, victim: str) ->
     os.kill(child if victim == "child" else worker.pid, 9)
     crew.project.run_when(run.id, "succeeded")
     # Celery puts the message of a dead child back: it comes to another, and starts nothing.
-    wait_until(lambda: crew.count("hang", "duplicates") - duplicates == (victim == "child"))
+    if victim == "child":
+        wait_until(lambda: crew.count("hang", "duplicates") > duplicates)
     assert crew.outcomes(run) == ["lost", "succeeded"]
     assert len(crew.starts(run)) == 2
     assert len(crew.ends(run)) == 1
@@ -142,9 +147,9 @@ def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
     crew = Crew(project)
     beat = project.beat()
     wait_until(project.ledger.specs, 20)
-    beat.kill()  # it would publish the run again
     worker = project.worker(processes=1)
     crew.start_of(crew.trigger("hang"))
+    beat.kill()  # it would publish the run again
     waiting = crew.trigger("work")
     client = project.ledger.client
     wait_until(lambda: not client.llen("celery"))
