@@ -149,7 +149,7 @@ def test_a_delivery_that_is_refused_changes_no_result(crew: Crew, stored: Stored
     run = crew.trigger("tells", gate)
     wait_until(lambda: stored(run)[-1:] == ["PROGRESS"], 20)
     ledger = crew.project.ledger
-    header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"))
+    header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"), "celery")
     before = refused(crew)
     with Celery(broker=crew.project.url) as app:
         app.send_task("team.tell", [gate], task_id=run.id, headers={HEADER: header})

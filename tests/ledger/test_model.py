@@ -108,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.leader.lead()
         [tick] = ticks(self.spec, self.last_tick)
         if self.last_tick % 2:
-            tick = tick.sent_as(Message("queue", tick.run_id))
+            tick = tick.sent_as(Message("queue", "list", tick.run_id))
         [admission] = self.ledger.admit([tick], self.leader.leadership)
         self.seconds[admission.run_id] = self.last_tick
         verdict = self.model.admit(admission.run_id, "ticks")
@@ -305,7 +305,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_message_is_sent_twice_with_an_admission(self) -> None:
-        sent = self.client.lrange("queue", 0, -1)
+        sent = self.client.lrange("list", 0, -1)
         assert len(sent) == len(set(sent))
         assert set(sent) <= set(self.seconds)
 
