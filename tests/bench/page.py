@@ -26,6 +26,7 @@ def write(docs: Path, figures: Mapping[str, Any]) -> None:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    figures = dict(sorted(figures.items()))
     rows = measured(figures)
     facts = {"rows": rows, "figures": figures, "number": number, "length": length}
     for name in ("benchmarks.md", "benchmarks.svg"):
