@@ -7,36 +7,53 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from supervisor.cli import (
-    auditing,
-    doctoring,
-    draining,
-    explaining,
-    health,
-    importing,
-    pausing,
-    planning,
-    rendering,
-    runs,
-    schedules,
-    serve,
-    service,
-    simulating,
-    ticks,
-)
 from supervisor.cli.context import Context
 from supervisor.cli.output import printable
 from supervisor.errors import SupervisorError
 from supervisor.settings import Settings
 
+#: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
+MODULES = {
+    "schedules": ("check", "schema"),
+    "importing": ("import",),
+    "planning": ("plan", "apply"),
+    "simulating": ("simulate",),
+    "service": ("up", "queues"),
+    "serve": ("serve",),
+    "rendering": ("render",),
+    "runs": ("jobs", "runs", "show", "trigger", "cancel"),
+    "pausing": ("pause", "resume"),
+    "draining": ("drain", "undrain"),
+    "ticks": ("next", "backfill"),
+    "explaining": ("why",),
+    "auditing": ("audit",),
+    "doctoring": ("doctor",),
+    "health": ("health",),
+}
+
+
+def loaded(module: str) -> tuple[click.Command, ...]:
+    verbs: tuple[click.Command, ...] = import_module(f"supervisor.cli.{module}").VERBS
+    return verbs
+
 
 class Verbs(click.Group):
     """Prints our own errors as one message and exits 1; any other error shows its traceback."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(verb for verbs in MODULES.values() for verb in verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for module, verbs in MODULES.items():
+            if cmd_name in verbs:
+                return next(verb for verb in loaded(module) if verb.name == cmd_name)
+        return None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -84,11 +101,3 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
         # Under `celery -A proj supervisor`, Celery has loaded the app already.
         loaded_app=getattr(ctx.parent.obj, "app", None) if ctx.parent else None,
     )
-
-
-for module in (
-    *(schedules, importing, planning, simulating, service, serve, rendering),
-    *(runs, pausing, draining, ticks, explaining, auditing, doctoring, health),
-):
-    for verb in module.VERBS:
-        main.add_command(verb)
