@@ -47,10 +47,17 @@ class RunQoS(redis.QoS):
         if tag not in self._of_runs:
             super().restore_by_tag(tag, client, leftmost)
             return
-        message, channel = self.get(tag), cast(Any, self.channel)
+        delivered, channel = cast(Any, self._delivered), cast(Any, self.channel)
+        if tag not in delivered:  # put back before, when the connection was lost
+            return
+        message = delivered[tag]
         place = message.delivery_info["exchange"], message.delivery_info["routing_key"]
         with channel.conn_or_acquire(client) as connected:
             channel._do_restore_message(message._raw, *place, connected, leftmost)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        super().restore_unacked(client)
+        self._of_runs.clear()
 
     def _forget(self, delivery_tag: str) -> None:
         self._of_runs.discard(delivery_tag)

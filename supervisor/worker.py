@@ -18,7 +18,7 @@ from celery import Celery, signals
 from celery.worker import state
 from celery.worker.request import Request
 
-from supervisor import at_work
+from supervisor import at_work, tracing
 from supervisor.acknowledgements import keep_no_record_of_runs
 from supervisor.app import required_settings
 from supervisor.attendance import attend
@@ -100,6 +100,8 @@ def prepare(sender: Any) -> None:
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
+    # A thread that imports while a child is forked leaves it a lock that nobody will give back.
+    tracing.is_there()
     take_over_started(sender.app)
     at_work.share()
     keep_no_record_of_runs()

@@ -27,13 +27,26 @@ jobs:
   freezes: {task: team.hang, every: 24h, time_limit: 3s}
 """
 
+#: Notes what other threads than the main one import.
+IMPORTS = """
+import threading
+
+def note(event, args):
+    if event == "import" and threading.current_thread() is not threading.main_thread():
+        with WITNESS.with_name("imports").open("a") as file:
+            file.write(f"{threading.current_thread().name} {args[0]}\\n")
+
+sys.addaudithook(note)
+"""
+
 #: The lease of the jobs here, and the time between two ticks of beat.
 LEASE_TTL, TICK = 1.0, 1.0
 
 
 @pytest.fixture(scope="module")
 def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with crew_of(tmp_path_factory.mktemp("kills"), database(server.url, 13), JOBS) as crew:
+    url = database(server.url, 13)
+    with crew_of(tmp_path_factory.mktemp("kills"), url, JOBS, settings=IMPORTS) as crew:
         yield crew
 
 
@@ -64,6 +77,14 @@ def test_a_run_that_must_not_run_again_is_lost_at_once_and_its_lock_is_free(crew
     assert crew.lock_is_free("gives-up")
     assert crew.outcomes(run) == ["lost"]
     assert len(crew.starts(run)) == 1
+
+
+def test_no_child_is_forked_while_a_thread_of_its_worker_imports(crew: Crew) -> None:
+    """Nobody would give the import's lock back to the child, which would hang in its first run."""
+    run = crew.trigger("hang")
+    os.kill(crew.start_of(run).pid, SIGKILL)
+    crew.project.run_when(run.id, "succeeded")
+    assert not (crew.project.directory / "imports").exists()
 
 
 def test_a_run_that_kills_its_worker_each_time_is_given_up_after_max_crashes(crew: Crew) -> None:
