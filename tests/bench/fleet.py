@@ -22,7 +22,6 @@ LATER = 1800
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
-    os.environ["LOOP_SECONDS"] = "1"  # RedBeat is to look as often as ours
     found: dict[str, float] = {}
     by_jobs: dict[int, dict[str, float]] = {}
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:

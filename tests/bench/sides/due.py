@@ -27,7 +27,7 @@ if SIDE == "ours":
 if SIDE == "redbeat":
     app.conf.redbeat_redis_url = URL
     app.conf.beat_scheduler = "redbeat.RedBeatScheduler"
-    app.conf.beat_max_loop_interval = float(os.environ.get("LOOP_SECONDS", "300"))
+    app.conf.beat_max_loop_interval = 1  # it is to look as often as ours
 if SIDE == "django":
     import django
 
