@@ -50,7 +50,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
+        cache_logger_on_first_use=True,
     )
     handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -1,23 +1,6 @@
 -- How attempts end: reported, crashed, or silent until the lease ran out. And what two runs at work
 -- at once are worth.
 
--- The interval in which an attempt was at work, among those of a lock: from its fencing token, which
--- is the time of its grant, to `finished`, both in microseconds; open without the latter.
-local function write_interval_under(lock, run, finished)
-  local grants = K.grants(lock)
-  redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
-  redis.call('ZADD', grants, digits(run.fence),
-    run.id .. '|' .. (finished and digits(finished) or ''))
-  redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
-  redis.call('PEXPIRE', grants, HISTORY_TTL)
-end
-
-local function write_interval(run, finished)
-  -- Only a step that was given up once can be at work beside itself.
-  if not run.parent or run.crashes > 0 then write_interval_under(run.rules.lock, run, finished) end
-  if run.rules.serial ~= '' then write_interval_under(run.rules.serial, run, finished) end
-end
-
 -- A step that did not end well says so in the log of its run, where people follow it.
 local function note_in_log(run, outcome, reason)
   local root = root_of(run.id)
@@ -26,42 +9,10 @@ local function note_in_log(run, outcome, reason)
   redis.call('PEXPIRE', K.log(root), HISTORY_TTL)
 end
 
--- Writes the attempt that ends now into the run's list, one JSON object a line.
 local function end_attempt(run, outcome, reason, token)
-  local line = cjson.encode({
-    number = run.attempt, started = run.started, finished = now, outcome = outcome,
-    worker = run.worker, reason = reason or '',
-  })
-  redis.call('HSET', K.run(run.id), 'attempts', (hget(K.run(run.id), 'attempts') or '') .. line .. '\n',
-    'last_token', token)
+  note_attempt(run, outcome, reason, token)
   redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
-  write_interval(run, now_us)
   if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
-  if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
-end
-
--- What the job's `ping_url` is to be told: kind is start, success, fail or log. Written with the state
--- itself, so that nobody's death in between can lose it.
-local function ping(run, kind, outcome, reason)
-  if not run.rules.ping then return end
-  redis.call('RPUSH', K.pings(), cjson.encode({
-    run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
-    attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
-  }))
-  redis.call('LTRIM', K.pings(), -MOST_PINGS, -1)
-end
-
--- Cancelled and replaced are people's wishes: no alarm, and no success either.
-local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
-
--- What a job counts when one of its runs begins.
-local function note_start(run)
-  redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
-  redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
-  if run.attempt > 1 then return end
-  count(run.job, 'started')
-  ping(run, 'start', 'started')
-  observe(run.job, 'start_delay', now - run.nominal)
 end
 
 -- The attempt that was given up is at work after all: its entry in the run's list goes.
@@ -72,18 +23,10 @@ local function take_back_attempt(run, token)
   redis.call('HDEL', K.run(run.id), 'lost:' .. token, 'last_token')
 end
 
-local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
-
 function finish(run, outcome, reason, publish_at)
   if run.parent then return end_one_below(run, outcome, reason, publish_at) end
-  local job = K.job(run.job)
-  count(run.job, 'finished:' .. outcome)
-  redis.call('HSET', job, 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id)
-  if outcome == 'succeeded' then redis.call('HSET', job, 'last_success', now) end
-  if FAILURES[outcome] then redis.call('HSET', job, 'last_failure', now) end
   if run.stage then keep_small_params(run.id) end
-  close(run.id, run.job, outcome, reason)
-  ping(run, PINGS[outcome] or 'fail', outcome, reason)
+  note_end(run, outcome, reason)
   return release(run, publish_at)
 end
 

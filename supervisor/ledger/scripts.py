@@ -54,11 +54,12 @@ CALLS_A_PACKET = 100
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the scripts share, in the order in which one part builds on another.
-PARTS = ("base", "items", "slots", "attempts", "stages", "placing", "holding")
+PARTS = ("base", "items", "leases", "accounts")
+MORE_PARTS = ("records", "slots", "attempts", "stages", "placing", "holding")
 
 #: The ordinary cases of these scripts, which end before the parts that they do without: to make all
-#: those functions takes the server longer than such a call itself.
-FIRST = {"begin": "begin_item", "finish": "finish_item"}
+#: those functions takes the server as long as such a call itself.
+ORDINARY = {"begin": ("begin_item", "begin_first"), "finish": ("finish_item", "finish_first")}
 
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
@@ -88,8 +89,7 @@ def constants() -> str:
 
 
 def text_of(name: str) -> str:
-    first = [FIRST[name]] if name in FIRST else []
-    return "".join(map(source, [*PARTS[:2], *first, *PARTS[2:], name]))
+    return "".join(map(source, (*PARTS, *ORDINARY.get(name, ()), *MORE_PARTS, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,34 @@ class Scripts:
         }
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
-        """``scripts("begin", run_id, token, worker)``"""
+        """``scripts("begin", run_id, token, worker)``
+
+        What a client does for any command costs a worker more than the rest of the call: here is
+        what it comes to for a script, with the client's own connections and retries.
+        """
+        pool = self._client.connection_pool
+        connection, call = pool.get_connection(), Call(args, keys)
+
+        def made() -> Any:
+            self._send(connection, name, (call,), check_health=True)
+            return connection.read_response()
+
         try:
-            return self._scripts[name](keys=keys, args=args)
+            return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
+        except NoScriptError:
+            return self._loaded(name, call)
+        except ResponseError as error:
+            raise refused(error) from error
+        except BaseException:
+            connection.disconnect()  # a reply may still be on its way
+            raise
+        finally:
+            pool.release(connection)
+
+    def _loaded(self, name: str, call: Call) -> Any:
+        """The same on a server that has no such script yet."""
+        try:
+            return self._scripts[name](keys=call.keys, args=call.args)
         except ResponseError as error:
             raise refused(error) from error
 
@@ -149,11 +174,14 @@ class Scripts:
             if connection:
                 pool.release(connection)
 
-    def _send(self, connection: Any, name: str, calls: Sequence[Call]) -> None:
+    def _send(
+        self, connection: Any, name: str, calls: Sequence[Call], *, check_health: bool = False
+    ) -> None:
+        """`check_health`: only where no reply is on its way, which it would take for its own."""
         sha = self._scripts[name].sha
         commands = [("EVALSHA", sha, len(call.keys), *call.keys, *call.args) for call in calls]
-        # No question about the connection's health: its answer would be taken for a reply.
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        packed = connection.pack_commands(commands)
+        connection.send_packed_command(packed, check_health=check_health)
 
     def _replies(self, connection: Any, name: str, under_way: deque[Call]) -> list[Any]:
         """To the first call; to all that are under way, where the server had no such script."""
@@ -169,7 +197,7 @@ class Scripts:
             for _ in again[1:]:
                 with suppress(NoScriptError):
                     connection.read_response()
-            return [self(name, *call.args, keys=call.keys) for call in again]
+            return [self._loaded(name, call) for call in again]
         except ResponseError as error:
             raise refused(error) from error
 

@@ -1,15 +1,10 @@
--- The slots of a lock: up to `max_running` runs hold one each. A slot's key has the owner's token
--- and always a time to live; the lock's state names the run behind it. Slots are numbered from 1.
+-- Who holds the slots of a lock, up to `max_running` runs one each, and who is next.
 
 local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
 
 -- What was settled on the way of another call: {kind, run id, job, ...}.
 local settled = {}
-
-local function slot_key(lock, slot)
-  return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
-end
 
 -- Who holds the run's lease. A step has no lock, for there is nobody to contend with: its lease is the
 -- entry in the index alone.
@@ -18,12 +13,6 @@ local function owner_of(run)
     return tonumber(redis.call('ZSCORE', K.leases(), run.id) or 0) > now and run.token or nil
   end
   return redis.call('GET', slot_key(run.rules.lock, run.slot)) or nil
-end
-
-local function hold(lock, slot, id, token, ms)
-  redis.call('SET', slot_key(lock, slot), token, 'PX', digits(math.max(1, ms)))
-  redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
-  redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
 end
 
 -- A run of several steps holds its lock a little longer than any of its steps may be silent. Half of
@@ -45,23 +34,6 @@ local function hold_lease(run, token, ms)
     hold(run.rules.lock, run.slot, run.id, token, ms)
   end
   redis.call('ZADD', K.leases(), digits(now + ms), run.id)
-end
-
--- Greater than that of every lease of the same lock before.
-local function next_fence(run)
-  local before = run.fence
-  if not run.parent then before = tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) end
-  local fence = math.max(before + 1, now_us)
-  if not run.parent then redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(fence)) end
-  return fence
-end
-
--- Compare and delete: nobody gives back a stranger's slot.
-local function give_back(lock, slot, id, token)
-  if redis.call('GET', slot_key(lock, slot)) == token then redis.call('DEL', slot_key(lock, slot)) end
-  if hget(K.lock_state(lock), 'holder:' .. slot) == id then
-    redis.call('HDEL', K.lock_state(lock), 'holder:' .. slot)
-  end
 end
 
 -- {slot = run id} as the lock's state has it.

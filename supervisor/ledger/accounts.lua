@@ -1,0 +1,49 @@
+-- What is written down of the start and the end of a run and of its attempts.
+
+-- What the job's `ping_url` is to be told: kind is start, success, fail or log. Written with the state
+-- itself, so that nobody's death in between can lose it.
+local function ping(run, kind, outcome, reason)
+  if not run.rules.ping then return end
+  redis.call('RPUSH', K.pings(), cjson.encode({
+    run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
+    attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
+  }))
+  redis.call('LTRIM', K.pings(), -MOST_PINGS, -1)
+end
+
+-- What a job counts when one of its runs begins.
+local function note_start(run)
+  redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
+  redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
+  if run.attempt > 1 then return end
+  count(run.job, 'started')
+  ping(run, 'start', 'started')
+  observe(run.job, 'start_delay', now - run.nominal)
+end
+
+-- Writes the attempt that ends now into the run's list, one JSON object a line.
+local function note_attempt(run, outcome, reason, token)
+  local line = cjson.encode({
+    number = run.attempt, started = run.started, finished = now, outcome = outcome,
+    worker = run.worker, reason = reason or '',
+  })
+  redis.call('HSET', K.run(run.id), 'attempts', (hget(K.run(run.id), 'attempts') or '') .. line .. '\n',
+    'last_token', token)
+  write_interval(run, now_us)
+  if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
+end
+
+-- Cancelled and replaced are people's wishes: no alarm, and no success either.
+local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
+local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
+
+-- The end state of a run, and what its job counts. Not of one below another.
+local function note_end(run, outcome, reason)
+  local job, last = K.job(run.job), { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }
+  if outcome == 'succeeded' then last[7], last[8] = 'last_success', now end
+  if FAILURES[outcome] then last[7], last[8] = 'last_failure', now end
+  count(run.job, 'finished:' .. outcome)
+  redis.call('HSET', job, unpack(last))
+  close(run.id, run.job, outcome, reason)
+  ping(run, PINGS[outcome] or 'fail', outcome, reason)
+end

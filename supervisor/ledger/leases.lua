@@ -1,0 +1,47 @@
+-- The slots of a lock and who is to be found in them: taken, held, given back. A slot's key has the
+-- owner's token and always a time to live; the lock's state names the run behind it. Slots are numbered
+-- from 1.
+
+local function slot_key(lock, slot)
+  return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
+end
+
+local function hold(lock, slot, id, token, ms)
+  redis.call('SET', slot_key(lock, slot), token, 'PX', digits(math.max(1, ms)))
+  redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
+  redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
+end
+
+-- Compare and delete: nobody gives back a stranger's slot.
+local function give_back(lock, slot, id, token)
+  if redis.call('GET', slot_key(lock, slot)) == token then redis.call('DEL', slot_key(lock, slot)) end
+  if hget(K.lock_state(lock), 'holder:' .. slot) == id then
+    redis.call('HDEL', K.lock_state(lock), 'holder:' .. slot)
+  end
+end
+
+-- Greater than that of every lease of the same lock before.
+local function next_fence(run)
+  local before = run.fence
+  if not run.parent then before = tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) end
+  local fence = math.max(before + 1, now_us)
+  if not run.parent then redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(fence)) end
+  return fence
+end
+
+-- The interval in which an attempt was at work, among those of a lock: from its fencing token, which
+-- is the time of its grant, to `finished`, both in microseconds; open without the latter.
+local function write_interval_under(lock, run, finished)
+  local grants = K.grants(lock)
+  redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
+  redis.call('ZADD', grants, digits(run.fence),
+    run.id .. '|' .. (finished and digits(finished) or ''))
+  redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
+  redis.call('PEXPIRE', grants, HISTORY_TTL)
+end
+
+local function write_interval(run, finished)
+  -- Only a step that was given up once can be at work beside itself.
+  if not run.parent or run.crashes > 0 then write_interval_under(run.rules.lock, run, finished) end
+  if run.rules.serial ~= '' then write_interval_under(run.rules.serial, run, finished) end
+end
