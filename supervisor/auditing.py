@@ -10,7 +10,8 @@
 4. A stretch that was audited is closed, and the next begins where it ended. What was wrong in it
    stays counted, in supervisor_unaccounted_ticks.
 
-Beat audits a part of the jobs every few seconds; `supervisor audit` all of them at once.
+Beat goes round the jobs, a part of them every few seconds, and leaves alone those that did nothing
+since the last time and had nothing to do; `supervisor audit` audits all of them at once.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ JOBS_PER_AUDIT = 500
 
 #: A tick that is due for so long should have been dealt with: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)
+
+#: When each job is due is known from what beat wrote; this often it is asked of its schedule.
+AUDITED_ANYWAY_AFTER = timedelta(hours=1)
 
 #: Of the ticks that are missing, so many are named.
 NAMED = 20
@@ -101,7 +105,8 @@ class Auditor:
         if not self._left:
             self._left = self._ledger.scheduled_names()
         names, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
-        specs = self._ledger.some_specs(names, remembered=False)
+        restless = self._ledger.stretches.restless(names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER)
+        specs = self._ledger.some_specs(restless, remembered=False)
         for finding in audit(self._ledger, specs.values(), now):
             note(finding)
             if finding.overdue:

@@ -1,6 +1,7 @@
 """The RedBeat scheduler that emits through the ledger. One tick of it:
 
-1. Take or extend the leader's lock, and say who is there. Who does not lead stands by and asks
+1. Take or extend the leader's lock, say that the last tick was done, and see what there is to do:
+   one call, and the only one of a tick with nothing to do. Who does not lead stands by and asks
    again a second later.
 2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
 3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
@@ -38,11 +39,11 @@ from supervisor.app import required_settings, schedules_of
 from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
 from supervisor.emission_log import note_rescue
-from supervisor.emitting import Emitter
+from supervisor.emitting import AHEAD, Emitted, Emitter
 from supervisor.entries import Entries
 from supervisor.envelopes import Envelopes
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.leader import Leader
+from supervisor.ledger.leader import Look
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
@@ -58,13 +59,14 @@ from supervisor.watchdog import Watchdog
 #: Beat looks at the ledger at least this often, due entries or not.
 INTERVAL = timedelta(seconds=1)
 
+#: Schedule files that nobody writes to for so long are at rest.
+REST = timedelta(seconds=0.2)
+
 #: No tick takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
 
 BROKER_PATIENCE_SECONDS = 5
 
-#: Entries dealt with in one tick; the rest are due in the next, which follows at once.
-ENTRIES_PER_TICK = 10_000
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TICK = 20
@@ -80,10 +82,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         bound_broker_calls(app)
         super().__init__(app, **kwargs)
         self._ledger = Ledger.open(settings)
-        self._leader = Leader(self._ledger.client, ensure_conf(app).lock_key)
+        conf = ensure_conf(app)
+        self._leader = self._ledger.leader(conf.lock_key, conf.schedule_key)
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
         self._leads: bool | None = None
+        self._ticked_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
         self._emitter = Emitter(
@@ -122,8 +126,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def close(self) -> None:
         if self._watchdog:
             self._watchdog.stop()
-        if self._reloading:
-            self._reloading.stop()
         try:
             self._leader.resign()
             self._attendance.leave()
@@ -140,29 +142,33 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _tick(self) -> float:
         self._upgrade()
-        leads = self._take_lead()
+        look = self._look()
         self._say_present()
-        if not leads:
+        if not look.leads:
             return INTERVAL.total_seconds()
-        self._rescue()
-        now = self._ledger.now()
-        due, upcoming = self._entries.due(now, ENTRIES_PER_TICK)
-        emitted = self._emitter.emit(due, now)
+        if look.to_rescue:
+            self._rescue()
+        emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
         self._emit_stock(emitted.stock)
-        self._publish(now)
-        self._auditor.audit_some(now)
-        self._pinger.look(now)
-        self._leader.sign(self._ledger.keys, now, self._facts().follows or "")
-        if len(due) == ENTRIES_PER_TICK:
+        if look.to_rescue or look.has_due or look.has_outbox:
+            self._publish_outbox()
+        if look.has_unbegun:
+            self._publisher.publish(self._unbegun.vanished(look.at))
+        self._auditor.audit_some(look.at)
+        if look.has_pings:
+            self._pinger.look(look.at)
+        self._ticked_at = look.at
+        if not emitted.is_all:
             return 0.0
-        self._reload(now)
-        later = (upcoming, emitted.next_at, now + INTERVAL)
+        interval = INTERVAL
+        if self._reloading:
+            self._reloading.reload(look.at, look.loaded)
+            interval = REST if self._reloading.is_restless else INTERVAL
+        later = (look.next_due, emitted.next_at, look.at + interval)
         soonest = min(at for at in later if at is not None)
-        self._emitter.prepare(now, self._seconds_until(soonest))
-        return max(0.0, self._seconds_until(soonest))
-
-    def _seconds_until(self, moment: datetime) -> float:
-        return (moment - self._ledger.now()).total_seconds()
+        if look.next_due and look.next_due - look.at < AHEAD:
+            self._emitter.prepare(look.at, look.seconds_until(soonest))
+        return max(0.0, look.seconds_until(soonest))
 
     def _upgrade(self) -> None:
         """With the first tick. A beat whose ledger a newer version has taken over ends."""
@@ -171,17 +177,19 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 log.warning("ledger upgraded", schema=schema)
             self._is_current = True
 
-    def _take_lead(self) -> bool:
-        leads = self._leader.lead()
-        if leads != self._leads:
-            log.info("leading" if leads else "standing by", instance=self._leader.instance)
-            if leads:
+    def _look(self) -> Look:
+        """What there is to do, for the beat that leads."""
+        ticked_at, self._ticked_at = self._ticked_at, None
+        look = self._leader.look(ticked_at, self._follows)
+        if look.leads != self._leads:
+            log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
+            if look.leads:
                 super().setup_schedule()
                 if self._reloading:
                     self._reloading.look_again()
-            self._leads = leads
+            self._leads = look.leads
             self._next_presence = 0.0
-        return leads
+        return look
 
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""
@@ -189,9 +197,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._attendance.say(self._facts())
             self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 
+    @property
+    def _follows(self) -> str | None:
+        return self._reloading.digest if self._reloading else None
+
     def _facts(self) -> BeatFacts:
-        follows = self._reloading.digest if self._reloading else None
-        return BeatFacts(self._leader.instance, bool(self._leads), follows)
+        return BeatFacts(self._leader.instance, bool(self._leads), self._follows)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
         """Enters a job again that RedBeat's schedule has lost."""
@@ -199,11 +210,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         with self._ledger.client.pipeline(transaction=True) as pipe:
             self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
             pipe.execute()
-
-    def _reload(self, now: datetime) -> None:
-        """Takes over edits, from `now` on: what was due until then was emitted as it was loaded."""
-        if self._reloading:
-            self._reloading.reload(now)
 
     def _rescue(self) -> None:
         for _ in range(RESCUES_PER_TICK):
@@ -223,10 +229,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             except Exception:  # one bad entry must not stop the others
                 log.exception("entry not emitted", entry=key)
 
-    def _publish(self, now: datetime) -> None:
+    def _publish_outbox(self) -> None:
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
             pass
-        self._publisher.publish(self._unbegun.vanished(now))
 
 
 def bound_broker_calls(app: Celery) -> None:

@@ -23,9 +23,15 @@ from supervisor.emission_log import note_all
 from supervisor.entries import Entries
 from supervisor.envelopes import Envelopes
 from supervisor.ledger.readings import chunks
+from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
 from supervisor.timing import schedule_of
+
+#: Entries dealt with in one tick; the rest are due in the next, which follows at once.
+ENTRIES_PER_TICK = 10_000
+
+NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
 #: How far ahead jobs are prepared for, how many at a time, and how long before it is needed again
 #: beat stops doing so.
@@ -38,10 +44,14 @@ log = structlog.get_logger("supervisor.beat")
 
 @dataclass
 class Emitted:
-    """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others."""
+    """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others.
+
+    is_all: no more entries were due than are dealt with at a time.
+    """
 
     emissions: list[Emission] = field(default_factory=list)
     stock: list[str] = field(default_factory=list)
+    is_all: bool = True
 
     @property
     def next_at(self) -> datetime | None:
@@ -57,11 +67,19 @@ class Emitter:
         self._envelopes = envelopes
         self._leadership = leadership
 
-    def emit(self, due: Sequence[str], now: datetime) -> Emitted:
-        """Admits the ticks of the entries with these keys."""
-        emitted = Emitted()
+    def emit(self, now: datetime) -> Emitted:
+        """Admits the ticks of the entries that are due.
+
+        Those of a tick that was not taken, because this beat does not lead any more or the server
+        refused it, are due still.
+        """
+        due = self._entries.due(now, ENTRIES_PER_TICK)
+        emitted = Emitted(is_all=len(due) < ENTRIES_PER_TICK)
         admissions = self._ledger.admit(self._ticks(due, now, emitted), self._leadership)
-        next_at = {e.spec.name: e.next_at for e in emitted.emissions}
+        still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
+        next_at = {
+            e.spec.name: e.next_at for e in emitted.emissions if e.spec.name not in still_due
+        }
         with self._ledger.client.pipeline(transaction=False) as pipe:
             self._entries.reschedule_all(pipe, next_at)
             pipe.execute()

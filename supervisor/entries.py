@@ -23,7 +23,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.readings import chunks, job_spec
-from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.replies import ms_of
 from supervisor.moments import instant as instant_of
 from supervisor.rrule_fields import Rule
 from supervisor.rrule_fields import parse as parse_rrule
@@ -93,13 +93,10 @@ class Entries:
         """Drops an entry whose hash is gone."""
         self._client.zrem(self._schedule, key)
 
-    def due(self, now: datetime, limit: int) -> tuple[list[str], datetime | None]:
-        """Keys of the entries due by `now`, and when the first of the others is."""
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
-            pipe.zrangebyscore(self._schedule, f"({now.timestamp()}", "+inf", 0, 1, withscores=True)
-            due, later = pipe.execute()
-        return due, instant(later[0][1] * 1000) if later else None
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Keys of the entries due by `now`."""
+        keys = self._client.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
+        return list(keys)
 
     def soon(self, now: datetime, within: timedelta) -> list[str]:
         """Names of the entries that are not due yet, but will be within that time."""

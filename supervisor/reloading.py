@@ -46,25 +46,26 @@ class Reloading:
         self.digest: str | None = None
         self._problems: list[str] = []
         self._watching = Watching(files)
-        self._watching.changed.set()
 
     def look_again(self) -> None:
-        self._watching.changed.set()
+        self._watching.look_again()
 
-    def stop(self) -> None:
-        self._watching.stop()
+    @property
+    def is_restless(self) -> bool:
+        """Files change at this moment, and are read when they have come to rest."""
+        return self._watching.is_restless
 
-    def reload(self, now: datetime) -> None:
-        """Loads the files if they changed, or if the ledger has lost what was loaded."""
-        if not self._watching.is_alive():
-            self._watching.start()
-        if not self._watching.changed.is_set() and not self._ledger_differs():
+    def reload(self, now: datetime, loaded: str | None) -> None:
+        """Loads the files if they changed, or if the ledger has lost what was loaded.
+
+        loaded: digest of the files in the ledger.
+        """
+        if not self._watching.has_changed() and self.digest in (None, loaded):
             return
-        self._watching.changed.clear()
         try:
             self._take_over(in_child(partial(self._load, now)))
         except Exception:
-            self._watching.changed.set()  # nothing is loaded, and no file will change for it
+            self._watching.look_again()  # nothing is loaded, and no file will change for it
             raise
 
     def _take_over(self, read: Read) -> None:
@@ -84,7 +85,8 @@ class Reloading:
             self._sign(now, read.problems)
             return read
         edited: tuple[str, ...] = ()
-        if wanted.digest != self.digest or self._ledger_differs():
+        loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
+        if not wanted.digest == self.digest == loaded:
             changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
             log.info(
                 "schedule files loaded",
@@ -98,10 +100,6 @@ class Reloading:
         self._sign(now, problems=[])
         foretell(self._ledger, [wanted.specs[name] for name in edited], now)
         return Read(wanted.digest, [])
-
-    def _ledger_differs(self) -> bool:
-        loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
-        return self.digest is not None and bool(loaded != self.digest)
 
     def _sign(self, now: datetime, problems: list[str]) -> None:
         self._ledger.client.hset(

@@ -37,7 +37,7 @@ class Watchdog(threading.Thread):
         self._stopped.set()
 
     def run(self) -> None:
-        step = min(1.0, self._limit / 10)
+        step = min(5.0, self._limit / 10)
         while not self._stopped.wait(step):
             # A step that took much longer was not a time in which the process could have worked.
             self._hunger += step

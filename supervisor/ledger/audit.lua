@@ -15,7 +15,7 @@ end
 
 if first and hget(key, 'audited_until') == first then
   redis.call('HSET', key, 'audited_until', last, 'audited_ticks', number('audited_ticks') + counted)
-  redis.call('HSET', key, 'overdue', overdue)
+  redis.call('HSET', key, 'overdue', overdue, 'audited', now)
   if tonumber(wrong) > 0 then count(job, 'unaccounted', wrong) end
   if finding ~= '' then redis.call('HSET', key, 'finding', finding) end
 end
@@ -26,14 +26,6 @@ if not hget(key, 'audited_until') then
   redis.call('HSET', key, 'audited_until', watermark, 'audited_ticks', number('n:ticks'))
 end
 
-local came, went = 0, redis.call('SCARD', K.open(job))
-local fields = redis.call('HGETALL', key)
-for i = 1, #fields, 2 do
-  local what = string.match(fields[i], '^n:(%a+)')
-  if what == 'ticks' or what == 'triggered' or what == 'restored' then came = came + fields[i + 1] end
-  if what == 'missed' or what == 'excluded' or what == 'skipped' or what == 'finished' then
-    went = went + fields[i + 1]
-  end
-end
-redis.call('HSET', key, 'unsettled', came - went)
-return { hget(key, 'audited_until'), watermark, number('n:ticks') - number('audited_ticks'), came - went }
+local left = unsettled(job)
+redis.call('HSET', key, 'unsettled', left)
+return { hget(key, 'audited_until'), watermark, number('n:ticks') - number('audited_ticks'), left }

@@ -1,6 +1,7 @@
 """Leadership of beat: any number run, one leads, and only it emits.
 
-1. A beat asks at each tick; the lock is taken when it is free and extended when it is its own.
+1. A beat asks at each tick; the lock is taken when it is free and extended when it is its own. The
+   same call says what there is to do: while that is nothing, a tick is this one call.
 2. The lock lives `LEADER_TTL` after the leader's last tick, so a standby leads at the latest that
    long after the leader died, and at once when it resigned.
 3. What a beat does to the ledger carries its token, and the scripts look at the lock again: a
@@ -13,14 +14,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
 from supervisor.durations import to_ms
-from supervisor.ledger.connection import Client
-from supervisor.ledger.keys import Keys
-from supervisor.ledger.replies import ms_of
-from supervisor.ledger.scripts import source
+from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.ticks import Leadership
 
 LEADER_TTL = timedelta(seconds=12)
@@ -30,36 +31,71 @@ SILENCE = timedelta(seconds=15)
 SILENCES_KEPT = 50
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a beat found at `at`, the server's time; one that does not lead is told nothing else.
+
+    to_rescue: there are silent leases, due retries, ends of pauses, or runs that wait for a lock.
+    next_due: of the first entry that is not due yet. loaded: digest of the ledger's schedule files.
+    """
+
+    leads: bool
+    at: datetime
+    to_rescue: bool = False
+    has_due: bool = False
+    next_due: datetime | None = None
+    has_outbox: bool = False
+    has_unbegun: bool = False
+    has_pings: bool = False
+    loaded: str | None = None
+    began: float = field(default_factory=time.monotonic, repr=False)
+
+    def seconds_until(self, moment: datetime) -> float:
+        """From now, by this process' clock since the look."""
+        return (moment - self.at).total_seconds() - (time.monotonic() - self.began)
+
+
 class Leader:
-    """One beat's claim to lead; `instance` is what people see of it."""
+    """One beat's claim to lead; `instance` is what people see of it.
 
-    def __init__(self, client: Client, key: str) -> None:
+    schedule: RedBeat's sorted set of when each entry is due.
+    """
+
+    def __init__(self, scripts: Scripts, lock: str, schedule: str) -> None:
         self.instance = f"{socket.gethostname()}:{os.getpid()}"
-        self.leadership = Leadership(key, f"{self.instance}:{uuid4().hex}")
-        self._script = client.register_script(source("leader"))
-        self._sign = client.register_script(source("sign"))
+        self.leadership = Leadership(lock, f"{self.instance}:{uuid4().hex}")
+        self._scripts = scripts
+        self._schedule = schedule
 
-    def lead(self) -> bool:
-        """Takes or extends the lock; True when this beat leads for another `LEADER_TTL`."""
-        return self._call(LEADER_TTL)
+    def look(self, ticked_at: datetime | None = None, follows: str | None = None) -> Look:
+        """Takes or extends the lock for another `LEADER_TTL`, where it is free or this beat's.
+
+        ticked_at: the look of the last tick that was done, as a sign of life. follows: digest of
+        the schedule files that this beat loads. Raises WrongSchema.
+        """
+        leads, at, *found = self._scripts(
+            "look",
+            *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
+            *(ms_of(ticked_at) if ticked_at else "", follows or ""),
+            *(to_ms(SILENCE), SILENCES_KEPT),
+            keys=(self.leadership.key, self._schedule),
+        )
+        if not leads:
+            return Look(leads=False, at=instant(at))
+        rescue, due, next_due, outbox, unbegun, pings, loaded = found
+        return Look(
+            leads=True,
+            at=instant(at),
+            to_rescue=bool(rescue),
+            has_due=bool(due),
+            next_due=to_instant(next_due),
+            has_outbox=bool(outbox),
+            has_unbegun=bool(unbegun),
+            has_pings=bool(pings),
+            loaded=loaded or None,
+        )
 
     def resign(self) -> bool:
-        return self._call(timedelta())
-
-    def sign(self, keys: Keys, now: datetime, follows: str) -> None:
-        """Leaves a sign of life: a tick was done, while the lock was still this beat's.
-
-        follows: digest of the schedule files that this beat loads, or nothing.
-        """
-        self._sign(
-            keys=[self.leadership.key, keys.beat, keys.away],
-            args=[
-                *(self.leadership.token, self.instance, ms_of(now), follows),
-                *(to_ms(SILENCE), SILENCES_KEPT),
-            ],
-        )
-
-    def _call(self, ttl: timedelta) -> bool:
-        return bool(
-            self._script(keys=[self.leadership.key], args=[self.leadership.token, to_ms(ttl)])
-        )
+        """Whether this beat led until now."""
+        key = self.leadership.key
+        return bool(self._scripts("resign", self.leadership.token, keys=(key,)))

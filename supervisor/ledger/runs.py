@@ -18,6 +18,7 @@ from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.drains import Drains
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import (
@@ -68,6 +69,10 @@ class Ledger(Readings):
     @classmethod
     def open(cls, settings: Settings) -> Self:
         return cls(connect(settings), Keys(settings.prefix))
+
+    def leader(self, lock: str, schedule: str) -> Leader:
+        """One beat's claim to lead: the key of the lock, and RedBeat's sorted set."""
+        return Leader(self._scripts, lock, schedule)
 
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order; those to come are made while some are placed."""

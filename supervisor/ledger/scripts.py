@@ -64,7 +64,7 @@ ORDINARY = {"begin": ("begin_item", "begin_first"), "finish": ("finish_item", "f
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
     *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "fill", "report"),
-    "drain",
+    *("drain", "look", "resign", "restless"),
 )
 
 

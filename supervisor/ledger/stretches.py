@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
+from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import text
 from supervisor.ledger.scripts import Call, Scripts
+
+#: Each costs the server some 30 microseconds: the counters of a job are added up.
+JOBS_PER_CALL = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,17 @@ class Stretches:
         self._client = client
         self._keys = keys
         self._scripts = scripts
+
+    def restless(
+        self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
+    ) -> list[str]:
+        """Those whose ticks or runs have to be looked at; the others stand as they were audited.
+
+        A tick is overdue, and a job is looked at whatever it did, after so long.
+        """
+        limits = to_ms(overdue_after), to_ms(anyway_after)
+        calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]
+        return list(chain.from_iterable(self._scripts.many("restless", calls)))
 
     def open(self, jobs: Iterable[str]) -> list[Stretch]:
         """Of each job the time since its last audit; jobs that no beat has loaded are left out."""

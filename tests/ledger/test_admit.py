@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
@@ -124,11 +123,11 @@ def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
 
 def test_a_beat_that_was_relieved_emits_nothing(ledger: Ledger) -> None:
     spec = job(ledger)
-    first, second = (Leader(ledger.client, "redbeat::lock") for _ in range(2))
-    assert first.lead()
-    assert not second.lead()
+    first, second = (ledger.leader("redbeat::lock", "redbeat::schedule") for _ in range(2))
+    assert first.look().leads
+    assert not second.look().leads
     ledger.client.delete("redbeat::lock")  # its time ran out while the process slept
-    assert second.lead()
+    assert second.look().leads
     [admission] = ledger.admit(ticks(spec, 0), first.leadership)
     assert admission.placement is Placement.NOT_LEADER
     assert ledger.history(spec.name) == []

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from supervisor.auditing import audit, compare_records
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.stretches import Audited
 from supervisor.ledger.ticks import PassedOver
@@ -108,3 +109,40 @@ def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
     records = compare_records(ledger, spec, MIDNIGHT, MIDNIGHT + timedelta(seconds=9))
     assert [at.second for at in records.missing] == [3, 7, 8]
     assert [at.second for at in records.doubled] == [4]
+
+
+def restless(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
+    limits = timedelta(seconds=30), timedelta(hours=hours)
+    return ledger.stretches.restless([spec.name, "unknown"], *limits) == [spec.name]
+
+
+def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
+    spec = job(ledger)
+    key, now = ledger.keys.job(spec.name), ledger.now()
+    assert not restless(ledger, spec)  # no beat has loaded it
+    ledger.client.hset(key, mapping={"watermark": ms_of(now), "next": ms_of(now)})
+    assert not restless(ledger, spec)
+    ledger.admit(ticks(spec, 10**9))
+    assert restless(ledger, spec)
+    audit(ledger, [spec], now)
+    ledger.client.hset(key, mapping={"overdue": 0, "next": ms_of(now)})
+    assert not restless(ledger, spec)
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        pytest.param({"next": "1"}, id="a tick is overdue"),
+        pytest.param({"overdue": "1"}, id="one was overdue the last time"),
+        pytest.param({"n:finished:succeeded": "1"}, id="a run ended that never came"),
+        pytest.param({"unsettled": "1"}, id="one had no outcome the last time"),
+        pytest.param({"audited": "1"}, id="it was audited long ago"),
+    ],
+)
+def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, str]) -> None:
+    spec = job(ledger)
+    key, now = ledger.keys.job(spec.name), ms_of(ledger.now())
+    ledger.client.hset(key, mapping={"watermark": now, "next": now})
+    assert not restless(ledger, spec)
+    ledger.client.hset(key, mapping=does)
+    assert restless(ledger, spec)

@@ -23,7 +23,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import Grant, Placement
 from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
@@ -58,6 +57,10 @@ LIMITS = st.just({}) | st.fixed_dictionaries(
 LONG = dict.fromkeys(["lease_ttl", "start_deadline", "requeue_delay"], "9h")
 
 
+#: The keys of its lock and of its schedule.
+REDBEAT = ("redbeat::lock", "redbeat::schedule")
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Each rule asks the ledger and the model the same, and compares the answers."""
 
@@ -67,7 +70,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         ledger.acknowledge_server()
         self.digests = self.client.register_script(DIGESTS)
-        self.leader = Leader(self.client, "redbeat::lock")
+        self.leader = self.ledger.leader(*REDBEAT)
         self.numbers = count()
         self.fences: list[int] = []
         self.reported: list[str] = []
@@ -105,7 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def admit_next_tick(self) -> None:
         self.last_tick += 1
         self.watermark = self.last_tick
-        assert self.leader.lead()
+        assert self.leader.look().leads
         [tick] = ticks(self.spec, self.last_tick)
         if self.last_tick % 2:
             tick = tick.sent_as(Message("queue", "list", tick.run_id))
@@ -127,8 +130,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def another_beat_takes_over_and_the_relieved_one_does_not_know(self) -> None:
         self.client.delete("redbeat::lock")
-        relieved, self.leader = self.leader, Leader(self.client, "redbeat::lock")
-        assert self.leader.lead()
+        relieved, self.leader = (
+            self.leader,
+            self.ledger.leader(*REDBEAT),
+        )
+        assert self.leader.look().leads
         before = self.snapshot()
         [admission] = self.ledger.admit(ticks(self.spec, self.last_tick + 1), relieved.leadership)
         assert admission.placement is Placement.NOT_LEADER

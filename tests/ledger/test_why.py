@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
@@ -33,9 +32,9 @@ def supervisor(redis_url: str) -> Supervisor:
 
 def lead(ledger: Ledger, at: datetime) -> None:
     """A tick of a leading beat, at that time."""
-    leader = Leader(ledger.client, "leader")
-    assert leader.lead()
-    leader.sign(ledger.keys, at, "")
+    leader = ledger.leader("leader", "schedule")
+    assert leader.look().leads
+    leader.look(ticked_at=at)
     leader.resign()
 
 

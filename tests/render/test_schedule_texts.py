@@ -84,22 +84,9 @@ def test_exchanging_the_link_is_noticed_and_the_new_jobs_are_read(tmp_path: Path
     mounted = tmp_path / "mounted"
     mount(mounted, {"jobs.yaml": "jobs: {old: {task: t, every: 1m}}\n"}, "..1")
     watching = Watching(mounted)
-    watching.start()
-    try:
-        wait_until(watching.changed.is_set)
-        assert set(load(mounted).specs) == {"old"}
-        # What happened before the watch began is told once; only then is the next change one.
-        wait_until(lambda: settled(watching, mounted))
-        mount(mounted, {"jobs.yaml": "jobs: {new: {task: t, every: 1m}}\n"}, "..2")
-        wait_until(watching.changed.is_set)
-        assert set(load(mounted).specs) == {"new"}
-    finally:
-        watching.stop()
-        watching.join(10)
-
-
-def settled(watching: Watching, directory: Path) -> bool:
-    """Whether the watch is on: it tells of a file that is hidden, too."""
-    watching.changed.clear()
-    (directory / ".touched").write_text("")
-    return watching.changed.wait(1)
+    assert watching.has_changed()
+    assert not watching.has_changed()
+    assert set(load(mounted).specs) == {"old"}
+    mount(mounted, {"jobs.yaml": "jobs: {new: {task: t, every: 1m}}\n"}, "..2")
+    wait_until(watching.has_changed)
+    assert set(load(mounted).specs) == {"new"}

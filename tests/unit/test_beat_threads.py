@@ -21,7 +21,7 @@ def test_a_scheduler_that_never_ticks_starts_no_threads(redis_url: str, tmp_path
     for _ in range(3):
         ticking.tick()
     names = sorted(thread.name for thread in set(threading.enumerate()) - before)
-    assert names == ["supervisor-watchdog", "supervisor-watching"]
+    assert names == ["supervisor-watchdog"]
     ticking.close()
     assert idle is not ticking
     app.close()

@@ -1,0 +1,40 @@
+-- What beat begins each tick with: it takes or keeps the leader's lock, says that it did its last tick,
+-- and sees in one call what there is to do. Where nothing is, nothing more is asked.
+--
+-- KEYS  the leader's lock, RedBeat's schedule
+-- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
+--       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
+--       time without any beat is remembered, and how many of these are
+-- gives {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
+--       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
+--       whether sent runs have not begun, whether there are pings, digest of the files that are loaded}
+
+local token, ttl, name, ticked, follows, silence, silences_kept = unpack(ARGV)
+
+local owner = redis.call('GET', KEYS[1])
+if owner and owner ~= token then return { 0, now } end
+redis.call('SET', KEYS[1], token, 'PX', ttl)
+
+if owner and ticked ~= '' then
+  local v = redis.call('HMGET', K.beat(), 'leader', 'last_tick')
+  if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat(), 'leader_changes', 1) end
+  if v[2] and ticked - v[2] > tonumber(silence) then
+    redis.call('LPUSH', K.away(), v[2] .. ' ' .. ticked)
+    redis.call('LTRIM', K.away(), 0, silences_kept - 1)
+  end
+  redis.call('HSET', K.beat(), 'leader', name, 'last_tick', ticked, 'follows', follows)
+end
+server_since()  -- a change is noticed within one tick of beat
+
+local function has_due(index)
+  return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1)
+end
+
+local function has_any(key) return redis.call('EXISTS', key) end
+
+local to_rescue = has_due(K.leases()) + has_due(K.delayed()) + has_due(K.pauses()) + has_any(K.contended())
+local seconds = string.format('%.3f', now / 1000)
+local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
+local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox()),
+  has_any(K.sent()), has_any(K.pings()), hget(K.beat(), 'config') or '' }

@@ -1,0 +1,128 @@
+"""A tick of beat: what it asks of the server, and what it leaves due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from supervisor.app import supervise
+from supervisor.beat import SupervisedScheduler
+from supervisor.emitting import Emitter
+from supervisor.entries import Entries
+from supervisor.envelopes import Envelopes
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.runs import Ledger
+from supervisor.loading import load
+from supervisor.publisher import Publisher
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import states
+from tests.waiting import wait_until
+
+REDBEAT = ("redbeat::lock", "redbeat::schedule")
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    app = supervise(Celery("ticking", broker=redis_url))
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def entries(app: Celery, ledger: Ledger) -> Entries:
+    return Entries(app, ledger.client, ledger.keys)
+
+
+def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
+    envelopes = Envelopes(app, ledger.client, Publisher(app, ledger).send)
+    return Emitter(ledger, entries, envelopes, leader.leadership)
+
+
+def test_a_tick_with_nothing_to_do_is_one_call(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {yearly: {task: t, cron: 0 0 1 1 *}}\n")
+    app = supervise(Celery("idle", broker=redis_url), schedules=tmp_path)
+    beat = SupervisedScheduler(app, lazy=True)
+    with Redis.from_url(redis_url).monitor() as monitor:  # type: ignore[no-untyped-call]
+
+        def calls() -> list[str]:
+            beat.tick()
+            ledger.client.echo("done")
+            found = []
+            for said in monitor.listen():
+                if said["command"].startswith("ECHO"):
+                    return found
+                if said["client_type"] != "lua":
+                    found.append(said["command"].split()[0])
+            return found
+
+        # Loading, presence and the audit come first, and the latter two again in five seconds.
+        wait_until(lambda: len(calls()) == 1)
+        assert calls() == ["EVALSHA"]
+    beat.close()
+    app.close()
+
+
+def test_what_a_relieved_beat_could_not_emit_is_due_still(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    spec = JobSpec(name="minutely", task="t", every="1m")
+    relieved, other = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
+    assert relieved.look().leads
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    ledger.client.delete(REDBEAT[0])  # its time ran out while the process slept
+    assert other.look().leads
+    now = start + timedelta(minutes=1)
+    emitted = emitter(app, ledger, entries, relieved).emit(now)
+    assert [e.spec.name for e in emitted.emissions] == [spec.name]
+    assert states(ledger, spec) == []
+    assert entries.due(now, 10) == [entries.key(spec.name)]
+    emitter(app, ledger, entries, other).emit(now)
+    assert states(ledger, spec) == ["queued"]
+    assert entries.due(now, 10) == []
+
+
+def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
+    leader, ms = ledger.leader(*REDBEAT), ledger.now().timestamp() * 1000
+    nothing = leader.look()
+    assert nothing.leads
+    assert not any((nothing.to_rescue, nothing.has_due, nothing.has_outbox))
+    assert not any((nothing.has_unbegun, nothing.has_pings, nothing.next_due, nothing.loaded))
+    for key in (ledger.keys.leases, ledger.keys.delayed, ledger.keys.pauses):
+        ledger.client.zadd(key, {"later": ms + 60_000})
+        assert not leader.look().to_rescue
+        ledger.client.zadd(key, {"now": ms})
+        assert leader.look().to_rescue
+        ledger.client.delete(key)
+    ledger.client.sadd(ledger.keys.contended, "lock")
+    assert leader.look().to_rescue
+    ledger.client.zadd(ledger.keys.outbox, {"run": ms})
+    ledger.client.zadd(ledger.keys.sent, {"run": ms})
+    ledger.client.rpush(ledger.keys.pings, "{}")
+    ledger.client.hset(ledger.keys.beat, "config", "digest")
+    ledger.client.zadd(REDBEAT[1], {"due": ms / 1000 - 1, "next": ms / 1000 + 60, "never": -1})
+    found = leader.look()
+    assert all((found.has_outbox, found.has_unbegun, found.has_pings, found.has_due))
+    assert found.loaded == "digest"
+    assert found.next_due is not None
+    assert found.next_due - found.at > timedelta(seconds=50)
+
+
+def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
+    first, second = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
+    assert first.look().leads
+    assert not second.look(ticked_at=ledger.now()).leads
+    assert ledger.beat().last_tick_at is None
+    ticked_at = ledger.now()
+    first.look(ticked_at=ticked_at, follows="files")
+    assert ledger.beat().last_tick_at == ticked_at
+    assert first.resign()
+    assert not first.resign()
+    assert second.look().leads
