@@ -34,7 +34,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 MOST_INSTANTS = 1000
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
+
+LARGEST_COUNT = 1_000_000
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
 
 
 #: The longest name there is has 32 characters.

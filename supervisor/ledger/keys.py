@@ -13,10 +13,12 @@ TEMPLATES = {
     "schema": "schema",
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.
-    #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...
+    #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...,
+    #         and those of runs without a bound go on from MOST_RUNNING + 1
     "lock": "lock:{%s}",
     # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
-    #         were skipped under this lock since one began); expires HISTORY_TTL after use
+    #         were skipped under this lock since one began), slots (how many were taken by runs
+    #         without a bound); expires HISTORY_TTL after use
     "lock_state": "lock:{%s}:state",
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty

@@ -17,7 +17,7 @@ local function by_policy(policy, rules, waiting, requeues)
 end
 
 local function decide(rules, running, waiting, requeues, skips)
-  if rules.max_running == 0 or (running < rules.max_running and waiting == 0) then return 'start', '' end
+  if running < rules.max_running and waiting == 0 then return 'start', '' end
   local decision, reason = by_policy(rules.overlap, rules, waiting, requeues)
   if decision == 'skip' and rules.max_skips > 0 and skips >= rules.max_skips and rules.on_max_skips ~= 'alert' then
     return by_policy(rules.on_max_skips, rules, waiting, requeues)
@@ -71,6 +71,10 @@ end
 -- Returns decision, reason, id of the blocking run.
 local function place(run, publish_at)
   local lock, rules = run.rules.lock, run.rules
+  if rules.max_running == 0 then  -- it starts, however many there are: nobody counts them
+    queue(run, publish_at)
+    return 'start', '', ''
+  end
   local found, running = living_holders(lock)
   local waiting = redis.call('ZCARD', K.waiting(lock))
   if waiting > 0 and has_room(rules, running) then

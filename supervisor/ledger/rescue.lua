@@ -30,20 +30,23 @@ local function for_each_due(index, bring_forward)
   end
 end
 
-for_each_due(K.leases(), function(id)
+local function settle(id)
   local kind, next_up = settle_silent(id, now)
-  if kind then
-    event(kind, id)
-    for _, promoted in ipairs(next_up) do event('promoted', promoted) end
-  end
-end)
+  event(kind, id)
+  for _, promoted in ipairs(next_up or {}) do event('promoted', promoted) end
+end
+
+for_each_due(K.leases(), settle)
 
 local EVENTS = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
 
 for_each_due(K.delayed(), function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed(), id)
-  if run and run.state == 'retrying' and not owner_of(run) then settle_silent(id, now) end
+  if run and run.state == 'retrying' and not owner_of(run) then
+    settle(id)
+    run = load_run(id)
+  end
   if run and run.state == 'retrying' and owner_of(run) == run.token then
     queue(run, now)
     event('due', id)

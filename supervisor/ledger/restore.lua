@@ -8,11 +8,15 @@ local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
 if root_of(id) ~= id then return { 'lost', '' } end
 if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
-local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now }
+local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now, is_new = true }
 local lock = run.rules.lock
-local taken = living_holders(lock)
-while taken[run.slot] and is_contested(run, token) do run.slot = run.slot + 1 end
-if run.rules.max_running > 0 and run.slot > run.rules.max_running then return { 'lost', '' } end
+if run.rules.max_running == 0 then
+  take_slot(run)
+else
+  local taken = living_holders(lock)
+  while taken[run.slot] and is_contested(run, token) do run.slot = run.slot + 1 end
+  if run.slot > run.rules.max_running then return { 'lost', '' } end
+end
 
 run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_us)
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,

@@ -16,6 +16,7 @@ from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.durations import to_ms
+from supervisor.fields import LARGEST_COUNT
 from supervisor.ledger.connection import Client, NotWritable
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, mismatch
@@ -83,7 +84,7 @@ def constants() -> str:
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
         f"local ITEMS_PER_FILL = {ITEMS_PER_FILL}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
-        f"local MOST_PINGS = {MOST_PINGS}\n"
+        f"local MOST_PINGS, MOST_RUNNING = {MOST_PINGS}, {LARGEST_COUNT}\n"
         f"local BOUNDS = {{{bounds}}}\n"
     )
 

@@ -1,4 +1,5 @@
--- Who holds the slots of a lock, up to `max_running` runs one each, and who is next.
+-- Who holds the slots of a lock, up to `max_running` runs one each, and who is next. A run without that
+-- bound takes a slot of its own beyond all of those with one, whoever holds the others.
 
 local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
@@ -73,6 +74,12 @@ end
 
 -- The slot that the run holds, else the first free one. `taken`: {slot = run id}, where it is known.
 local function take_slot(run, taken)
+  local state = K.lock_state(run.rules.lock)
+  if run.rules.max_running == 0 then
+    if not run.is_new and hget(state, 'holder:' .. run.slot) == run.id then return end
+    run.slot = MOST_RUNNING + redis.call('HINCRBY', state, 'slots', 1)
+    return
+  end
   taken = taken or holders(run.rules.lock)
   if taken[run.slot] == run.id then return end
   run.slot = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from supervisor.fields import LARGEST_COUNT
 from supervisor.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
 from supervisor.policies import OnCrash
 from supervisor.run import RunState
@@ -71,7 +72,7 @@ class Model:
         self.runs: dict[str, ModelRun] = {}
         self.waiting: list[ModelRun] = []
         self.counters: Counter[str] = Counter()
-        self.skips = 0
+        self.skips = self.slots = 0
         self.in_grace = True
         self.intervals: dict[str, Interval] = {}
         for attempt in self.attempts.values():
@@ -146,9 +147,11 @@ class Model:
 
     def restore(self, attempt: Attempt) -> str:
         """A lease that ran out is settled before anybody takes its slot."""
-        self._settle_silent()
-        taken = {run.slot: run for run in self.holders}
-        slot = 1
+        taken: dict[int | None, ModelRun] = {}
+        if self.most is not None:
+            self._settle_silent()
+            taken = {run.slot: run for run in self.holders}
+        slot = 1 if self.most is not None else self._slot_of_its_own()
         while slot in taken and taken[slot].state is RunState.RUNNING:
             slot += 1
         if self.most is not None and slot > self.most:
@@ -207,8 +210,9 @@ class Model:
         self._promote()
 
     def _place(self, run: ModelRun) -> Verdict:
-        self._settle_silent()
-        self._promote()
+        if self.most is not None:
+            self._settle_silent()
+            self._promote()
         verdict = decide(self.spec.overlap, self._situation(run))
         match verdict.decision:
             case Decision.START:
@@ -249,10 +253,20 @@ class Model:
         return replace(verdict, decision=Decision.START) if is_queued else verdict
 
     def _queue(self, run: ModelRun) -> None:
-        taken = {holder.slot for holder in self.holders}
-        run.slot = run.slot or next(slot for slot in range(1, 999) if slot not in taken)
+        run.slot = run.slot or self._free_slot()
         run.state, run.token, run.is_silent = RunState.QUEUED, "", False
         run.since = self._tick()
+
+    def _free_slot(self) -> int:
+        if self.most is None:
+            return self._slot_of_its_own()
+        taken = {holder.slot for holder in self.holders}
+        return next(slot for slot in range(1, 999) if slot not in taken)
+
+    def _slot_of_its_own(self) -> int:
+        """Beyond those of all runs with a bound; no two without one have the same."""
+        self.slots += 1
+        return LARGEST_COUNT + self.slots
 
     def _wait(self, run: ModelRun, *rank: int) -> None:
         run.state, run.slot, run.rank = RunState.WAITING, None, rank

@@ -17,7 +17,7 @@ BREAKS = {
         "return found, 0",
     ),
     "anybody gives a slot back": (
-        "slots",
+        "leases",
         "if redis.call('GET', slot_key(lock, slot)) == token then",
         "if true then",
     ),
@@ -31,20 +31,23 @@ BREAKS = {
         "elseif not run.message then",
         "else",
     ),
-    "a slot is held for ever": ("slots", "'PX', digits(ms))", "'KEEPTTL')"),
+    "a slot is held for ever": (
+        "leases",
+        "'PX', digits(math.max(1, ms)))",
+        "'KEEPTTL')",
+    ),
 }
 
 
 def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
     """For ledgers that are opened from now on."""
     whole = scripts.source
+    if line not in whole(part):
+        pytest.fail(f"{part}.lua has no {line!r} to break")
 
     def source(name: str) -> str:
         text = whole(name)
-        if name != part:
-            return text
-        assert line in text
-        return text.replace(line, broken)
+        return text.replace(line, broken) if name == part else text
 
     monkeypatch.setattr(scripts, "source", source)
 

@@ -76,6 +76,46 @@ def test_allow_without_a_bound_runs_beside_any_number(ledger: Ledger) -> None:
     assert lock_is_free(ledger, spec)
 
 
+def commands(ledger: Ledger) -> int:
+    """How many the server was asked for so far, by clients and by scripts."""
+    return sum(int(stats["calls"]) for stats in ledger.client.info("commandstats").values())
+
+
+def test_a_run_without_a_bound_is_admitted_and_rescued_alike_however_many_are_open(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger, overlap="allow")
+    asked = []
+    for second in (10, 110):
+        ledger.admit(ticks(spec, *range(second - 9, second)))
+        begin(ledger, run_id(spec, second - 1), f"token-{second}")
+        lease_runs_out(ledger, spec, run_id(spec, second - 1))
+        before = commands(ledger)
+        ledger.admit(ticks(spec, second))
+        ledger.rescue()
+        asked.append(commands(ledger) - before)
+        assert ledger.run(run_id(spec, second - 1)).state is RunState.QUEUED
+        ledger.admit(ticks(spec, *range(second + 1, second + 80)))
+    assert asked[0] == asked[1]
+
+
+def test_runs_with_and_without_a_bound_under_one_lock_never_share_a_slot(ledger: Ledger) -> None:
+    bounded = job(ledger, "bounded", key="shared", max_running=3, overlap="queue_all")
+    free = job(ledger, "free", key="shared", overlap="allow")
+    ledger.admit(ticks(bounded, 0) + ticks(free, 0, 1) + ticks(bounded, 1, 2))
+    assert states(ledger, free) == ["queued", "queued"]
+    # Those without a bound count for those with one.
+    assert states(ledger, bounded) == ["queued", "waiting", "waiting"]
+    begin(ledger, run_id(free, 0))
+    ended = ledger.finish(run_id(free, 0), "token", RunState.SUCCEEDED)
+    assert ended.next_up == (run_id(bounded, 1),)
+    ledger.admit(ticks(free, 2))
+    runs = [run for spec in (bounded, free) for run in ledger.history(spec.name)]
+    held = [run.id for run in runs if run.state is RunState.QUEUED]
+    slots = [ledger.client.hget(ledger.keys.run(run), "slot") for run in held]
+    assert len(set(slots)) == len(held) == 4
+
+
 def test_replace_ends_the_run_at_work_and_is_next(ledger: Ledger) -> None:
     spec = job(ledger, overlap="replace")
     ledger.admit(ticks(spec, 0))

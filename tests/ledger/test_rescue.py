@@ -234,9 +234,31 @@ def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger
     ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
     ledger.client.delete(ledger.keys.lock(spec.lock))
     ledger.client.zadd(ledger.keys.delayed, {run_id(spec, 0): 1})
-    assert ledger.rescue() == (Rescue("due", run_id(spec, 0), spec.name),)
+    assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted", "due"]
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
     assert not lock_is_free(ledger, spec)
+
+
+def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Ledger) -> None:
+    first, late = job(ledger, "first"), job(ledger, "late", overlap="queue_one")
+    for spec in (first, late):
+        ledger.admit(ticks(spec, 0))
+        begin(ledger, run_id(spec, 0))
+    ledger.admit(ticks(late, 1))
+    ledger.retry(run_id(late, 0), "token", timedelta())
+    # Beat was away for longer than either is held, and looks at one run of a kind now.
+    lease_runs_out(ledger, first, run_id(first, 0))
+    ledger.client.delete(ledger.keys.lock(late.lock))
+    ledger.client.zadd(ledger.keys.leases, {run_id(late, 0): 2})
+    assert ledger.rescue(1) == (
+        Rescue("rescued", run_id(first, 0), first.name),
+        Rescue("expired", run_id(late, 0), late.name),
+        Rescue("promoted", run_id(late, 1), late.name),
+    )
+    assert states(ledger, late) == ["expired", "queued"]
+    counters = ledger.job(late.name).counters
+    assert (counters["finished:expired"], counters["ticks"]) == (1, 2)
+    assert ledger.outbox() == [run_id(first, 0), run_id(late, 1)]
 
 
 def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger: Ledger) -> None:

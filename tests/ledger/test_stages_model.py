@@ -350,12 +350,13 @@ class StagesMachine(RuleBasedStateMachine):
         self.ledger.acknowledge_server()
         if self.is_living:
             self.the_living_run_ends()
-        for _ in range(200):
+        # A serial queue takes the steps and items of all runs one by one.
+        for _ in range(200 + 50 * len(self.seen.roots)):
             self.nothing_is_wrong()
             if not any(v["state"] in OPEN for v in self.seen.roots.values()):
                 return
             self.all_do_their_work()
-        raise AssertionError(f"still open: {self.seen.roots}")
+        raise AssertionError(f"still open: {sorted(self.seen.in_state(*OPEN))}")
 
     def all_do_their_work(self) -> None:
         for run in self.seen.get(self.keys.delayed):
