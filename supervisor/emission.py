@@ -63,16 +63,21 @@ def unpaused(spec: JobSpec, schedule: Schedule, watermark: datetime, now: dateti
     prompt_from = now - PROMPT
     passed: list[PassedOver] = []
     caught_up: list[datetime] = []
-    if watermark < prompt_from:
+    tick = schedule.next_after(watermark)
+    if tick is not None and tick <= prompt_from:
         window_from = max(watermark, now - spec.catchup_window)
         passed += missed(spec, schedule, watermark, min(window_from, prompt_from), "window")
         if window_from < prompt_from:
             caught_up, superseded_until = catch_up(spec, schedule, window_from, prompt_from, now)
             passed += missed(spec, schedule, window_from, superseded_until, "catchup")
-    prompt = ticks_between(schedule, max(watermark, prompt_from), now, BATCH)
-    due = (caught_up + prompt)[:BATCH]
-    rest = schedule.next_after(due[-1] if due else now)
-    return Emission(spec, tuple(passed), tuple(Tick(spec, at) for at in due), rest)
+        tick = schedule.next_after(prompt_from)
+    due = caught_up
+    while tick is not None and tick <= now and len(due) < BATCH:
+        due.append(tick)
+        tick = schedule.next_after(tick)
+    if len(due) == BATCH:
+        tick = schedule.next_after(due[-1])
+    return Emission(spec, tuple(passed), tuple(Tick(spec, at) for at in due), tick)
 
 
 def catch_up(

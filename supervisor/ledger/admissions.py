@@ -56,7 +56,9 @@ def places_of(
 
     def calls() -> Iterator[Call]:
         while portion := list(islice(rest, RUNS_PER_CALL)):
-            yield Call((token, *chain.from_iterable(portion)), keys)
+            fields = max(map(len, portion))
+            filled = (facts + ("",) * (fields - len(facts)) for facts in portion)
+            yield Call((token, fields, *chain.from_iterable(filled)), keys)
 
     for place in chain.from_iterable(scripts.stream("admit", calls())):
         if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):

@@ -1,12 +1,13 @@
 -- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
 --
 -- KEYS  the leading beat's lock
--- ARGV  token of the leading beat (or ''), then of each run
---       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), args, kwargs and options of
---       the message (JSON, or '' for the job's own), kind ('tick' or 'manual'), ms from now in which the
+-- ARGV  token of the leading beat (or ''), how many of the following are given of each run, then of each
+--       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), kind ('tick' or
+--       'manual'), where the broker's queues are keys beside these the queue to which a run that starts is
+--       sent at once, its list, and the message, else ''
+--       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
---       (JSON object, name -> JSON as text), else '', and where the broker's queues are keys beside
---       these the queue to which a run that starts is sent at once, its list, and the message, else ''
+--       (JSON object, name -> JSON as text), else ''
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
@@ -14,11 +15,11 @@
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
-local FIELDS = 14
+local fields = tonumber(ARGV[2])
 local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 
-local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay, steps, params, queue, list, message)
-  delay = tonumber(delay)
+local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params)
+  delay = tonumber(delay or '') or 0
   nominal = tonumber(nominal) or now + delay
 
   if not leads then return 'not_leader', '', '' end
@@ -52,15 +53,15 @@ local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay
 
   local record = { 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules, 'kind', kind }
   local function note(field, value)
-    record[#record + 1] = field
-    record[#record + 1] = value
+    if value and value ~= '' then append(record, { field, value }) end
   end
-  for field, value in pairs({ args = args, kwargs = kwargs, options = options }) do
-    if value ~= '' then note(field, value) end
-  end
-  if steps ~= '' then
-    note('steps', steps)
-    note('stage', '')
+  note('args', args)
+  note('kwargs', kwargs)
+  note('options', options)
+  note('steps', steps)
+  local is_of_steps = steps and steps ~= ''
+  if is_of_steps then
+    append(record, { 'stage', '' })
     for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
   end
   rules = cjson.decode(rules)
@@ -69,24 +70,23 @@ local function admit(id, job, nominal, rules, args, kwargs, options, kind, delay
     wait_until = now + delay + rules.max_wait
     note('wait_until', digits(wait_until))
   end
-  redis.call('HSET', K.run(id), unpack(record))
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
 
   if delay > 0 then
-    redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay)
+    redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay, unpack(record))
     redis.call('ZADD', K.delayed(), now + delay, id)
     return 'delay', '', ''
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-    nominal = nominal, stage = steps ~= '' and '' or nil, is_new = true,
+    nominal = nominal, stage = is_of_steps and '' or nil, record = record,
     queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 
 local places = {}
-for i = 2, #ARGV, FIELDS do
+for i = 3, #ARGV, fields do
   settled = {}
-  local done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + FIELDS - 1))
+  local done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
   if not done then
     decision, reason, blocker = 'failed', type(decision) == 'table' and decision.err or tostring(decision), ''
   end

@@ -21,6 +21,11 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
+local function append(list, more)
+  for _, value in ipairs(more) do list[#list + 1] = value end
+  return list
+end
+
 local function count(job, what, by)
   redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
 end

@@ -67,7 +67,8 @@ local function snapshot(id)
     digits(now) }, ' ')
 end
 
--- Gives a run its place: queued with a slot, waiting, due later, or skipped.
+-- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
+-- written with it.
 -- Returns decision, reason, id of the blocking run.
 local function place(run, publish_at)
   local lock, rules = run.rules.lock, run.rules
@@ -92,7 +93,8 @@ local function place(run, publish_at)
     decision, reason = 'skip', 'wait_expired'
   end
   local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
-  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker))
+  redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
+  run.record = nil
   if decision == 'skip' then
     skip(run, reason)
     return decision, reason, blocker

@@ -85,11 +85,9 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
     """A request as admit.lua reads it. Raises InvalidKey."""
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     return (
-        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec))),
+        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual", "", "", ""),
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-        *("manual", to_ms(request.delay)),
-        *steps_of(spec, request.params),
-        *("", "", ""),
+        *(to_ms(request.delay), *steps_of(spec, request.params)),
     )
 
 

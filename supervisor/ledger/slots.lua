@@ -76,7 +76,7 @@ end
 local function take_slot(run, taken)
   local state = K.lock_state(run.rules.lock)
   if run.rules.max_running == 0 then
-    if not run.is_new and hget(state, 'holder:' .. run.slot) == run.id then return end
+    if not run.record and hget(state, 'holder:' .. run.slot) == run.id then return end
     run.slot = MOST_RUNNING + redis.call('HINCRBY', state, 'slots', 1)
     return
   end
@@ -90,26 +90,19 @@ end
 -- run of several steps it is the first of them that are. The message of a new run is sent here, where
 -- it is given: no crash comes in between.
 local function queue(run, publish_at, taken)
-  local token = 'queued:' .. run.id
-  local fields = { 'state', 'queued', 'token', token, 'queued', now }
-  local function set(field, value)
-    fields[#fields + 1] = field
-    fields[#fields + 1] = value
-  end
+  local token, is_new = 'queued:' .. run.id, run.record ~= nil
+  local fields = append(run.record or {}, { 'state', 'queued', 'token', token, 'queued', now })
   if not run.parent then
     take_slot(run, taken)
-    set('slot', run.slot)
-    set('since', digits(next_instant()))
+    append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
   if run.message then
     redis.call('LPUSH', run.list, run.message)
     redis.call('ZADD', K.sent(), now, run.id)
-    set('sent', now)
-    set('sends', 1)
-    set('queue', run.queue)
+    append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue })
   end
   redis.call('HSET', K.run(run.id), unpack(fields))
-  if not run.is_new then
+  if not is_new then
     redis.call('HDEL', K.run(run.id), 'parked', 'due')
     redis.call('ZREM', K.delayed(), run.id)
   end

@@ -11,11 +11,6 @@ local function count_open(id) return redis.call('SCARD', K.below(id)) end
 
 local function is_closed(id) return hget(K.run(id), 'finished') ~= nil end
 
-local function append(list, more)
-  for _, id in ipairs(more) do list[#list + 1] = id end
-  return list
-end
-
 local function plan_of(id) return cjson.decode(hget(K.run(id), 'steps')) end
 
 -- A run below another: queued at once, with the rules of its step.

@@ -259,3 +259,15 @@ def test_ticks_keep_their_order_on_a_server_that_forgot_the_scripts(ledger: Ledg
     ledger.client.script_flush()
     placed = [admission.placement for admission in ledger.admit(ticks(spec, *seconds))]
     assert placed == [Placement.START, *[Placement.WAIT] * (len(seconds) - 1)]
+
+
+def test_jobs_of_one_task_and_of_several_are_admitted_in_one_call(ledger: Ledger) -> None:
+    steps = [{"task": "proj.first", "priority": 1}]
+    several = job(ledger, "several", task=None, steps=steps, params={"day": 1})
+    alone = job(ledger, "alone")
+    both = [*ticks(alone, 0), *ticks(several, 0), *ticks(alone, 1)]
+    assert [a.placement for a in ledger.admit(both)] == [
+        *(Placement.START, Placement.START, Placement.SKIP)
+    ]
+    assert ledger.steps.params(run_id(several, 0)) == {"day": "1"}
+    assert ledger.run(run_id(alone, 1)).blocked_by == run_id(alone, 0)
