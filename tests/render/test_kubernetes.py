@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from supervisor.render import kubernetes
+from supervisor.render import compose, kubernetes
 from supervisor.render.directory import write
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import texts_of
@@ -135,8 +135,9 @@ def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
 
 def test_pods_run_what_the_containers_of_compose_run(files: Mapping[str, str]) -> None:
     """Which is tried: see test_processes."""
-    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())
-    commands = [service.get("command") for service in compose["services"].values()]
+    options = compose.ComposeOptions(schedules="./schedules")
+    text = compose.render(plan_of(*examples()), options)["compose.yaml"]
+    commands = [one.get("command") for one in yaml.safe_load(text)["services"].values()]
     for name, pod in pods(files).items():
         if name != "valkey":
             assert pod["containers"][0]["command"] in commands, name
@@ -214,7 +215,7 @@ def test_rules_are_taken_over_as_they_are_and_promtool_takes_them(
     subprocess.run(["promtool", "check", "rules", "rules.yml"], cwd=tmp_path, check=True)
 
 
-def test_without_rules_there_is_no_object_of_them() -> None:
+def test_without_rules_of_ones_own_the_packages_are_taken() -> None:
     files = files_of(rules=None)
-    assert "PrometheusRule" not in {one["kind"] for one in objects(files)}
-    assert "prometheusrule" not in files["components/monitoring/kustomization.yaml"]
+    rule = yaml.safe_load(files["components/monitoring/prometheusrule.yaml"])
+    assert rule["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
