@@ -7,9 +7,11 @@ from typing import IO
 
 import click
 
-from supervisor.cli.render_options import Request, deliver, requested, with_output
-from supervisor.render import compose, images, kubernetes, monitoring, systemd
+from supervisor.cli.context import Context, pass_context
+from supervisor.cli.render_options import Request, app_name, deliver, requested, with_output
+from supervisor.render import compose, image, images, kubernetes, monitoring, systemd
 from supervisor.render.compose import ComposeOptions
+from supervisor.render.image import ImageOptions
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import texts_of
 from supervisor.render.systemd import SystemdOptions
@@ -93,6 +95,31 @@ def kubernetes_(
     )
     files = kubernetes.render(request.plan, options)
     deliver(request.output, "kubernetes", files, check=request.check)
+
+
+@render.command("image")
+@with_output
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    default="requirements.txt",
+    show_default=True,
+    help="All packages of the app, celery-beat-supervisor among them.",
+)
+@click.option(
+    "--copy",
+    "copied",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="A file or a folder that the app needs beside its own package.",
+)
+@pass_context
+def image_(
+    context: Context, output: Path, check: bool, requirements: Path, copied: tuple[Path, ...]
+) -> None:
+    """A Dockerfile of the app, to be built in the current directory."""
+    options = ImageOptions.of(app_name(context), requirements, copied)
+    deliver(output, "image", image.render(options), check=check)
 
 
 @render.command("monitoring")
