@@ -27,14 +27,39 @@ def render() -> None:
 
 
 @render.command("systemd")
-@click.option("--directory", "home", default="/opt/supervisor", show_default=True)
+@click.option(
+    "--directory",
+    "home",
+    default="/opt/supervisor",
+    show_default=True,
+    help="Where the app, its .venv and its schedule files lie on the machine.",
+)
 @click.option("--user", default="supervisor", show_default=True)
-@click.option("--valkey", default="/usr/bin/valkey-server", show_default=True)
+@click.option(
+    "--valkey",
+    default="/usr/bin/valkey-server",
+    show_default=True,
+    help="The server's program; Redis does too.",
+)
 @no_valkey_option
+@click.option(
+    "--further-machine",
+    is_flag=True,
+    help="For all machines but the first: starts no worker of a serial queue, no serve, no Valkey.",
+)
 @requested
-def systemd_(request: Request, home: str, user: str, valkey: str, no_valkey: bool) -> None:
+def systemd_(
+    request: Request, home: str, user: str, valkey: str, no_valkey: bool, further_machine: bool
+) -> None:
     """Units: a target, two beats, a worker for each serial queue, Valkey."""
-    options = SystemdOptions(home, user, None if no_valkey else valkey, request.environment)
+    options = SystemdOptions(
+        directory=home,
+        schedules=systemd.seen_from(home, request.schedules),
+        user=user,
+        valkey=None if no_valkey or further_machine else valkey,
+        further=further_machine,
+        environment=request.environment,
+    )
     files = systemd.render(request.plan, options)
     deliver(request.output, "systemd", files, check=request.check)
 
