@@ -56,7 +56,7 @@ check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/supervisor -A supervisor.examples.app check schedules
 
 RENDER := $(BIN)/supervisor -A supervisor.examples.app render
-EXAMPLES := --schedules schedules --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
+EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
 render: $(STAMP) ## write deploy/ anew: systemd, compose, kubernetes from schedules/, and what monitors
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)

@@ -78,6 +78,9 @@ class Layout:
             shutil.copytree(
                 ROOT / "schedules", self.place(folder) / "schedules", dirs_exist_ok=True
             )
+        # What the example `documents` reads; the Dockerfile copies it.
+        for folder in ("/srv/app", "/opt/supervisor"):
+            self.place(folder).joinpath("docs").symlink_to(ROOT / "docs")
 
 
 def env_file(path: Path) -> dict[str, str]:

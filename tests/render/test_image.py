@@ -14,7 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
-from tests.render.jobs import ROOT
+from supervisor.examples.documents import list_files
+from tests.render.jobs import ROOT, examples
 from tests.test_project import normal, pinned
 
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
@@ -66,6 +67,20 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
     ]
     assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(sources)
     assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_examples_find_their_documents_in_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [words.split() for words in re.findall(r"^COPY (?!--from)(.*)$", FINAL, re.M)]
+    for source, target in copies:
+        (tmp_path / target).symlink_to(ROOT / source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(tmp_path / "state"))
+    trees = {spec.params["tree"] for spec in examples() if "tree" in spec.params}
+    assert trees
+    for tree in trees:
+        assert list_files(tree)["files"]
 
 
 APP = "from celery import Celery\napp = Celery('{name}')\n"
