@@ -56,12 +56,13 @@ check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/supervisor -A supervisor.examples.app check schedules
 
 RENDER := $(BIN)/supervisor -A supervisor.examples.app render
-EXAMPLES := --schedules schedules --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
+EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
-render: $(STAMP) ## write deploy/systemd, compose and kubernetes anew from schedules/
+render: $(STAMP) ## write deploy/ anew: systemd, compose, kubernetes from schedules/, and what monitors
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
-	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build .
-	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES) $(addprefix --rules ,$(wildcard deploy/prometheus/rules.yml))
+	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
+	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES)
+	$(RENDER) monitoring --output deploy
 
 lock: ## write all requirements.txt anew from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv

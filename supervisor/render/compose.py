@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from supervisor.render import images
+from supervisor.render import images, monitoring
 from supervisor.render.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process
 from supervisor.render.templating import Files, Templates, flow
 
@@ -15,14 +15,15 @@ class ComposeOptions:
     """Paths are as seen from the rendered file.
 
     schedules: the directory of schedule files. build: what the image is built from, with
-    deploy/Dockerfile in it; None when it is pulled. monitoring: where prometheus/ and grafana/ lie.
+    deploy/Dockerfile in it; None when it is pulled. monitoring: where prometheus/ and grafana/ lie,
+    None where they are rendered too.
     """
 
     schedules: str
     image: str = images.APP
     build: str | None = None
     valkey_image: str | None = images.VALKEY
-    monitoring: str = ".."
+    monitoring: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
 
@@ -39,6 +40,8 @@ def render(plan: Plan, options: ComposeOptions) -> Files:
         "monitoring/grafana-datasources.yml": templates.render("grafana-datasources.yml"),
         "monitoring/grafana-dashboards.yml": templates.render("grafana-dashboards.yml"),
     }
+    if options.monitoring is None:
+        files |= {f"monitoring/{path}": monitoring.text_of(path) for path in monitoring.EVERYWHERE}
     if options.valkey_image:
         files["valkey.env.example"] = templates.render("valkey.env")
     return files

@@ -1,10 +1,12 @@
 """Rendered files -> a directory: what we rendered before is replaced or removed, the rest stays.
 
 Each begins with a line that names its target and its own path: a copy of it elsewhere is not ours.
+JSON has no comments; there it is the first key.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,11 +41,17 @@ class Difference:
 
 
 def marker(target: str, path: str) -> str:
-    return f'# {path}, by "supervisor render {target}" from schedule files; edits here are lost.'
+    words = f'{path}, by "supervisor render {target}"; edits here are lost.'
+    return f'{{"//": {json.dumps(words)},' if path.endswith(".json") else f"# {words}"
 
 
 def stamped(target: str, files: Files) -> Files:
-    return {path: f"{marker(target, path)}\n{text}" for path, text in files.items()}
+    return {path: f"{marker(target, path)}\n{below(path, text)}" for path, text in files.items()}
+
+
+def below(path: str, text: str) -> str:
+    """What comes after the marker: that of JSON has the brace in it."""
+    return text.removeprefix("{\n") if path.endswith(".json") else text
 
 
 def difference(directory: Path, target: str, files: Files) -> Difference:

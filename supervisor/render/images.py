@@ -10,7 +10,8 @@ PROMETHEUS = "prom/prometheus:v3.5.0"
 ALERTMANAGER = "prom/alertmanager:v0.28.1"
 GRAFANA = "grafana/grafana:12.1.1"
 
-#: Where things lie in a container; deploy/Dockerfile makes them.
+#: Where things lie in a container; the Dockerfile makes them.
+APP_DIRECTORY = "/srv/app"
 SCHEDULES = "/etc/supervisor/schedules"
 STATE = "/var/lib/supervisor"
 USER_ID = 10001

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supervisor.render import images
+from supervisor.render import images, monitoring
 from supervisor.render.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.render.schedule_texts import block
 from supervisor.render.templating import Files, Templates
@@ -24,7 +24,7 @@ LONGEST_NAME = 40
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """schedules: texts by file name. rules: the text of the Prometheus rules, if they are known."""
+    """schedules: texts by file name. rules: the text of Prometheus rules, None for our own."""
 
     schedules: Mapping[str, str] = field(default_factory=dict)
     image: str = images.APP
@@ -47,13 +47,15 @@ def render(plan: Plan, options: KubernetesOptions) -> Files:
     }
     for worker in plan.workers:
         base[object_name(worker)] = templates.render("process", process=worker)
-    monitoring = {"podmonitor": templates.render("podmonitor")}
-    if options.rules is not None:
-        monitoring["prometheusrule"] = templates.render("prometheusrule")
+    rules = monitoring.text_of(monitoring.RULES) if options.rules is None else options.rules
+    watched = {
+        "podmonitor": templates.render("podmonitor"),
+        "prometheusrule": templates.render("prometheusrule", rules=rules),
+    }
     valkey = {"arguments": VALKEY_ARGUMENTS, "stop_seconds": VALKEY_STOP_SECONDS}
     files = {
         **listed(templates, "base", base),
-        **listed(templates, "components/monitoring", monitoring),
+        **listed(templates, "components/monitoring", watched),
         **listed(templates, "components/valkey", {"valkey": templates.render("valkey", **valkey)}),
         **listed(templates, "components/keda", {"scaledobject": templates.render("scaledobject")}),
     }

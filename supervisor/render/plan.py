@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from supervisor.render.ping_ports import ping_ports
 from supervisor.spec import JobSpec
 from supervisor.topology import DEFAULT_QUEUE, Topology, WorkerSpec
 
@@ -72,6 +73,7 @@ class Plan:
     beat: Process
     workers: tuple[Process, ...]
     serve: Process
+    ping_ports: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -93,6 +95,7 @@ class Plan:
                 for spec in Topology.of(jobs, default_queue).workers
             ),
             serve=serve(),
+            ping_ports=ping_ports(jobs),
         )
 
 

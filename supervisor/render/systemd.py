@@ -6,8 +6,10 @@ job is two more files and no other change.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from supervisor.render.plan import VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan
 from supervisor.render.templating import Files, Templates, unit_command
@@ -19,14 +21,17 @@ INSTANCE = "the instance"
 
 @dataclass(frozen=True, slots=True)
 class SystemdOptions:
-    """directory: where the app and its .venv lie; environment: what every process is told.
+    """directory: where the app and its .venv lie; schedules: the path that beat follows.
 
-    valkey: the server's program, None where it runs elsewhere.
+    valkey: the server's program, None where it runs elsewhere. further: another machine runs what
+    must run once. environment: what every process is told.
     """
 
     directory: str = "/opt/supervisor"
+    schedules: str = "/opt/supervisor/schedules"
     user: str = "supervisor"
     valkey: str | None = "/usr/bin/valkey-server"
+    further: bool = False
     environment: tuple[tuple[str, str], ...] = ()
 
     def command(self, arguments: Sequence[str]) -> str:
@@ -47,11 +52,12 @@ def render(plan: Plan, options: SystemdOptions) -> Files:
         "supervisor.env.example": templates.render("env"),
     }
     beats = [f"supervisor-beat@{number + 1}.service" for number in range(plan.beat.replicas)]
-    wanted = [*beats, "supervisor-serve.service"]
+    wanted = [*beats] if options.further else [*beats, "supervisor-serve.service"]
     for worker in plan.workers:
         unit = f"supervisor-worker@{worker.name}.service"
         files[f"{unit}.d/50-worker.conf"] = templates.render("worker-instance", worker=worker)
-        wanted.append(unit)
+        if not (options.further and worker.single):
+            wanted.append(unit)
     if options.valkey:
         files["supervisor-valkey.service"] = templates.render(
             "valkey", arguments=VALKEY_ARGUMENTS, stop_seconds=VALKEY_STOP_SECONDS
@@ -61,6 +67,14 @@ def render(plan: Plan, options: SystemdOptions) -> Files:
     for unit in wanted:
         files[f"supervisor.target.d/{unit}.conf"] = templates.render("wants", unit=unit)
     return files
+
+
+def seen_from(directory: str, path: Path) -> str:
+    """Where a path lies on a machine that has the current directory's files in `directory`."""
+    relative = Path(os.path.relpath(path))
+    if os.pardir in relative.parts:
+        return str(path.absolute())
+    return str(Path(directory, relative))
 
 
 def of_instance(command: Sequence[str], options: SystemdOptions) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,14 +67,20 @@ class Layout:
             "/var/lib/supervisor",
             "/srv/app",
             "/data",
+            "/opt/supervisor/.venv",
         ):
             self.place(path).mkdir(parents=True, exist_ok=True)
         self.place("/var/lib/supervisor-valkey").mkdir()
-        self.place("/opt/supervisor/.venv").mkdir(parents=True)
         self.place("/opt/supervisor/.venv/bin").symlink_to(PROGRAMS)
         self.place("/bin/valkey-server").symlink_to(server_binary())
-        for file in (ROOT / "schedules").iterdir():
-            (self.place("/etc/supervisor/schedules") / file.name).write_text(file.read_text())
+        # Mounted into containers; on a machine, beside the app.
+        for folder in ("/etc/supervisor", "/opt/supervisor"):
+            shutil.copytree(
+                ROOT / "schedules", self.place(folder) / "schedules", dirs_exist_ok=True
+            )
+        # What the example `documents` reads; the Dockerfile copies it.
+        for folder in ("/srv/app", "/opt/supervisor"):
+            self.place(folder).joinpath("docs").symlink_to(ROOT / "docs")
 
 
 def env_file(path: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.render.directory import rendered_before
 from tests.render.jobs import ROOT
 
 
@@ -38,11 +39,16 @@ def test_what_is_committed_is_what_is_rendered(target: str) -> None:
     assert result.exit_code == 0, f"{result.output}\nmake render"
 
 
+def output_of(target: str) -> Path:
+    command = commands()[target]
+    return ROOT / command[command.index("--output") + 1]
+
+
 @pytest.mark.parametrize("target", commands())
 def test_check_tells_what_differs_and_writes_nothing(target: str, tmp_path: Path) -> None:
     output = tmp_path / "deploy" / target
-    shutil.copytree(ROOT / "deploy" / target, output)
-    changed, missing = sorted(path for path in output.rglob("*") if path.is_file())[:2]
+    shutil.copytree(output_of(target), output)
+    changed, missing = (output / path for path, _ in list(rendered_before(output, target))[:2])
     changed.write_text(f"{changed.read_text()}# edited\n")
     missing.unlink()
     result = run([*commands()[target], "--check", "--output", str(output)])
@@ -54,7 +60,7 @@ def test_check_tells_what_differs_and_writes_nothing(target: str, tmp_path: Path
 
 @pytest.mark.parametrize("target", commands())
 def test_no_secret_and_no_address_of_redis_with_one_is_rendered(target: str) -> None:
-    files = [path for path in (ROOT / "deploy" / target).rglob("*") if path.is_file()]
+    files = [path for path in output_of(target).rglob("*") if path.is_file()]
     assert files
     for path in files:
         for line in path.read_text().splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import yaml
 
 from supervisor.render import compose
 from supervisor.render.compose import ComposeOptions
+from supervisor.render.directory import write
 from supervisor.spec import JobSpec
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
@@ -27,7 +29,11 @@ def services() -> dict[str, Any]:
     return rendered(*examples())["services"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("options", [{}, {"valkey_image": None}, {"build": "../.."}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"valkey_image": None}, {"build": "../.."}, {"monitoring": "../ops"}],
+    ids=str,
+)
 def test_the_file_is_what_the_specification_allows(options: dict[str, Any]) -> None:
     assert published.faults(published.compose(), rendered(*examples(), **options)) == []
 
@@ -93,13 +99,24 @@ def test_what_is_special_to_compose_is_escaped() -> None:
     assert environment["PRICE"] == 'a "$$5" one'
 
 
-def test_files_that_are_mounted_are_there(services: dict[str, Any]) -> None:
-    for service in services.values():
-        for volume in service.get("volumes", []):
-            source = volume.partition(":")[0]
-            if source.startswith("."):
-                place = (COMMITTED / source).resolve()
-                assert place.exists() or place.is_relative_to(ROOT / "deploy"), volume
+def mounted(document: dict[str, Any]) -> set[str]:
+    """Paths of the host."""
+    volumes = [path for one in document["services"].values() for path in one.get("volumes", [])]
+    return {path.partition(":")[0] for path in volumes if path.startswith(".")}
+
+
+def test_what_is_mounted_is_rendered_beside_the_file(tmp_path: Path) -> None:
+    files = compose.render(plan_of(), ComposeOptions(schedules="./schedules"))
+    write(tmp_path, "compose", files)
+    paths = mounted(yaml.safe_load((tmp_path / "compose.yaml").read_text())) - {"./schedules"}
+    assert "./monitoring/prometheus/rules.yml" in paths
+    assert [path for path in paths if not (tmp_path / path).exists()] == []
+
+
+def test_the_committed_file_mounts_what_lies_in_the_repository() -> None:
+    paths = mounted(yaml.safe_load((COMMITTED / "compose.yaml").read_text()))
+    assert "../prometheus/rules.yml" in paths
+    assert [path for path in paths if not (COMMITTED / path).exists()] == []
 
 
 def test_prometheus_does_here_what_it_does_elsewhere() -> None:

@@ -1,10 +1,21 @@
-"""The Dockerfile, read: no engine runs it here."""
+"""The Dockerfiles, the examples' and an app's, read: no engine runs them here."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
 
-from tests.render.jobs import ROOT
+import pytest
+from click.testing import CliRunner
+
+from supervisor.cli import main
+from supervisor.examples.documents import list_files
+from tests.render.jobs import ROOT, examples
 from tests.test_project import normal, pinned
 
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
@@ -56,3 +67,126 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
     ]
     assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(sources)
     assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_examples_find_their_documents_in_the_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [words.split() for words in re.findall(r"^COPY (?!--from)(.*)$", FINAL, re.M)]
+    for source, target in copies:
+        (tmp_path / target).symlink_to(ROOT / source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SUPERVISOR_EXAMPLES_DIR", str(tmp_path / "state"))
+    trees = {spec.params["tree"] for spec in examples() if "tree" in spec.params}
+    assert trees
+    for tree in trees:
+        assert list_files(tree)["files"]
+
+
+APP = "from celery import Celery\napp = Celery('{name}')\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A team's, with its app in a package, and the current directory."""
+    (tmp_path / "src" / "imaged").mkdir(parents=True)
+    (tmp_path / "src" / "imaged" / "__init__.py").touch()
+    (tmp_path / "src" / "imaged" / "celery.py").write_text(APP.format(name="imaged"))
+    (tmp_path / "requirements.txt").write_text("celery-beat-supervisor\n")
+    (tmp_path / "mail templates").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "imaged"]:
+        del sys.modules[name]
+
+
+def rendered(project: Path, *arguments: str, app: str = "imaged.celery:app") -> str:
+    command = ["-A", app, "render", "image", "--output", "deploy", *arguments]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 0, result.output
+    return (project / "deploy" / "Dockerfile").read_text()
+
+
+def copied(text: str) -> list[list[str]]:
+    return [json.loads(words) for words in re.findall(r"^COPY (\[.*)$", text, re.M)]
+
+
+def test_an_apps_image_has_its_package_and_what_it_is_given(project: Path) -> None:
+    text = rendered(project, "--copy", "mail templates")
+    templates = ["mail templates", "mail templates"]
+    assert copied(text) == [
+        ["requirements.txt", "requirements.txt"],
+        ["src/imaged", "imaged"],
+        templates,
+    ]
+    ignored = (project / "deploy" / "Dockerfile.dockerignore").read_text().splitlines()
+    sent = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert next(line for line in ignored if not line.startswith("#")) == "*"
+    assert sent == [source for source, _ in copied(text)]
+
+
+def test_an_apps_image_is_slim_and_not_root_as_ours_is(project: Path) -> None:
+    text = rendered(project)
+    assert re.findall(r"^ARG .*", text, re.M) == re.findall(r"^ARG .*", DOCKERFILE, re.M)
+    final, ours = (one.rpartition("\nFROM ")[2] for one in (text, DOCKERFILE))
+    assert without_copies(final) == without_copies(ours)
+
+
+def without_copies(stage: str) -> list[str]:
+    return [line for line in stage.splitlines() if not re.match(r"COPY (?!--)|#", line)]
+
+
+def test_an_app_that_pip_installs_is_not_copied(project: Path) -> None:
+    installed = project / ".venv" / "site-packages"
+    installed.mkdir(parents=True)
+    (project / "src" / "imaged").rename(installed / "imaged")
+    sys.path.insert(0, str(installed))
+    try:
+        assert copied(rendered(project)) == [["requirements.txt", "requirements.txt"]]
+    finally:
+        sys.path.remove(str(installed))
+
+
+def test_an_app_may_be_a_module(project: Path) -> None:
+    (project / "src" / "imaged_alone.py").write_text(APP.format(name="imaged_alone"))
+    assert ["src/imaged_alone.py", "imaged_alone.py"] in copied(
+        rendered(project, app="imaged_alone")
+    )
+
+
+def test_what_the_engine_is_not_sent_cannot_be_copied(project: Path) -> None:
+    command = ["-A", "imaged.celery", "render", "image", "--output", "deploy", "--copy", "/etc"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "/etc is not below the current directory" in result.output
+
+
+def test_the_apps_packages_are_installed_into_an_environment_without_pip(project: Path) -> None:
+    """The commands of the Dockerfile's first stage, on a package that needs no index."""
+    name = "celery_beat_supervisor-9-py3-none-any.whl"
+    with ZipFile(project / name, "w") as wheel:
+        wheel.writestr("imaged_main.py", "def main(): print('here')\n")
+        info = "celery_beat_supervisor-9.dist-info"
+        wheel.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: celery-beat-supervisor\nVersion: 9\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(
+            f"{info}/entry_points.txt", "[console_scripts]\nsupervisor=imaged_main:main\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+    (project / "requirements.txt").write_text(f"./{name}\n")
+    [commands] = re.findall(r"^RUN (python (?:.*\\\n)*.*)$", rendered(project), re.M)
+    done = subprocess.run(
+        ["sh", "-ec", commands.replace("/opt/venv", str(project / "venv"))],
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "here"
+    assert not list((project / "venv").rglob("pip"))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from supervisor.render import kubernetes
+from supervisor.render import compose, kubernetes
 from supervisor.render.directory import write
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import texts_of
@@ -135,8 +135,9 @@ def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
 
 def test_pods_run_what_the_containers_of_compose_run(files: Mapping[str, str]) -> None:
     """Which is tried: see test_processes."""
-    compose = yaml.safe_load((ROOT / "deploy" / "compose" / "compose.yaml").read_text())
-    commands = [service.get("command") for service in compose["services"].values()]
+    options = compose.ComposeOptions(schedules="./schedules")
+    text = compose.render(plan_of(*examples()), options)["compose.yaml"]
+    commands = [one.get("command") for one in yaml.safe_load(text)["services"].values()]
     for name, pod in pods(files).items():
         if name != "valkey":
             assert pod["containers"][0]["command"] in commands, name
@@ -214,7 +215,72 @@ def test_rules_are_taken_over_as_they_are_and_promtool_takes_them(
     subprocess.run(["promtool", "check", "rules", "rules.yml"], cwd=tmp_path, check=True)
 
 
-def test_without_rules_there_is_no_object_of_them() -> None:
+def test_without_rules_of_ones_own_the_packages_are_taken() -> None:
     files = files_of(rules=None)
-    assert "PrometheusRule" not in {one["kind"] for one in objects(files)}
-    assert "prometheusrule" not in files["components/monitoring/kustomization.yaml"]
+    rule = yaml.safe_load(files["components/monitoring/prometheusrule.yaml"])
+    assert rule["spec"] == yaml.safe_load((ROOT / "deploy/prometheus/rules.yml").read_text())
+
+
+def egress_of(component: str, files: Mapping[str, str]) -> set[int]:
+    """The ports that pods of this kind may reach, by all policies that select them."""
+    ports: set[int] = set()
+    for one in objects(files):
+        if one["kind"] != "NetworkPolicy" or "Egress" not in one["spec"]["policyTypes"]:
+            continue
+        selector = one["spec"]["podSelector"]
+        allowed = [{selector["matchLabels"].get("app.kubernetes.io/component")}]
+        allowed += [set(part["values"]) for part in selector.get("matchExpressions", [])]
+        if component in set().union(*allowed):
+            ports |= {
+                port["port"] for rule in one["spec"].get("egress", []) for port in rule["ports"]
+            }
+    return ports
+
+
+@pytest.mark.parametrize(
+    ("address", "ports"),
+    [
+        ("https://hc-ping.com/6ee0a17a", {443}),
+        ("http://checks.internal/a", {80}),
+        ("https://checks.internal:8443/a", {8443}),
+        ("https://hc-ping.com/${CHECK}", {443}),
+        ("https://${CHECKS}/a", {443}),
+        ("https://user:${PASSWORD}@checks.internal:8000/", {8000}),
+        ("https://checks.internal:${PORT}/a", {80, 443}),
+        ("${CHECK}", {80, 443}),
+        ("${file:/run/secrets/check}", {80, 443}),
+    ],
+)
+def test_beat_reaches_whom_it_tells_of_runs(address: str, ports: set[int]) -> None:
+    files = files_of(job("quiet"), job("told", ping_url=address))
+    assert egress_of("beat", files) == {53, 6379} | ports
+    assert egress_of("serve", files) == {53, 6379}
+    assert [
+        fault for one in objects(files) if one["kind"] not in FOREIGN for fault in faults(one)
+    ] == []
+    assert address not in files["base/network.yaml"]
+
+
+def test_where_nobody_is_told_beat_reaches_redis_alone(files: Mapping[str, str]) -> None:
+    assert egress_of("beat", files) == {53, 6379}
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: one.get("valueFrom") for one in pod["containers"][0]["env"]}
+
+
+def test_a_broker_of_the_apps_own_and_secrets_of_jobs_may_be_given(
+    files: Mapping[str, str],
+) -> None:
+    for name, pod in pods(files).items():
+        if name == "valkey":
+            continue
+        broker = {"name": "supervisor-redis", "key": "broker", "optional": True}
+        assert variables(pod)["CELERY_BROKER_URL"] == {"secretKeyRef": broker}, name
+        jobs = [{"secretRef": {"name": "supervisor-jobs", "optional": True}}]
+        assert pod["containers"][0].get("envFrom") == (None if name == "serve" else jobs), name
+
+
+def test_serve_has_the_memory_that_ten_thousand_jobs_need(files: Mapping[str, str]) -> None:
+    """docs/metrics.md: half a gigabyte."""
+    assert pods(files)["serve"]["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}

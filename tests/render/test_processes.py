@@ -124,7 +124,11 @@ def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deploy
     assert set(statuses.values()) <= {0, -signal.SIGTERM}, statuses
     # The app's own folder may be read-only.
     for path in ("/srv/app", "/opt/supervisor"):
-        left = {file.name for file in deployment.layout.place(path).iterdir()} - {".venv"}
+        left = {file.name for file in deployment.layout.place(path).iterdir()} - {
+            ".venv",
+            "schedules",
+            "docs",
+        }
         assert left == set()
 
 

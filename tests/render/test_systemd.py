@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import redis
 
-from supervisor.embedded import server_binary
+from supervisor.embedded import free_port, server_binary
 from supervisor.render import systemd
 from supervisor.render.directory import write
 from supervisor.render.systemd import SystemdOptions
 from supervisor.spec import JobSpec
 from tests.render.jobs import ROOT, examples, job, plan_of
+from tests.waiting import wait_until
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -101,3 +104,68 @@ def test_what_is_special_in_a_unit_file_is_escaped() -> None:
 
 def test_valkey_may_run_elsewhere() -> None:
     assert not any("valkey.service" in name for name in rendered(valkey=None))
+
+
+def test_without_a_valkey_of_the_machines_own_the_address_is_to_be_filled_in() -> None:
+    assert "@127.0.0.1:6379/" in rendered()["supervisor.env.example"]
+    assert "@HOST:6379/" in rendered(valkey=None)["supervisor.env.example"]
+    assert not any("valkey" in text for text in rendered(valkey=None).values())
+
+
+@pytest.mark.parametrize(
+    ("schedules", "followed"),
+    [
+        ("schedules", "/opt/supervisor/schedules"),
+        ("etc/jobs", "/opt/supervisor/etc/jobs"),
+        (".", "/opt/supervisor"),
+        ("{here}/schedules", "/opt/supervisor/schedules"),
+        ("/etc/jobs", "/etc/jobs"),
+        ("../jobs", "{above}/jobs"),
+    ],
+)
+def test_beat_follows_the_schedule_files_that_were_read(
+    schedules: str, followed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`supervisor check` beside the app reads the same ones."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = Path(schedules.format(here=here))
+    expected = followed.format(above=tmp_path)
+    seen = systemd.seen_from("/opt/supervisor", path)
+    assert os.path.normpath(seen) == expected
+    beat = rendered(schedules=seen)["supervisor-beat@.service"]
+    assert f"Environment=SUPERVISOR_SCHEDULES={seen}\n" in beat
+
+
+def test_redis_takes_the_arguments_that_valkey_is_given(tmp_path: Path) -> None:
+    """Where a distribution has no Valkey: `--valkey /usr/bin/redis-server`."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is not installed")
+    [line] = settings_of(rendered(valkey=program)["supervisor-valkey.service"], "ExecStart")
+    (tmp_path / "valkey.conf").write_text("requirepass of-the-test\n")
+    port = free_port()
+    line = line.replace("${CREDENTIALS_DIRECTORY}", str(tmp_path)).replace("6379", str(port))
+    command = shlex.split(line.replace("/var/lib/supervisor-valkey", str(tmp_path)))
+    client = redis.Redis(port=port, password="of-the-test")
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: answers(client), 10)
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+    finally:
+        client.close()
+        server.terminate()
+        assert server.wait(10) == 0
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def settings_of(unit: str, key: str) -> list[str]:
+    return [line.partition("=")[2] for line in unit.splitlines() if line.startswith(f"{key}=")]

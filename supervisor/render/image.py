@@ -1,0 +1,82 @@
+"""The app's name -> a Dockerfile: its packages and its code, for every process of a deployment.
+
+Paths are as seen from the directory in which the image is built.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from supervisor.errors import SupervisorError
+from supervisor.render import images
+from supervisor.render.plan import PORT
+from supervisor.render.templating import Files, Templates
+
+
+class NotInContext(SupervisorError):
+    """A file lies outside of the directory that the engine is sent."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path} is not below the current directory, in which the image is built")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """target: below the app's directory in the image."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions:
+    """requirements: what pip installs. copies: the app's code, and what else it needs."""
+
+    requirements: str
+    copies: tuple[Copy, ...] = ()
+
+    @classmethod
+    def of(cls, app: str, requirements: Path, copied: Iterable[Path]) -> ImageOptions:
+        """app: as in `celery -A`, and importable. Raises NotInContext."""
+        own = code_of(app)
+        others = (Copy(path, path) for path in map(in_context, copied))
+        return cls(in_context(requirements), (*([own] if own else []), *others))
+
+
+def render(options: ImageOptions) -> Files:
+    templates = Templates("image", options=options, images=images, port=PORT)
+    templates.add_filters(paths=json.dumps)
+    return {
+        "Dockerfile": templates.render("Dockerfile"),
+        "Dockerfile.dockerignore": templates.render("dockerignore"),
+    }
+
+
+def code_of(app: str) -> Copy | None:
+    """The app's outermost package, or its module; None where pip has installed it."""
+    name = app.partition(":")[0].partition(".")[0]
+    spec = find_spec(name)
+    if spec is None:
+        return None
+    folders = list(spec.submodule_search_locations or [])
+    path = Path(folders[0] if folders else str(spec.origin))
+    try:
+        source = in_context(path)
+    except NotInContext:
+        return None
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return None if installed else Copy(source, path.name)
+
+
+def in_context(path: Path) -> str:
+    """Raises NotInContext."""
+    relative = Path(os.path.relpath(path))
+    if os.pardir in relative.parts:
+        raise NotInContext(path)
+    return relative.as_posix()

@@ -1,0 +1,226 @@
+"""docs/deploying.md, done step by step: every file is where the step before has put it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.cli import MODULES
+from tests.render.layouts import settings
+from tests.render.walkthrough import Walk, commands, walk
+
+KUBECTL = shutil.which("kubectl")
+
+
+def assignments(path: Path) -> dict[str, str]:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def is_secret(path: Path) -> bool:
+    return path.stat().st_mode & 0o777 == 0o600 and "PASSWORD\n" not in path.read_text()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    return walk("systemd", tmp_path_factory.mktemp("machine"))
+
+
+def test_systemd_finds_what_its_units_name(machine: Walk) -> None:
+    units = sorted(machine.place("/etc/systemd/system").glob("*.service"))
+    assert len(units) == 4
+    for unit in units:
+        found = settings(unit)
+        named = [
+            path for key in ("WorkingDirectory", "EnvironmentFile") for path in found.get(key, [])
+        ]
+        named += [word.partition(":")[2] for word in found.get("LoadCredential", [])]
+        named += [line.split()[0] for line in found["ExecStart"] if "/opt/" in line.split()[0]]
+        assert named
+        assert [path for path in named if not machine.place(path).exists()] == []
+
+
+def test_systemd_wants_a_server_that_a_step_before_has_installed(machine: Walk) -> None:
+    [line] = settings(machine.place("/etc/systemd/system/supervisor-valkey.service"))["ExecStart"]
+    assert line.startswith("/usr/bin/valkey-server ")
+    [packages] = [call for call in machine.calls if call[0] == "apt-get"]
+    assert {"valkey-server", "python3-venv", "openssl"} <= set(packages)
+    assert ["systemctl", "disable", "--now", "valkey-server"] in machine.calls
+
+
+def test_systemds_server_and_its_clients_have_one_password(machine: Walk) -> None:
+    secrets = machine.place("/etc/supervisor")
+    assert [path.name for path in sorted(secrets.iterdir())] == ["supervisor.env", "valkey.conf"]
+    assert all(map(is_secret, secrets.iterdir()))
+    [password] = re.findall(r"^requirepass (\w{64})$", (secrets / "valkey.conf").read_text(), re.M)
+    url = assignments(secrets / "supervisor.env")["SUPERVISOR_REDIS_URL"]
+    assert url == f"redis://:{password}@127.0.0.1:6379/0"
+
+
+def test_a_machine_has_one_place_of_schedule_files(machine: Walk) -> None:
+    beat = settings(machine.place("/etc/systemd/system/supervisor-beat@.service"))
+    [followed] = [word for word in beat["Environment"] if word.startswith("SUPERVISOR_SCHEDULES=")]
+    # `supervise(app, schedules="schedules")`, which the verbs read there.
+    assert beat["WorkingDirectory"] == ["/opt/supervisor"]
+    assert followed == "SUPERVISOR_SCHEDULES=/opt/supervisor/schedules"
+    others = machine.root.rglob("jobs.yaml")
+    expected = [machine.place("/opt/supervisor/schedules/jobs.yaml")]
+    assert [path for path in others if not path.is_relative_to(machine.project)] == expected
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    return walk("Compose", tmp_path_factory.mktemp("host"))
+
+
+def services(host: Walk) -> dict[str, Any]:
+    text = (host.project / "deploy" / "compose" / "compose.yaml").read_text()
+    return yaml.safe_load(text)["services"]  # type: ignore[no-any-return]
+
+
+def mounted(host: Walk) -> list[str]:
+    """Paths as seen from the Compose file."""
+    volumes = [path for one in services(host).values() for path in one.get("volumes", [])]
+    return [path.partition(":")[0] for path in volumes if path.startswith(".")]
+
+
+def test_compose_finds_what_its_file_names(host: Walk) -> None:
+    folder = host.project / "deploy" / "compose"
+    named = [file for service in services(host).values() for file in service.get("env_file", [])]
+    named += mounted(host)
+    assert {"supervisor.env", "serve.env", "valkey.env", "../../schedules"} <= set(named)
+    assert [path for path in [*named, "serve.token"] if not (folder / path).exists()] == []
+
+
+def test_composes_parties_have_one_password_and_one_token(host: Walk) -> None:
+    folder = host.project / "deploy" / "compose"
+    secrets = [
+        folder / name for name in ("supervisor.env", "valkey.env", "serve.env", "serve.token")
+    ]
+    assert [path.name for path in secrets if not is_secret(path)] == []
+    password = assignments(folder / "valkey.env")["VALKEY_PASSWORD"]
+    url = assignments(folder / "supervisor.env")["SUPERVISOR_REDIS_URL"]
+    assert url == f"redis://:{password}@valkey:6379/0"
+    token = assignments(folder / "serve.env")["SUPERVISOR_TOKEN"]
+    assert (folder / "serve.token").read_text() == token != ""
+
+
+def test_the_image_that_compose_runs_is_the_one_that_was_built(host: Walk) -> None:
+    built = host.options_of("docker", "build")
+    assert (host.project / built["--file"]).is_file()
+    assert services(host)["beat"]["image"] == built["--tag"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    return walk("Kubernetes", tmp_path_factory.mktemp("cluster"))
+
+
+def documents(cluster: Walk) -> Iterator[dict[str, Any]]:
+    for path in (cluster.project / "deploy" / "kubernetes").rglob("*.yaml"):
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def references(document: Any) -> Iterator[tuple[str, str]]:
+    """Names and keys of the secrets that have to be there."""
+    if isinstance(document, dict):
+        if "key" in document and "name" in document and not document.get("optional"):
+            yield document["name"], document["key"]
+        for value in document.values():
+            yield from references(value)
+    elif isinstance(document, list):
+        for item in document:
+            yield from references(item)
+
+
+def test_the_cluster_has_every_secret_that_an_object_names(cluster: Walk) -> None:
+    made = {
+        (call[call.index("generic") + 1], word.split("=")[1])
+        for call in cluster.calls
+        if "generic" in call
+        for word in call
+        if word.startswith("--from-literal=")
+    }
+    wanted = {found for document in documents(cluster) for found in references(document)}
+    assert wanted >= {("supervisor-redis", "url"), ("supervisor-serve", "token")}
+    assert wanted == made
+
+
+def test_the_image_that_the_pods_run_is_the_one_that_was_pushed(cluster: Walk) -> None:
+    images = [
+        document["spec"]["template"]["spec"]["containers"][0]["image"]
+        for document in documents(cluster)
+        if document["kind"] == "Deployment"
+    ]
+    assert {cluster.options_of("docker", "build")["--tag"]} == set(images)
+    assert ["docker", "push", images[0]] in cluster.calls
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+def test_what_is_applied_can_be_made(cluster: Walk) -> None:
+    path = cluster.options_of("kubectl", "apply", "--kustomize")["--kustomize"]
+    done = subprocess.run(
+        [str(KUBECTL), "kustomize", str(cluster.project / path)], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+#: As a program of the machine's, or of a container's.
+VERB = re.compile(r"(?:^|bin/|exec \w+ |-- )supervisor (?:-A proj )?([a-z]+)", re.M)
+
+
+@pytest.mark.parametrize("heading", ["systemd", "Several machines", "Compose", "Kubernetes"])
+def test_a_verb_that_a_step_asks_for_exists(heading: str) -> None:
+    found = set(VERB.findall(commands(heading)))
+    assert "render" in found
+    assert found <= {verb for verbs in MODULES.values() for verb in verbs}
+
+
+URL = "redis://:secret@redis.internal:6379/0"
+
+
+def brokers(monkeypatch: pytest.MonkeyPatch, named: str | None) -> str:
+    monkeypatch.setenv("SUPERVISOR_REDIS_URL", URL)
+    app = supervise(Celery("proj", broker=named, set_as_current=False))
+    return str(app.conf.broker_url)
+
+
+def test_the_address_of_redis_is_the_brokers_if_the_app_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert brokers(monkeypatch, None) == URL
+    assert brokers(monkeypatch, "redis://localhost") == "redis://localhost"
+    monkeypatch.setenv("CELERY_BROKER_URL", URL)
+    assert brokers(monkeypatch, "redis://localhost") == URL
+
+
+def test_the_page_monitors_with_nothing_but_the_package(tmp_path: Path) -> None:
+    walked = walk("Monitoring", tmp_path)
+    folder = walked.project / "deploy" / "compose"
+    ours = [path for path in mounted(walked) if "/ops/" in path]
+    assert "../../ops/prometheus/rules.yml" in ours
+    assert [path for path in ours if not (folder / path).exists()] == []
+    config_map = next(call for call in walked.calls if call[-2] == "--from-file")
+    assert (walked.project / config_map[-1]).is_file()
+
+
+def test_a_further_machine_starts_nothing_that_must_run_once(tmp_path: Path) -> None:
+    units = walk("Several machines", tmp_path).place("/etc/systemd/system")
+    wanted = sorted(path.stem for path in (units / "supervisor.target.d").iterdir())
+    assert wanted == [
+        f"supervisor-{name}.service" for name in ("beat@1", "beat@2", "worker@default")
+    ]
+    # To be started by hand when the first machine is lost.
+    assert (units / "supervisor-serve.service").exists()
+    assert (units / "supervisor-worker@serial.poll-inbox.service.d").exists()
+    assert list(units.glob("*valkey*")) == []
+    assert "@HOST:" in (units / "supervisor.env.example").read_text()
