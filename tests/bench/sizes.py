@@ -14,6 +14,7 @@ class Sizes:
     spread_seconds: int = 60
     calls: int = 4_000
     items: int = 10_000
+    items_of_a_chord: int = 1_000
     handovers: int = 100
     idle_seconds: float = 20
     growth: tuple[int, ...] = (100, 1_000, 10_000)
@@ -27,6 +28,7 @@ QUICK = Sizes(
     spread_seconds=12,
     calls=500,
     items=1_000,
+    items_of_a_chord=300,
     handovers=20,
     idle_seconds=5,
     growth=(100, 1_000),
