@@ -147,6 +147,11 @@ def load_app(name: str) -> Celery:
         raise
     if not isinstance(app, Celery):
         raise AppNotFound(name, f"that is a {type(app).__name__}")
+    return completed(app)
+
+
+def completed(app: Celery) -> Celery:
+    """The app, with the tasks that a worker of it would know."""
     app.loader.import_default_modules()
     app.finalize()
     return app
