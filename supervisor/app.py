@@ -86,14 +86,15 @@ def guarded_class(task_cls: Any) -> Any:
     """The guard's task class, over the app's own where it has one."""
     if task_cls in (Celery.task_cls, GUARDED_TASK):
         return GUARDED_TASK
-    own, guarded = symbol_by_name(task_cls), symbol_by_name(GUARDED_TASK)
-    if issubclass(own, guarded):
-        return own
-    return type(own.__name__, (guarded, own), {"__module__": own.__module__, "abstract": True})
+    from supervisor.adopting import guarded_over
+    from supervisor.tasks import GuardedTask
+
+    own = symbol_by_name(task_cls)
+    return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
 
 
 def _adopt(sender: Any, **_: Any) -> None:
-    from supervisor.tasks import adopt
+    from supervisor.adopting import adopt
 
     adopt(sender)
 
