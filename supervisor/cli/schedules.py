@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     pass
 
 
+#: Of the schedule files; `Context.schedules` knows where they are when it is left out.
+path_argument = click.argument(
+    "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
+)
+
+
 @click.command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@path_argument
 @click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is wrong too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
