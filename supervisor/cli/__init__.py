@@ -21,6 +21,7 @@ from supervisor.settings import Settings
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
     "schedules": ("check", "schema"),
+    "beginning": ("init",),
     "importing": ("import",),
     "planning": ("plan", "apply"),
     "simulating": ("simulate",),
