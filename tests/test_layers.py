@@ -22,8 +22,8 @@ LAYERS = {
     " watching guarded importing",
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
-    " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
-    " expectations consumption pinging ping_http",
+    " commands emission_log reports reporter auditing watchdog backfilling plan simulation"
+    " foretelling expectations consumption pinging ping_http",
     "celery edge": "acknowledgements adopting app app_facts attendance beat calls celery_import"
     " content emitting entries envelopes loading on_commit publisher queues recording"
     " redis_settings reloading results retrying starting tasks tracing unbegun worker",

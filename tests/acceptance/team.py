@@ -11,7 +11,7 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
 
-from supervisor import current_run
+from supervisor import current_run, run_command
 from supervisor.app import supervise
 
 app = Celery("team", broker=os.environ["TEAM_BROKER"])
@@ -125,6 +125,14 @@ def hang(self, attempts=1):
     if current_run().attempt <= attempts:
         time.sleep(60)
     sign("end", self)
+
+
+@app.task(bind=True)
+def family(self):
+    """Runs a program that starts another; until it is ended."""
+    pids = WITNESS.with_name(f"pids-{current_run().run_id}")
+    sign("start", self)
+    run_command(["sh", "-c", f"sleep 60 & echo $$ $! > '{pids}'; wait"])
 
 
 @app.task(bind=True)
