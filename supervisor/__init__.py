@@ -18,13 +18,14 @@ if _INTRUDERS:
         " Uninstall both, then install only 'celery-beat-supervisor'."
     )
 
-from supervisor.context import CurrentRun, current_run  # noqa: E402  (after the check above)
+from supervisor.commands import run_command  # noqa: E402  (after the check above)
+from supervisor.context import CurrentRun, current_run  # noqa: E402
 from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
 
 if TYPE_CHECKING:
     from supervisor.starting import start
 
-__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "start"]
+__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "run_command", "start"]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,10 +20,10 @@ from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
 from supervisor import content, logs
-from supervisor.errors import AppNotFound, NotConfigured, UnsafeContent
+from supervisor.errors import AppNotFound, NotConfigured, RedBeatElsewhere, UnsafeContent
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.redis_settings import address_of, settle_broker, settle_redbeat
-from supervisor.redis_url import is_redis
+from supervisor.redis_settings import address_of, redbeat_address, settle_broker, settle_redbeat
+from supervisor.redis_url import is_redis, place_of
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
 log = structlog.get_logger("supervisor.app")
@@ -86,14 +86,15 @@ def guarded_class(task_cls: Any) -> Any:
     """The guard's task class, over the app's own where it has one."""
     if task_cls in (Celery.task_cls, GUARDED_TASK):
         return GUARDED_TASK
-    own, guarded = symbol_by_name(task_cls), symbol_by_name(GUARDED_TASK)
-    if issubclass(own, guarded):
-        return own
-    return type(own.__name__, (guarded, own), {"__module__": own.__module__, "abstract": True})
+    from supervisor.adopting import guarded_over
+    from supervisor.tasks import GuardedTask
+
+    own = symbol_by_name(task_cls)
+    return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
 
 
 def _adopt(sender: Any, **_: Any) -> None:
-    from supervisor.tasks import adopt
+    from supervisor.adopting import adopt
 
     adopt(sender)
 
@@ -116,12 +117,29 @@ def broker_address(app: Celery) -> str:
 
 
 def required_settings(app: Celery) -> Settings:
-    """Raises NotConfigured for an app that is not supervised, UnsafeContent for one not of JSON."""
+    """Raises NotConfigured for an app that is not supervised, UnsafeContent for one not of JSON,
+    and RedBeatElsewhere."""
     settings = settings_of(app)
     if settings is None:
         raise NotConfigured("this Celery app is not supervised: call supervise(app)")
     content.check_settings(app.conf)
+    if apart := redbeat_apart(app, settings):
+        raise apart
     return settings
+
+
+def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
+    """What is wrong where the app has RedBeat keep its schedule in another Redis."""
+    redbeat, ledger = place_of(redbeat_address(app.conf)), place_of(settings.redis_url)
+    return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
+
+
+def broker_apart(app: Celery, settings: Settings) -> str | None:
+    """In words, where the app's broker is another Redis server than the ledger's."""
+    broker, ledger = place_of(broker_address(app)), place_of(settings.redis_url)
+    if broker is None or ledger is None or broker.server == ledger.server:
+        return None
+    return f"the app's broker is {broker}, and the ledger is at {ledger}"
 
 
 def schedules_of(app: Celery) -> Path | None:
@@ -147,6 +165,11 @@ def load_app(name: str) -> Celery:
         raise
     if not isinstance(app, Celery):
         raise AppNotFound(name, f"that is a {type(app).__name__}")
+    return completed(app)
+
+
+def completed(app: Celery) -> Celery:
+    """The app, with the tasks that a worker of it would know."""
     app.loader.import_default_modules()
     app.finalize()
     return app
@@ -175,11 +198,13 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
 
     conf = sender.app.conf
     try:
-        content.check_settings(conf)
+        settings = required_settings(sender.app)
         content.check_tasks(sender.app)
-    except UnsafeContent as error:  # Celery would log an exception and go on
+    except (UnsafeContent, RedBeatElsewhere) as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
     prepare(sender)
+    if apart := broker_apart(sender.app, settings):
+        log.warning("broker apart from the ledger", what=apart)
     for key, needed in NEEDED.items():
         if conf.get(key) != needed:
             log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)

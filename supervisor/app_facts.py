@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from supervisor.app import GIVEN, NEEDED, schedules_of
+from supervisor.app import GIVEN, NEEDED, broker_apart, redbeat_apart, schedules_of, settings_of
 from supervisor.changes import difference
 from supervisor.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
@@ -46,7 +46,8 @@ class AppFacts:
     """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
     entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded.
     unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
-    fetches_ahead: busy workers take messages that they cannot work for yet.
+    fetches_ahead: busy workers take messages that they cannot work for yet. broker_apart: in words,
+    where the broker is another Redis than the ledger; redbeat_apart: where RedBeat's is.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -55,12 +56,15 @@ class AppFacts:
     strange_entries: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
     fetches_ahead: bool = False
+    broker_apart: str | None = None
+    redbeat_apart: str | None = None
 
 
 def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
     scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
     entries = Entries(app, ledger.client, ledger.keys)
-    timeout = visibility_timeout(app)
+    timeout, settings = visibility_timeout(app), settings_of(app)
+    redbeat = redbeat_apart(app, settings) if settings else None
     return AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
@@ -69,6 +73,8 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
         unloaded=unloaded(schedules_of(app), scheduled),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
+        broker_apart=broker_apart(app, settings) if settings else None,
+        redbeat_apart=str(redbeat) if redbeat else None,
     )
 
 

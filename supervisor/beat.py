@@ -35,7 +35,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.app import required_settings, schedules_of
+from supervisor.app import broker_apart, required_settings, schedules_of
 from supervisor.attendance import broker_of
 from supervisor.auditing import Auditor
 from supervisor.emission_log import note_rescue
@@ -79,6 +79,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def __init__(self, app: Celery, **kwargs: Any) -> None:
         settings = required_settings(app)
+        if apart := broker_apart(app, settings):
+            log.warning("broker apart from the ledger", what=apart)
         bound_broker_calls(app)
         super().__init__(app, **kwargs)
         self._ledger = Ledger.open(settings)

@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 from celery import Celery, Task
+from celery.app.task import Context
 from celery.result import AsyncResult
 from celery.utils.time import maybe_make_aware
 
@@ -72,8 +73,21 @@ def call_guarded(
     if admission.placement is Placement.START:
         publisher.publish([admission.run_id])
     if admission.placement is Placement.SKIP:
-        task.backend.mark_as_revoked(admission.run_id, f"skipped: {admission.reason}")
+        task.backend.mark_as_revoked(
+            admission.run_id,
+            f"skipped: {admission.reason}",
+            request=context_of(admission.run_id, options),
+        )
     return GuardedResult(admission, task)
+
+
+def context_of(run_id: str, options: Mapping[str, Any]) -> Context:
+    """What a worker would know of a call that never gets there: of which group or chord it is.
+
+    So a chord hears of it, and its body fails in place of waiting for ever.
+    """
+    of_canvas = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
+    return Context(id=run_id, group=options.get("group_id"), **of_canvas)
 
 
 def request_of(

@@ -12,6 +12,7 @@ SupervisorError
 ├── ArgumentsNotJson       arguments of a run that no JSON can hold
 ├── InvalidRedisUrl        an address of Redis that nobody can read
 ├── NotConfigured          a setting that the command needs is absent
+├── RedBeatElsewhere       RedBeat is told of another Redis than the ledger's
 ├── SecretMissing          a reference to a secret leads to none in this process
 ├── UnsafeContent          an app sends or takes messages that are not JSON
 ├── PlanOutdated           what a plan was made against is no longer what is loaded
@@ -113,6 +114,18 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
+
+
+class RedBeatElsewhere(SupervisorError):
+    """An app's `redbeat_redis_url` leads to another Redis than the ledger's."""
+
+    def __init__(self, redbeat: object, ledger: object) -> None:
+        super().__init__(
+            f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger"
+            f" is at {ledger}: both are one database, or beat never finds its jobs. Leave"
+            " redbeat_redis_url out, supervise() sets it; or give both the same address"
+            " (docs/settings.md)"
+        )
 
 
 class InvalidRedisUrl(SupervisorError, ValueError):

@@ -203,8 +203,9 @@ class Heartbeat(threading.Thread):
     def _interrupt(self, lease: HeldLease, number: signal.Signals, kill_at: float) -> None:
         if lease.was_told or not lease.is_active():
             return
-        log.warning("run interrupted", job=lease.work.job, run=lease.run_id, signal=number.name)
-        interrupts.send(number, lease.pid, self._pidfds.get(lease.pid))
+        was_sent = interrupts.send(number, lease.pid, self._pidfds.get(lease.pid))
+        event = "run interrupted" if was_sent else "run not interrupted"
+        log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
         lease.was_told = True
         lease.kill_at = kill_at
 

@@ -44,10 +44,17 @@ def receive_interrupts(run_at_work: Callable[[], str | None]) -> None:
         signal.signal(number, interrupt)
 
 
-def send(number: int, pid: int, pidfd: int | None) -> None:
-    """Signals the process, by its pidfd where there is one: never another with the same number."""
+def send(number: int, pid: int, pidfd: int | None) -> bool:
+    """Signals the process, by its pidfd where there is one: never another with the same number.
+
+    False for this process where nobody receives the signal, as in a pool of threads: it would end
+    the worker, with all of its runs.
+    """
+    if pid == os.getpid() and signal.getsignal(number) is signal.SIG_DFL:
+        return False
     with contextlib.suppress(ProcessLookupError):
         if pidfd is not None and hasattr(signal, "pidfd_send_signal"):
             signal.pidfd_send_signal(pidfd, number)
         else:
             os.kill(pid, number)
+    return True

@@ -41,6 +41,16 @@ def settle_broker(conf: Any) -> None:
     }
 
 
+def redbeat_address(conf: Any) -> str:
+    """Where RedBeat keeps its schedule, spelled as the ledger's address is."""
+    url = str(conf.get("redbeat_redis_url") or "")
+    if not url.startswith("redis-sentinel"):
+        return url
+    told = conf.get("redbeat_redis_options") or conf.get("broker_transport_options") or {}
+    sentinels = tuple((str(host), int(port)) for host, port in told.get("sentinels", ()))
+    return str(SentinelUrl(sentinels, told.get("service_name", "master"), db=told.get("db", 0)))
+
+
 def settle_redbeat(conf: Any, url: str) -> None:
     if not url.startswith(SENTINEL):
         conf.redbeat_redis_url, conf.redbeat_redis_options = url, dict(PATIENCE)

@@ -91,23 +91,36 @@ def is_redis(url: str) -> bool:
     return url.startswith(("redis:", "rediss:", "redis+socket:", "unix:", SENTINEL))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an address leads, without who asks. server: host and port, a socket, or sentinels."""
+
+    server: str
+    db: int
+
+    def __str__(self) -> str:
+        return f"{self.server}/{self.db}"
+
+
+def place_of(url: str) -> Place | None:
+    """None for what is no Redis, or cannot be read."""
+    try:
+        if url.startswith(SENTINEL):
+            named = SentinelUrl.parse(url)
+            sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
+            return Place(f"{named.master_name} of {sentinels}", named.db)
+        parts: Mapping[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+    except ValueError:
+        return None
+    host = parts.get("host", "localhost")
+    host = "127.0.0.1" if host == "localhost" else host
+    return Place(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
+
+
 def same_database(url: str, other: str) -> bool:
     """Whether both lead to the same data, whoever asks for it; False for what is no Redis."""
-    try:
-        return _place(url) == _place(other)
-    except (ValueError, InvalidRedisUrl):
-        return False
-
-
-def _place(url: str) -> tuple[Any, ...]:
-    if url.startswith(SENTINEL):
-        named = SentinelUrl.parse(url)
-        return (frozenset(named.sentinels), named.master_name, named.db)
-    parts: Mapping[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
-    return (
-        *(parts.get("host", "localhost"), parts.get("port", 6379)),
-        *(parts.get("path"), parts.get("db") or 0),
-    )
+    place = place_of(url)
+    return place is not None and place == place_of(other)
 
 
 def _decoded(text: str | None) -> str | None:

@@ -217,15 +217,6 @@ def report(
             guard.end(grant, RunState.SUCCEEDED, state.lower())
 
 
-def adopt(app: Celery) -> None:
-    """Brings tasks with a base class of their own under the guard as well."""
-    for task in app.tasks.values():
-        if not isinstance(task, GuardedTask):
-            cls: Any = type(task)
-            bases = (GuardedTask, cls)
-            task.__class__ = type(cls.__name__, bases, {"__module__": cls.__module__})
-
-
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
     """One guard a process, and the handlers of what may interrupt a run in it."""

@@ -15,11 +15,13 @@ from uuid import uuid4
 
 import structlog
 from celery import Celery, signals
+from celery.utils.imports import symbol_by_name
 from celery.worker import state
 from celery.worker.request import Request
 
 from supervisor import at_work, tracing
 from supervisor.acknowledgements import keep_no_record_of_runs
+from supervisor.adopting import adopt
 from supervisor.app import required_settings
 from supervisor.attendance import attend
 from supervisor.calls import register_all
@@ -34,7 +36,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher, publisher_of
 from supervisor.results import take_over_started
 from supervisor.run import RunState
-from supervisor.tasks import adopt, worker_name
+from supervisor.tasks import worker_name
 
 _starting = Lock()
 
@@ -92,6 +94,26 @@ class GuardedRequest(Request):
             heartbeat_of(self.app).mark(self._token, outcome)
 
 
+@cache
+def guarded_request(own: Any) -> Any:
+    """The main process' side of the guard over a task's own request class. Raises TypeError."""
+    if issubclass(own, GuardedRequest):
+        return own
+    if own is Request:
+        return GuardedRequest
+    return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
+
+
+def take_over_requests(app: Celery) -> None:
+    """Before the worker asks its tasks for them; a lease lives by what they tell the heartbeat."""
+    for task in app.tasks.values():
+        try:
+            task.Request = guarded_request(symbol_by_name(task.Request))
+        except TypeError as error:
+            text = f"the Request class of task {task.name!r} cannot be put under the guard: {error}"
+            raise SystemExit(text) from error
+
+
 def prepare(sender: Any) -> None:
     """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
 
@@ -100,6 +122,7 @@ def prepare(sender: Any) -> None:
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
     adopt(sender.app)
+    take_over_requests(sender.app)
     # A thread that imports while a child is forked leaves it a lock that nobody will give back.
     tracing.is_there()
     take_over_started(sender.app)

@@ -13,7 +13,7 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(processes.beats, processes.leaders, processes.clocks, processes.tasks),
     *(consumers.unworked, consumers.crowded, consumers.wide),
     *(bookkeeping.files, bookkeeping.silent_runs, bookkeeping.ticks),
-    *(setup.settings, setup.visibility, setup.entries, setup.unloaded),
+    *(setup.settings, setup.servers, setup.visibility, setup.entries, setup.unloaded),
 )
 
 

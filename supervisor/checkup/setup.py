@@ -30,6 +30,25 @@ def settings(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def servers(facts: Facts) -> Iterator[Finding]:
+    if facts.app and facts.app.redbeat_apart:
+        yield Finding(
+            "servers",
+            "RedBeat's schedule and the ledger are in two Redis databases",
+            facts.app.redbeat_apart,
+            "leave redbeat_redis_url out of the app's configuration: supervise() sets it",
+        )
+    if facts.app and facts.app.broker_apart:
+        yield Finding(
+            "servers",
+            facts.app.broker_apart,
+            "that may be meant; but an app that names its broker in its code does not take it from "
+            "SUPERVISOR_REDIS_URL, and its messages may go where no worker looks",
+            "name no broker in the app's code, or set CELERY_BROKER_URL as well",
+            is_note=True,
+        )
+
+
 REASONS = {
     "worker_prefetch_multiplier": "runs wait behind a long one in a worker that is busy",
     "worker_disable_prefetch": "runs wait behind a long one in a worker that is busy",

@@ -21,6 +21,7 @@ from supervisor.settings import Settings
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
     "schedules": ("check", "schema"),
+    "beginning": ("init",),
     "importing": ("import",),
     "planning": ("plan", "apply"),
     "simulating": ("simulate",),
@@ -94,10 +95,12 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     settings = Settings.from_environ(os.environ)
     if redis_url:
         settings = replace(settings, redis_url=redis_url)
+    # Under `celery -A proj supervisor`, Celery has loaded the app already; without its -A, one of
+    # its own making that nobody means.
+    named = ctx.parent.params.get("app") if ctx.parent else None
     ctx.obj = Context(
         settings=settings,
         given_url=redis_url or os.environ.get("SUPERVISOR_REDIS_URL"),
-        app_name=app_name,
-        # Under `celery -A proj supervisor`, Celery has loaded the app already.
-        loaded_app=getattr(ctx.parent.obj, "app", None) if ctx.parent else None,
+        app_name=named or app_name,
+        loaded_app=ctx.parent.obj.app if ctx.parent and named else None,
     )

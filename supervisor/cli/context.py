@@ -29,12 +29,12 @@ class Context:
 
     @cached_property
     def app(self) -> Celery | None:
-        """The Celery app named by -A or loaded by `celery -A`, imported on first use."""
-        if self.loaded_app is not None or self.app_name is None:
-            return self.loaded_app
-        from supervisor.app import load_app
+        """The Celery app named by -A or loaded by `celery -A`, with its tasks, on first use."""
+        if self.app_name is None:
+            return None
+        from supervisor.app import completed, load_app
 
-        return load_app(self.app_name)
+        return completed(self.loaded_app) if self.loaded_app else load_app(self.app_name)
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -10,7 +10,7 @@ import click
 from supervisor.changes import Changes, difference
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, printable
-from supervisor.cli.schedules import read_or_exit
+from supervisor.cli.schedules import path_argument, read_or_exit
 from supervisor.display.plans import plan_lines, plan_shape, summary
 from supervisor.errors import NotConfigured
 from supervisor.ledger.leader import LEADER_TTL
@@ -18,7 +18,6 @@ from supervisor.plan.planning import Plan, plan_of
 from supervisor.schedule_files import ScheduleSet
 from supervisor.spec import JobSpec
 
-path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,17 @@ from supervisor.schedule_files import ScheduleSet, load
 from supervisor.schedule_schema import json_schema
 
 if TYPE_CHECKING:
-    from celery import Celery
+    pass
+
+
+#: Of the schedule files; `Context.schedules` knows where they are when it is left out.
+path_argument = click.argument(
+    "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
+)
 
 
 @click.command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@path_argument
 @click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is wrong too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
@@ -49,7 +55,7 @@ def read_or_exit(
     environ: Mapping[str, str] | None = None,
 ) -> ScheduleSet:
     """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
-    known_tasks = tasks_of(context.app) if context.app is not None else None
+    known_tasks = frozenset(context.app.tasks) if context.app is not None else None
     try:
         return load(context.schedules(path), known_tasks, environ)
     except ScheduleFilesInvalid as invalid:
@@ -58,13 +64,6 @@ def read_or_exit(
         if as_json:
             click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
         raise SystemExit(1) from None
-
-
-def tasks_of(app: Celery) -> Collection[str]:
-    """The tasks a worker of this app would know."""
-    app.loader.import_default_modules()
-    app.finalize()
-    return frozenset(app.tasks)
 
 
 def _summary(schedules: ScheduleSet) -> str:

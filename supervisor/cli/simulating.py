@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
-from supervisor.cli.schedules import read_or_exit
+from supervisor.cli.schedules import path_argument, read_or_exit
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.simulated import (
     JOB_COLUMNS,
@@ -38,7 +38,7 @@ ASSUMED = timedelta(seconds=1)
 
 
 @click.command()
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@path_argument
 @click.option("--from", "start", type=InstantType(), help="In UTC; default: now.")
 @click.option("--to", "end", type=InstantType(), help="Default: a day after --from.")
 @click.option(

@@ -152,18 +152,6 @@ class Readings:
         """The job's runs, newest first."""
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
 
-    def recent(self, limit: int = 50) -> list[Run]:
-        """The runs of all jobs, newest first."""
-        names = self.job_names()
-        entries: list[tuple[str, float]] = []
-        for chunk in chunks(names):
-            with self.client.pipeline(transaction=False) as pipe:
-                for name in chunk:
-                    pipe.zrevrange(self.keys.history(name), 0, limit - 1, withscores=True)
-                entries += [entry for reply in pipe.execute() for entry in reply]
-        newest = sorted(entries, key=lambda entry: entry[1], reverse=True)[:limit]
-        return self.runs([run_id for run_id, _ in newest])
-
     def beat(self) -> BeatRecord:
         fields = self.client.hgetall(self.keys.beat)
         successful = fields.get("last_reload_successful")

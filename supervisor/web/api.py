@@ -10,7 +10,8 @@ from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
 from supervisor.display.steps import params_shape, step_shape
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState
+from supervisor.ledger.searching import Wanted, search
+from supervisor.run import RunState
 from supervisor.web import requests, verbs
 from supervisor.web.crew import Queue, Worker, crew_of
 from supervisor.web.operations import MOST_RUNS
@@ -38,10 +39,10 @@ class Api:
         return job_shape(self._ledger.job(job))
 
     def runs(self, query: Mapping[str, str]) -> list[Shape]:
-        limit, job = bounded(query, 50, most=MOST_RUNS), query.get("job")
-        outcome = outcome_of(query)
-        found = self._ledger.recent(limit) if job is None else self._history(job, limit)
-        return [run_shape(run) for run in found if outcome in (None, run.state)]
+        wanted = Wanted(outcome_of(query), limit=bounded(query, 50, most=MOST_RUNS))
+        job = query.get("job")
+        names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
+        return [run_shape(run) for run in search(self._ledger, names, wanted)]
 
     def run(self, run: str) -> Shape:
         found = self._ledger.run(run)
@@ -86,9 +87,6 @@ class Api:
     def cancel(self, run: str, _: requests.Cancel) -> Shape:
         return {"run": run, "cancellation": verbs.cancel(self._ledger, run).value}
 
-    def _history(self, job: str, limit: int) -> list[Run]:
-        return self._ledger.history(self._ledger.spec(job).name, limit)
-
 
 def queue_shape(queue: Queue) -> Shape:
     return {
@@ -97,7 +95,7 @@ def queue_shape(queue: Queue) -> Shape:
         "jobs": queue.jobs,
         "length": queue.length,
         "consumers": queue.consumers,
-        "drained_at": queue.drained_at,
+        "drained_at": instant(queue.drained_at),
     }
 
 

@@ -43,11 +43,13 @@ class Operation:
 MOST_RUNS = 1_000
 
 RUN_LIMIT = Query(
-    "limit", "The newest so many.", {"type": "integer", "minimum": 1, "maximum": MOST_RUNS}
+    "limit",
+    "The newest so many of those that match.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_RUNS},
 )
 OUTCOME = Query(
     "outcome",
-    "Only runs in this state, of the newest `limit`.",
+    "Only runs in this state.",
     {"type": "string", "enum": [state.value for state in RunState]},
 )
 

@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
+from celery.worker.request import Request
 
-from supervisor import current_run
+from supervisor import current_run, run_command
 from supervisor.app import supervise
 
 app = Celery("team", broker=os.environ["TEAM_BROKER"])
@@ -127,6 +128,14 @@ def hang(self, attempts=1):
 
 
 @app.task(bind=True)
+def family(self):
+    """Runs a program that starts another; until it is ended."""
+    pids = WITNESS.with_name(f"pids-{current_run().run_id}")
+    sign("start", self)
+    run_command(["sh", "-c", f"sleep 60 & echo $$ $! > '{pids}'; wait"])
+
+
+@app.task(bind=True)
 def cling(self):
     """Does not end when it is told to."""
     sign("start", self)
@@ -137,13 +146,43 @@ def cling(self):
             sign("told", self)
 
 
-class Custom(app.Task.__mro__[2]):  # Celery's own Task: a base that knows nothing of the guard
+class Custom(Task):  # Celery's own: a base that knows nothing of the guard
     abstract = True
 
 
 @app.task(bind=True, base=Custom)
 def custom(self):
     sign("start", self)
+
+
+class Announced(Request):
+    """The team's own, which tells what its worker has accepted."""
+
+    def on_accepted(self, pid, time_accepted):
+        super().on_accepted(pid, time_accepted)
+        WITNESS.with_name(f"accepted-{self.id}").touch()
+
+
+class Announcing(Task):
+    abstract = True
+    Request = Announced
+
+
+class AnnouncingToo(app.Task):
+    abstract = True
+    Request = f"{__name__}:Announced"
+
+
+@app.task(bind=True, base=Announcing)
+def announced(self, seconds=0.0):
+    sign("start", self)
+    time.sleep(seconds)
+
+
+@app.task(bind=True, base=AnnouncingToo)
+def announced_too(self, seconds=0.0):
+    sign("start", self)
+    time.sleep(seconds)
 
 
 @app.task

@@ -62,6 +62,16 @@ def test_a_worker_that_would_take_pickles_does_not_start(
     assert "JSON, not accept_content='pickle'" in project.log_of(worker)
 
 
+def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: Project) -> None:
+    with (project.directory / "team.py").open("a") as source:
+        source.write("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
+    for started in (project.hire(), project.beat()):
+        assert started.wait(30) != 0
+    for name in ("worker0", "beat"):
+        assert "redbeat_redis_url leads to elsewhere:6379/1" in project.log(name)
+        assert "secret" not in project.log(name)
+
+
 @pytest.mark.parametrize(
     "setting", ["task_serializer", "result_serializer", "event_serializer", "accept_content"]
 )

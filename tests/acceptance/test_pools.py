@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.embedded import EmbeddedServer
 from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 1s}
@@ -18,6 +19,7 @@ jobs:
   work-3: {task: team.work, every: 24h}
   work-4: {task: team.work, every: 24h}
   hang: {task: team.hang, every: 24h}
+  clings: {task: team.work, every: 24h, args: [4]}
   fails: {task: team.fail, every: 24h}
   leaves: {task: team.leave, every: 24h}
 """
@@ -56,6 +58,19 @@ def test_runs_at_work_side_by_side_keep_their_leases_and_succeed(crew: Crew) -> 
         assert crew.lock_is_free(run.job)
         for sign in ("rescued", "overlaps", "leases_lost"):
             assert crew.count(run.job, sign) == 0
+
+
+def test_a_cancelled_run_is_ended_in_the_main_thread_and_else_no_harm_is_done(crew: Crew) -> None:
+    run = crew.trigger("clings")
+    crew.start_of(run)
+    worker = crew.worker_of(run)
+    assert crew.project.supervisor("cancel", run.id).returncode == 0
+    if crew.options[1] == "solo":
+        crew.project.run_when(run.id, "cancelled")
+    else:
+        wait_until(lambda: crew.project.events_of(worker, "run not interrupted"))
+        crew.project.run_when(run.id, "succeeded")
+    assert worker.poll() is None
 
 
 def test_a_run_that_fails_says_why_and_gives_its_lock_back(crew: Crew) -> None:

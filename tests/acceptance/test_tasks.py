@@ -29,6 +29,8 @@ jobs:
   soft: {task: team.work, every: 24h, args: [30], soft_time_limit: 1s}
   hard: {task: team.work, every: 24h, args: [30], time_limit: 1s}
   custom: {task: team.custom, every: 24h}
+  announced: {task: team.announced, every: 24h, args: [2.5], lease_ttl: 1s}
+  announced-too: {task: team.announced_too, every: 24h, args: [2.5], lease_ttl: 1s}
   revoked: {task: team.work, every: 24h, args: [30]}
   misfit: {task: team.work, every: 24h, kwargs: {hours: 3}}
 """
@@ -42,7 +44,7 @@ def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         project.beat()
         project.worker(processes=8)
-        wait_until(lambda: len(project.ledger.scheduled()) == 14, 20)
+        wait_until(lambda: len(project.ledger.scheduled()) == 16, 20)
         yield project
     finally:
         project.stop()
@@ -128,6 +130,13 @@ def test_a_revoked_run_is_cancelled(team: Project) -> None:
 
 def test_a_task_with_a_base_class_of_its_own_is_guarded_too(team: Project) -> None:
     triggered(team, "custom", "succeeded")
+
+
+@pytest.mark.parametrize("job", ["announced", "announced-too"])
+def test_a_tasks_own_request_class_is_used_and_its_lease_lives_on(team: Project, job: str) -> None:
+    run = triggered(team, job, "succeeded")
+    assert (team.directory / f"accepted-{run.id}").exists()
+    assert run.attempt == 1  # the work took longer than its lease lives without a heartbeat
 
 
 def test_arguments_that_the_task_refuses_end_the_run_and_say_so(team: Project) -> None:

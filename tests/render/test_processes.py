@@ -20,6 +20,8 @@ import redis
 
 from supervisor.embedded import free_port
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.searching import Wanted, search
+from supervisor.run import RunState
 from supervisor.settings import Settings
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member
@@ -103,7 +105,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
 
 
 def succeeded(ledger: Ledger) -> set[str]:
-    return {run.job for run in ledger.recent(50) if run.state == "succeeded"}
+    return {run.job for run in search(ledger, ledger.job_names(), Wanted(RunState.SUCCEEDED))}
 
 
 def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deployment) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from supervisor.app import completed
 from supervisor.cli import main
-from supervisor.cli.schedules import tasks_of
 from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.spec import JobSpec
 
@@ -96,7 +96,7 @@ def test_with_an_app_its_included_tasks_are_the_known_ones(here: Path) -> None:
 
 
 def test_the_tasks_of_an_app_are_those_its_worker_would_import() -> None:
-    assert "mail.poll" in tasks_of(import_module("app_of_the_check_test").app)
+    assert "mail.poll" in completed(import_module("app_of_the_check_test").app).tasks
 
 
 def test_json_is_a_list_of_problems(here: Path) -> None:

@@ -202,6 +202,11 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["workers fetch ahead: the broker is not Redis, and task_acks_late is off"],
         ),
         (
+            {"app": AppFacts(broker_apart="the app's broker is a:1/0", redbeat_apart="b:1/0")},
+            ["RedBeat's schedule and the ledger are in two Redis databases"],
+            ["the app's broker is a:1/0"],
+        ),
+        (
             {"app": AppFacts(strange_entries=("nightly",))},
             ["RedBeat's entry of job nightly is not that of the loaded job"],
             [],

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 from celery import Celery
 
-from supervisor.app import broker_address, settings_of, supervise
-from supervisor.errors import InvalidRedisUrl
+from supervisor.app import (
+    broker_address,
+    broker_apart,
+    redbeat_apart,
+    required_settings,
+    settings_of,
+    supervise,
+)
+from supervisor.errors import InvalidRedisUrl, RedBeatElsewhere
 from supervisor.redis_url import SentinelUrl, is_redis, same_database
+from supervisor.settings import Settings
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
 
@@ -49,6 +57,8 @@ def test_a_wrong_address_is_refused_without_its_password(url: str, said: str) ->
     [
         ("redis://h", "redis://user:pw@h:6379/0", True),
         ("redis://h/1", "redis://h", False),
+        ("redis://localhost", "redis://127.0.0.1:6379/0", True),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock", False),
         ("rediss://h:1/0?ssl_ca_certs=ca.pem", "rediss://h:1", True),
         (URL, "sentinel://one;sentinel://two/4?master_name=jobs", False),
         (URL, "sentinel://:x@two/3;sentinel://one/3?master_name=jobs", True),
@@ -104,3 +114,51 @@ def test_a_broker_by_sentinel_without_the_primarys_name_is_refused() -> None:
     app = supervise(Celery("nameless", broker="sentinel://one:26379"))
     with pytest.raises(InvalidRedisUrl, match="master_name=NAME"):
         settings_of(app)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"redbeat_redis_url": "redis://:secret@schedules/1"},
+        {"redbeat_redis_url": "redis-cluster://"},
+        {
+            "redbeat_redis_url": "redis-sentinel://",
+            "redbeat_redis_options": {"sentinels": [("one", 26379)], "service_name": "other"},
+        },
+    ],
+)
+def test_redbeat_in_another_redis_than_the_ledger_is_refused(options: dict[str, object]) -> None:
+    app = Celery("apart", broker="redis://:secret@ledger")
+    app.conf.update(options)
+    with pytest.raises(RedBeatElsewhere, match=r"is at ledger:6379/0: .* Leave") as refusal:
+        required_settings(supervise(app))
+    assert "secret" not in str(refusal.value)
+
+
+def test_redbeats_own_address_of_the_ledgers_redis_is_taken() -> None:
+    app = Celery("own", broker="redis://ledger", redbeat_redis_url="redis://:pw@ledger:6379/0")
+    assert required_settings(supervise(app)).redis_url == "redis://ledger"
+    by_sentinel = Celery("own", redbeat_redis_url="redis-sentinel://")
+    by_sentinel.conf.redbeat_redis_options = {
+        "sentinels": [("two", "26379"), ("one", 26379)],
+        "service_name": "jobs",
+        "db": 3,
+    }
+    required_settings(supervise(by_sentinel, redis_url=URL))
+
+
+@pytest.mark.parametrize(
+    ("broker", "words"),
+    [
+        (
+            "redis://:pw@one:1/2",
+            "the app's broker is one:1/2, and the ledger is at jobs of one:26379,two:26379/3",
+        ),
+        ("amqp://one", None),
+        ("sentinel://two;sentinel://one/0?master_name=jobs", None),
+    ],
+)
+def test_a_broker_on_another_server_is_told_of(broker: str, words: str | None) -> None:
+    app = supervise(Celery("apart", broker=broker), redis_url=URL)
+    assert broker_apart(app, Settings(URL)) == words
+    assert redbeat_apart(app, Settings(URL)) is None

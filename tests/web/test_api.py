@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from starlette.routing import Route
 
+from supervisor.display.shapes import instant
 from supervisor.ledger.runs import Ledger
 from supervisor.lock_keys import SERIAL_LOCK
 from supervisor.progress import Said, SaidLine, SaidProgress
@@ -135,6 +136,21 @@ def test_runs_are_chosen_by_job_and_outcome(bearer: httpx.Client, runs: dict[str
     query = {"job": "nightly", "outcome": "skipped"}
     [found] = checked(bearer.get(f"{API}/runs", params=query), "/runs", 200)
     assert (found["run"], found["blocked_by"]) == (runs["skipped"], runs["running"])
+
+
+def test_a_limit_counts_the_runs_that_match(bearer: httpx.Client, ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0, 1, 2, 3))
+    for query in ({"job": "nightly"}, {}):
+        answer = bearer.get(f"{API}/runs", params={**query, "outcome": "queued", "limit": "1"})
+        assert [found["run"] for found in checked(answer, "/runs", 200)] == [run_id(spec, 0)]
+
+
+def test_a_queue_that_is_drained_says_since_when(bearer: httpx.Client, ledger: Ledger) -> None:
+    job(ledger, queue="reports")
+    since = ledger.drains.drain("reports")
+    [queue] = checked(bearer.get(f"{API}/queues"), "/queues", 200)["queues"]
+    assert (queue["queue"], queue["drained_at"]) == ("reports", instant(since))
 
 
 @pytest.mark.parametrize(

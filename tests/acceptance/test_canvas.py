@@ -1,0 +1,113 @@
+"""Guarded tasks in chains, groups and chords, when some of them wait or are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from tests.acceptance.project import Project
+from tests.conftest import emptied
+from tests.waiting import wait_until
+
+SETTINGS = """
+app.conf.result_backend = app.conf.broker_url
+
+@app.task
+def total(parts):
+    return sum(parts)
+
+@app.task
+def plain(value):
+    return value
+
+@app.task
+def told(request, exc, traceback):
+    WITNESS.with_name("told").write_text(str(exc))
+
+@app.task(guard=True)
+def one(seconds=0.0):
+    time.sleep(seconds)
+    return 1
+"""
+
+CANVAS = """
+from celery import chain, chord, group
+
+def one(key, seconds=0.3, **guard):
+    return team.one.si(seconds).set(headers={"guard": {"key": key, **guard}})
+
+def got(result):
+    try:
+        return result.get(timeout=20)
+    except Exception as error:
+        return type(error).__name__
+
+def printed(value):
+    print(json.dumps(value))
+"""
+
+
+@pytest.fixture(scope="module")
+def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/9")
+    emptied(project.url)
+    with (project.directory / "team.py").open("a") as module:
+        module.write(SETTINGS)
+    project.schedule("jobs: {}")
+    try:
+        project.worker(processes=3)
+        yield project
+    finally:
+        project.stop()
+
+
+def test_a_chain_ends_with_the_task_that_is_skipped(team: Project) -> None:
+    outcomes = team.code(
+        CANVAS
+        + """
+held = one("chain", 2).apply_async()
+result = chain(team.plain.si(5), one("chain"), team.plain.si(6)).apply_async()
+first = got(result), result.state, result.parent.state
+held.get(timeout=20)
+printed([*first, got(chain(team.plain.si(5), one("chain"), team.plain.si(6)).apply_async())])"""
+    )
+    assert outcomes == ["TaskRevokedError", "PENDING", "REVOKED", 6]
+
+
+def test_a_group_has_the_skipped_ones_among_its_results(team: Project) -> None:
+    outcomes = team.code(
+        CANVAS
+        + """
+results = group(one("group"), one("group"), one("apart")).apply_async()
+found = results.get(timeout=20, propagate=False)
+printed([part if part == 1 else type(part).__name__ for part in found])"""
+    )
+    assert outcomes == [1, "TaskRevokedError", 1]
+
+
+def test_a_chord_waits_for_those_that_wait(team: Project) -> None:
+    body = "printed(got(chord([one('queue', overlap='queue_all')] * 3, team.total.s())()))"
+    assert team.code(CANVAS + body) == 3
+
+
+@pytest.mark.parametrize("others", ["team.plain.si(1), ", ""])
+def test_a_chord_with_a_task_that_is_skipped_fails_and_says_so(team: Project, others: str) -> None:
+    told = team.directory / "told"
+    told.unlink(missing_ok=True)
+    state = team.code(
+        CANVAS
+        + f"""
+import time
+held = one("chord", 2).apply_async()
+result = chord([{others}one("chord")], team.total.s().on_error(team.told.s())).apply_async()
+until = time.monotonic() + 20
+while result.state == "PENDING" and time.monotonic() < until:
+    time.sleep(0.05)
+held.get(timeout=20)
+printed(result.state)"""
+    )
+    assert state == "FAILURE"
+    wait_until(told.exists)
+    assert "raised TaskRevokedError('skipped: overlap')" in told.read_text()

@@ -1,0 +1,49 @@
+"""`supervisor init`: a first schedule file, and nothing of yours overwritten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli import main
+from supervisor.schedule_files import load
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def supervisor(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def test_the_file_is_one_that_passes_and_runs_nothing_yet(here: Path) -> None:
+    result = supervisor("init")
+    assert (result.exit_code, "wrote schedules/example.yaml" in result.output) == (0, True)
+    assert supervisor("check").exit_code == 0
+    [spec] = load(here / "schedules").specs.values()
+    assert spec.paused
+
+
+def test_with_an_app_it_names_a_task_of_it(here: Path) -> None:
+    result = supervisor("-A", "supervisor.examples.app", "init", "jobs")
+    assert "supervisor -A supervisor.examples.app check" in result.output
+    assert supervisor("-A", "supervisor.examples.app", "check", "jobs").exit_code == 0
+
+
+def test_what_is_there_is_not_overwritten(here: Path) -> None:
+    (here / "schedules").mkdir()
+    (here / "schedules" / "example.yaml").write_text("mine")
+    result = supervisor("init", "schedules")
+    assert (result.exit_code, "is there already" in result.output) == (1, True)
+    assert (here / "schedules" / "example.yaml").read_text() == "mine"
+
+
+def test_a_file_in_the_directorys_place_is_left_alone(here: Path) -> None:
+    (here / "schedules").write_text("mine")
+    result = supervisor("init")
+    assert (result.exit_code, "schedules is there already" in result.output) == (1, True)

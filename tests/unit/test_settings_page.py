@@ -1,0 +1,46 @@
+"""docs/settings.md says what the code does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from supervisor.app import GIVEN, NEEDED, supervise
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "settings.md").read_text()
+VARIABLE = re.compile(r"\bSUPERVISOR_[A-Z_]*[A-Z]\b")
+
+
+def rows(first_column: str) -> dict[str, str]:
+    """Of the table with this heading: the second column by the first, without their marks."""
+    table = re.search(rf"^ *\| {first_column} \|.*\n *\|-.*\n((?: *\|.*\n)+)", PAGE, re.M)
+    assert table, first_column
+    lines = (line.strip().split(" | ") for line in table[1].splitlines())
+    return {line[0].removeprefix("| ").strip("`"): line[1].strip("`") for line in lines}
+
+
+def test_every_variable_of_the_code_is_on_the_page_and_the_other_way_round() -> None:
+    files = [path for path in (ROOT / "supervisor").rglob("*") if path.is_file()]
+    sources = [path.read_text() for path in files if "__pycache__" not in path.parts]
+    assert {name for text in sources for name in VARIABLE.findall(text)} == set(rows("variable"))
+    assert set(VARIABLE.findall(PAGE)) == set(rows("variable"))
+
+
+def test_every_parameter_of_supervise_is_on_the_page_with_its_default() -> None:
+    parameters = inspect.signature(supervise).parameters
+    assert rows("parameter") == {
+        name: "required" if parameter.default is parameter.empty else repr(parameter.default)
+        for name, parameter in parameters.items()
+    }
+
+
+def test_every_setting_that_supervise_gives_is_on_the_page() -> None:
+    assert rows("setting") == {name: str(value) for name, value in {**NEEDED, **GIVEN}.items()}
+
+
+def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
+    assert f"| `{DEFAULT_URL}` | `{DEFAULT_URL}` |" in PAGE
+    assert re.search(rf"^\| `SUPERVISOR_PREFIX` \| all \| `{DEFAULT_PREFIX}` \|", PAGE, re.M)
