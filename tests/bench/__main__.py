@@ -58,7 +58,8 @@ def main() -> None:
             sys.stdout.write(f"{figure:<34}{text}\n")
         sys.stdout.flush()
         if not options.quick:
-            figures |= {**found, **machine.described(), "rounds": sizes.rounds}
+            figures |= {**found, **machine.described(), f"rounds_{name}": sizes.rounds}
+            figures.pop("rounds", None)
             rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
             file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
             page.write(DOCS, rounded)

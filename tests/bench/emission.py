@@ -47,7 +47,7 @@ def emitted(side: Side, jobs: int, patience: int = 1) -> float:
     side.client.flushdb()
     side.ledger.acknowledge_server()
     # Time to load them, and to come to rest afterwards.
-    needs = 14 + jobs // 700 if side.name == "ours" else 9 + jobs // 500
+    needs = 14 + jobs // 1000 if side.name == "ours" else 9 + jobs // 500
     due = math.ceil(time.time()) + patience * needs
     side.asked(f"fill('due.nothing', [{due}] * {jobs})")
     beat = (
@@ -59,7 +59,7 @@ def emitted(side: Side, jobs: int, patience: int = 1) -> float:
     if time.time() > due - 1:
         side.stop()
         return emitted(side, jobs, 2 * patience)
-    last = until(lambda: client.llen("celery") >= jobs, 120, every=0.002)
+    last = until(lambda: client.llen("celery") >= jobs, due - time.time() + 120, every=0.002)
     beat.kill()  # one that sleeps until its next entry takes its time
     beat.wait()
     side.processes.remove(beat)
