@@ -28,6 +28,9 @@ from supervisor.stages import ITEMS_AT_ONCE
 HISTORY_TTL = timedelta(days=7)
 GRANTS_KEPT = 100
 
+#: Of a run that is tried again and again, so many attempts are remembered one by one.
+ATTEMPTS_KEPT = 100
+
 #: A worker that promoted a run publishes it itself; after this, beat does.
 HANDOVER_GRACE = timedelta(seconds=2)
 
@@ -78,7 +81,8 @@ def constants() -> str:
     bounds = ", ".join(map(str, BOUNDS))
     return (
         f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
-        f"local GRANTS_KEPT, HANDOVER_GRACE = {GRANTS_KEPT}, {to_ms(HANDOVER_GRACE)}\n"
+        f"local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}\n"
+        f"local HANDOVER_GRACE = {to_ms(HANDOVER_GRACE)}\n"
         f"local LINES_KEPT = {LINES_KEPT}\n"
         f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"

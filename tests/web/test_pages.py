@@ -12,11 +12,12 @@ import pytest
 
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.progress import Said, SaidLine, SaidProgress
 from supervisor.run import RunState
 from supervisor.web.access import Access
 from supervisor.web.listing import PAGE_SIZE
-from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
@@ -158,6 +159,16 @@ def test_the_timeline_has_a_bar_of_each_attempt_and_marks_what_was_prevented(
     assert text.count('class="mark running"') == 1
     assert text.count('class="hold skipped"') == 1
     assert f"blocked by {run_id(spec, 0)}" in text
+
+
+def test_a_run_that_was_tried_often_tells_how_many_attempts_are_not_kept(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 2)
+    text = reader.get(f"/runs/{run_id(spec, 0)}").text
+    assert "2 earlier attempts, of which nothing else is kept" in text
 
 
 def test_a_part_can_be_asked_for_alone(reader: httpx.Client, ledger: Ledger) -> None:
