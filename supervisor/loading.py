@@ -18,7 +18,7 @@ from supervisor.entries import Entries
 from supervisor.errors import PlanOutdated
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.requests import Statement
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.schema import check_schema
 from supervisor.ledger.scripts import HISTORY_TTL
@@ -64,7 +64,7 @@ def load(
             stated = ledger.marks(changes.added)
             paused = {name: mark.file_paused for name, mark in stated.items()}
             pipe.multi()
-            write(pipe, ledger.keys, entries, loaded, wanted, changes, paused, now)
+            write(pipe, ledger, entries, loaded, wanted, changes, paused, now)
             pipe.hset(ledger.keys.beat, "config", digest)
             try:
                 pipe.execute()
@@ -95,7 +95,7 @@ def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
 
 def write(
     pipe: Client,
-    keys: Keys,
+    ledger: Ledger,
     entries: Entries,
     loaded: Jobs,
     wanted: Jobs,
@@ -104,23 +104,20 @@ def write(
     now: datetime,
 ) -> None:
     """`paused`: what the files said of the jobs that come, the last time that they had them."""
+    keys, said = ledger.keys, []
     for name in (*changes.added, *changes.changed):
         spec, before = wanted[name], loaded.get(name)
         pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
-        if before is None or before.when != spec.when:
-            pipe.hset(keys.job(name), mapping={"watermark": ms_of(now), "loaded": ms_of(now)})
-            pipe.hsetnx(keys.job(name), "created", ms_of(now))
-            pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
+        is_new = before is None or before.when != spec.when
+        if is_new:
             entries.write(pipe, spec, schedule_of(spec).next_after(now))
         else:
             entries.rewrite(pipe, spec)
-        if spec.paused != (before.paused if before else paused[name]):
-            pipe.hset(keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)})
-            pipe.hset(keys.job(name), "file_paused", int(spec.paused))
-            pipe.hdel(keys.job(name), "paused_note", "paused_until")
-            pipe.zrem(keys.pauses, name)
+        stated = before.paused if before else paused[name]
+        said.append(Statement(name, is_new, spec.paused if spec.paused != stated else None))
         for key in kept_keys(keys, spec):
             pipe.persist(key)
+    ledger.state(pipe, said, now)
     for name in changes.removed:
         pipe.hdel(keys.jobs, name)
         entries.remove(pipe, name)

@@ -223,8 +223,7 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),
         created_at=to_instant(fields.get("created")),
         loaded_at=to_instant(fields.get("loaded")),
-        # A file that says `paused: false` again leaves the one, `supervisor resume` the other.
-        resumed_at=None if paused else to_instant(fields.get("paused_at", fields.get("pause_to"))),
+        resumed_at=None if paused else to_instant(fields.get("pause_to")),
         oldest_queued_at=oldest_queued_at(open_runs),
         oldest_running_at=oldest_running_at(open_runs),
     )

@@ -19,7 +19,7 @@ from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.drains import Drains
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
-from supervisor.ledger.readings import Readings
+from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import (
     Admission,
     Cancellation,
@@ -37,7 +37,7 @@ from supervisor.ledger.replies import (
     to_instant,
 )
 from supervisor.ledger.reports import Reports
-from supervisor.ledger.requests import RunRequest, Work, text
+from supervisor.ledger.requests import RunRequest, Statement, Work, statement_facts, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps, flat
 from supervisor.ledger.stretches import Stretches
@@ -224,6 +224,12 @@ class Ledger(Readings):
     def resume(self, job: str) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._scripts("pause", job, 0, "", ""))
+
+    def state(self, pipe: Client, said: Sequence[Statement], at: datetime) -> None:
+        """Adds to a transaction what schedule files say anew, which holds since `at`."""
+        for some in chunks(said):
+            facts = chain.from_iterable(map(statement_facts, some))
+            self._scripts.within(pipe, "load", ms_of(at), *facts)
 
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""

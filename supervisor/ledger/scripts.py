@@ -65,10 +65,13 @@ MORE_PARTS = ("records", "slots", "attempts", "stages", "placing", "holding")
 #: those functions takes the server as long as such a call itself.
 ORDINARY = {"begin": ("begin_item", "begin_first"), "finish": ("finish_item", "finish_first")}
 
+#: What some scripts need and no other.
+OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
+
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
     *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "fill", "report"),
-    "drain",
+    *("drain", "load"),
 )
 
 
@@ -94,7 +97,8 @@ def constants() -> str:
 
 
 def text_of(name: str) -> str:
-    return "".join(map(source, (*PARTS, *ORDINARY.get(name, ()), *MORE_PARTS, name)))
+    more = (*ORDINARY.get(name, ()), *MORE_PARTS, *OWN_PARTS.get(name, ()))
+    return "".join(map(source, (*PARTS, *more, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,10 @@ class Scripts:
             return self._scripts[name](keys=call.keys, args=call.args)
         except ResponseError as error:
             raise refused(error) from error
+
+    def within(self, pipe: Client, name: str, *args: str | int) -> None:
+        """One more command of a transaction; what it gives is not looked at."""
+        self._scripts[name](args=args, client=pipe)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
