@@ -5,6 +5,7 @@ SupervisorError
 ├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
+│   └── UnreadableJob      a job that only another version of this package can read
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── InvalidKey             a lock's key that cannot be made of the arguments
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
@@ -77,6 +78,15 @@ class UnknownJob(SupervisorError, LookupError):
     def __init__(self, job: str, known: Iterable[str] = ()) -> None:
         self.job = job
         super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
+
+
+class UnreadableJob(UnknownJob):
+    """The job is loaded, and says what this version of the package does not know."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
+        LookupError.__init__(self, f"{what}, and cannot be read by this one (docs/upgrading.md)")
 
 
 class UnknownRun(SupervisorError, LookupError):

@@ -204,6 +204,10 @@ class Ledger(Readings):
         due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
         return list(due)
 
+    def put_off(self, run_id: str, by: timedelta) -> None:
+        """A run of the outbox is to be published later."""
+        self.client.zadd(self.keys.outbox, {run_id: ms_of(self.now() + by)}, xx=True)
+
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
         if queues:
