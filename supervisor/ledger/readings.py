@@ -21,6 +21,7 @@ from supervisor.ledger.records import (
     run_from,
 )
 from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
@@ -149,9 +150,15 @@ class Readings:
             ]
         return found
 
-    def sent_unbegun(self, limit: int) -> list[Run]:
+    def sent_unbegun(self, limit: int, skip: int = 0) -> list[SentRun]:
         """Runs that were published and have not begun, those sent first first."""
-        return self.runs(self.client.zrange(self.keys.sent, 0, limit - 1))
+        sent = self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True)
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id, _ in sent:
+                pipe.hmget(self.keys.run(run_id), SENT_RUN_FIELDS)
+            values = pipe.execute() if sent else []
+        together = zip(sent, values, strict=True)
+        return [sent_run_from(run_id, ms, facts) for (run_id, ms), facts in together]
 
     def first_sent_at(self) -> datetime | None:
         """When the first of them was sent."""
