@@ -217,6 +217,17 @@ def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledge
     assert (ended.status_code, "has ended: cancelled" in ended.text) == (409, True)
 
 
+def test_a_step_has_a_button_of_its_own_that_ends_it(serve: Serve, ledger: Ledger) -> None:
+    spec = job(ledger, "steps", task=None, steps=[STEP])
+    ledger.admit(ticks(spec, 0))
+    step, client = f"{run_id(spec, 0)}/a", serve(Access(TOKEN))
+    log_in(client)
+    assert f'href="/actions/cancel/{quote(step, safe="@:+/")}"' in client.get(f"/runs/{step}").text
+    form = {"form_token": form_token(client)}
+    done = client.post(f"/actions/cancel/{step}", data=form, headers=FROM_OUR_PAGE)
+    assert (done.status_code, ledger.run(step).state) == (303, RunState.CANCELLED)
+
+
 def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
     serve: Serve, ledger: Ledger
 ) -> None:
