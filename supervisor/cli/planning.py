@@ -13,7 +13,6 @@ from supervisor.cli.output import print_json, printable
 from supervisor.cli.schedules import read_or_exit
 from supervisor.display.plans import plan_lines, plan_shape, summary
 from supervisor.errors import NotConfigured
-from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.readings import Loaded
 from supervisor.plan.planning import Plan, plan_of
 from supervisor.schedule_files import ScheduleSet
@@ -93,8 +92,7 @@ def show(found: Plan, as_json: bool) -> None:
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
     """A beat that follows other files loads those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
-    leads = beat.last_tick_at is not None and now - beat.last_tick_at < LEADER_TTL
-    if leads and beat.follows not in (None, wanted.digest):
+    if beat.leads(now) and beat.follows not in (None, wanted.digest):
         click.echo(
             f"warning: beat {beat.leader} leads and follows schedule files that differ from these; "
             "it will load its own again",

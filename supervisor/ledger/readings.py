@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,10 +16,11 @@ from supervisor.ledger.records import (
     BeatRecord,
     JobFacts,
     JobRecord,
+    beat_from,
     job_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
 from supervisor.run import Run, RunState
@@ -194,17 +194,7 @@ class Readings:
         return self.runs([run_id for run_id, _ in newest])
 
     def beat(self) -> BeatRecord:
-        fields = self.client.hgetall(self.keys.beat)
-        successful = fields.get("last_reload_successful")
-        return BeatRecord(
-            leader=fields.get("leader"),
-            last_tick_at=to_instant(fields.get("last_tick")),
-            last_reload_successful=None if successful is None else successful == "1",
-            last_reload_at=to_instant(fields.get("last_reload")),
-            problems=tuple(json.loads(fields.get("problems", "[]"))),
-            follows=fields.get("follows") or None,
-            leader_changes=int(fields.get("leader_changes", 0)),
-        )
+        return beat_from(self.client.hgetall(self.keys.beat))
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """What has become of these jobs so far, loaded or not."""
