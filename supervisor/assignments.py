@@ -44,7 +44,10 @@ class Assignments:
         self._plans: dict[str, Mapping[str, Step]] = {}
 
     def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
-        """By run id; left out are runs whose job, or whose run of several steps, is gone."""
+        """By run id; left out are runs whose job, or whose run of several steps, is gone.
+
+        And those of a job that only another version of this code can read.
+        """
         specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
         places = {run.id: place for run in runs if (place := StepId.of(run.id))}
         plans = self._plans_of({place.run for place in places.values()})

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import structlog
@@ -145,13 +144,8 @@ def judged(ledger: Ledger, spec: JobSpec, stretch: Stretch, now: datetime) -> Fi
 
 def missing_ticks(ledger: Ledger, spec: JobSpec, stretch: Stretch) -> tuple[datetime, ...]:
     """Nominal times without a record, among those for which records are kept one by one."""
-    runs = ledger.history(spec.name, spec.history)
-    if not runs:
-        return ()
-    since = max(stretch.first_at, min(covers(run)[0] for run in runs) - timedelta(milliseconds=1))
-    named = ticks_between(schedule_of(spec), since, stretch.last_at, 10 * spec.history)
-    unknown = (at for at in named if not any(is_covered(at, run) for run in runs))
-    return tuple(islice(unknown, NAMED))
+    start, end = stretch.first_at + INSTANT, stretch.last_at + INSTANT
+    return compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +161,16 @@ class Records:
     doubled: tuple[datetime, ...]
 
 
-def compare_records(ledger: Ledger, spec: JobSpec, start: datetime, end: datetime) -> Records:
-    """Derives the ticks from `start` to before `end` anew, as far back as records are kept."""
+def compare_records(
+    ledger: Ledger, spec: JobSpec, start: datetime, end: datetime, most: int = MOST_COMPARED
+) -> Records:
+    """Derives the ticks from `start` to before `end` anew, as far back as records are kept.
+
+    most: of the ticks, so many are looked at.
+    """
     runs = [run for run in ledger.history(spec.name, spec.history) if is_of_a_tick(run)]
     since = max(start, min((covers(run)[0] for run in runs), default=end))
-    named = ticks_between(schedule_of(spec), since - INSTANT, end - INSTANT, MOST_COMPARED)
+    named = ticks_between(schedule_of(spec), since - INSTANT, end - INSTANT, most)
     records = {at: sum(is_covered(at, run) for run in runs) for at in named}
     return Records(
         since=since,

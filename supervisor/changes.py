@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,13 +41,19 @@ class Edit:
     new: Any
 
 
-def difference(loaded: Mapping[str, JobSpec], wanted: Mapping[str, JobSpec]) -> Changes:
-    kept = loaded.keys() & wanted.keys()
-    changed = {name for name in kept if loaded[name] != wanted[name]}
+def difference(
+    loaded: Mapping[str, JobSpec],
+    wanted: Mapping[str, JobSpec],
+    unread: Collection[str] = (),
+) -> Changes:
+    """unread: names of jobs that are loaded as well, in words that nobody here can read."""
+    known = loaded.keys() | set(unread)
+    kept = known & wanted.keys()
+    changed = {name for name in kept if loaded.get(name) != wanted[name]}
     return Changes(
-        added=tuple(sorted(wanted.keys() - loaded.keys())),
+        added=tuple(sorted(wanted.keys() - known)),
         changed=tuple(sorted(changed)),
-        removed=tuple(sorted(loaded.keys() - wanted.keys())),
+        removed=tuple(sorted(known - wanted.keys())),
         unchanged=len(kept) - len(changed),
     )
 

@@ -5,7 +5,10 @@ SupervisorError
 ├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
+│   └── UnreadableJob      a job that only another version of this package can read
 ├── UnknownRun             a run id the ledger does not know (any more)
+├── InvalidRequest         a person asks of a job what makes no sense for it
+├── RunEnded               a run that is to be cancelled has ended
 ├── InvalidKey             a lock's key that cannot be made of the arguments
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
@@ -80,12 +83,33 @@ class UnknownJob(SupervisorError, LookupError):
         super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
 
 
+class UnreadableJob(UnknownJob):
+    """The job is loaded, and says what this version of the package does not know."""
+
+    def __init__(self, job: str) -> None:
+        self.job = job
+        what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
+        LookupError.__init__(self, f"{what}, and cannot be read by this one (docs/upgrading.md)")
+
+
 class UnknownRun(SupervisorError, LookupError):
     """The ledger does not know this run, or knows it no longer."""
 
     def __init__(self, run_id: str, why: str | None = None) -> None:
         self.run_id = run_id
         super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
+
+
+class InvalidRequest(SupervisorError, ValueError):
+    """What is asked of a job makes no sense for it; the command line exits 2, HTTP has 400."""
+
+
+class RunEnded(SupervisorError):
+    """The run that is to be cancelled has ended before."""
+
+    def __init__(self, run_id: str, state: str) -> None:
+        self.run_id, self.state = run_id, state
+        super().__init__(f"{run_id} has ended: {state}")
 
 
 class InvalidKey(SupervisorError, ValueError):

@@ -18,19 +18,21 @@ from supervisor.entries import Entries
 from supervisor.errors import PlanOutdated
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.replies import ms_of
+from supervisor.ledger.readings import Loaded
+from supervisor.ledger.requests import Statement
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.schema import check_schema
 from supervisor.ledger.scripts import HISTORY_TTL
+from supervisor.ledger.spec_texts import times_of
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
 Jobs = Mapping[str, JobSpec]
 
 
-def kept_keys(keys: Keys, spec: JobSpec) -> tuple[str, ...]:
+def kept_keys(keys: Keys, job: str) -> tuple[str, ...]:
     """What is known of a job beside its spec; it outlives the job by the time runs are kept."""
-    return keys.job(spec.name), keys.history(spec.name), keys.open(spec.name)
+    return keys.job(job), keys.history(job), keys.open(job)
 
 
 def load(
@@ -48,23 +50,21 @@ def load(
 
     planned_on: what was loaded when a person agreed to the difference. Raises PlanOutdated when
     something else is loaded by now, and WrongSchema when another version writes the ledger.
+
+    A job that another version has loaded and this one cannot read is replaced or removed as well.
     """
     check_schema(ledger.client, ledger.keys)
     while True:
         with ledger.client.pipeline(transaction=True) as pipe:
             pipe.watch(ledger.keys.jobs)
-            loaded = ledger.scheduled()
-            if planned_on is not None and loaded != planned_on:
+            loaded = ledger.loaded()
+            if planned_on is not None and loaded.specs != planned_on:
                 raise PlanOutdated("what is loaded has changed since this plan was made")
-            changes = difference(loaded, wanted)
-            outgoing = [
-                loaded[name] for name in (*retimed(loaded, wanted, changes), *changes.removed)
-            ]
-            settle(ledger, outgoing, now)
-            stated = ledger.marks(changes.added)
-            paused = {name: mark.file_paused for name, mark in stated.items()}
+            changes = difference(loaded.specs, wanted, loaded.unread)
+            settle(ledger, outgoing(loaded, wanted, changes), now)
+            paused = file_pauses(ledger, [*changes.added, *loaded.unread])
             pipe.multi()
-            write(pipe, ledger.keys, entries, loaded, wanted, changes, paused, now)
+            write(pipe, ledger, entries, loaded, wanted, changes, paused, now)
             pipe.hset(ledger.keys.beat, "config", digest)
             try:
                 pipe.execute()
@@ -73,8 +73,25 @@ def load(
             return changes
 
 
-def retimed(loaded: Jobs, wanted: Jobs, changes: Changes) -> list[str]:
-    return [name for name in changes.changed if loaded[name].when != wanted[name].when]
+def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:
+    """Jobs as they were whose times are others from now on, or are none any more."""
+    return [
+        loaded.specs[name]
+        for name in (*changes.changed, *changes.removed)
+        if name in loaded.specs and has_new_times(name, loaded, wanted)
+    ]
+
+
+def has_new_times(name: str, loaded: Loaded, wanted: Jobs) -> bool:
+    if name in loaded.unread and name in wanted:
+        return times_of(loaded.unread[name]) != wanted[name].when
+    before, after = loaded.specs.get(name), wanted.get(name)
+    return before is None or after is None or before.when != after.when
+
+
+def file_pauses(ledger: Ledger, names: Sequence[str]) -> dict[str, bool | None]:
+    """What the files said of these jobs, the last time that they had them."""
+    return {name: mark.file_paused for name, mark in ledger.marks(names).items()}
 
 
 def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
@@ -95,35 +112,32 @@ def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
 
 def write(
     pipe: Client,
-    keys: Keys,
+    ledger: Ledger,
     entries: Entries,
-    loaded: Jobs,
+    loaded: Loaded,
     wanted: Jobs,
     changes: Changes,
     paused: Mapping[str, bool | None],
     now: datetime,
 ) -> None:
-    """`paused`: what the files said of the jobs that come, the last time that they had them."""
+    """`paused`: as file_pauses() says, of the jobs that loaded has no specs of."""
+    keys, said = ledger.keys, []
     for name in (*changes.added, *changes.changed):
-        spec, before = wanted[name], loaded.get(name)
+        spec, before = wanted[name], loaded.specs.get(name)
         pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
-        if before is None or before.when != spec.when:
-            pipe.hset(keys.job(name), mapping={"watermark": ms_of(now), "loaded": ms_of(now)})
-            pipe.hsetnx(keys.job(name), "created", ms_of(now))
-            pipe.hdel(keys.job(name), "audited_until")  # the audit begins anew
+        is_new = has_new_times(name, loaded, wanted)
+        if is_new:
             entries.write(pipe, spec, schedule_of(spec).next_after(now))
         else:
             entries.rewrite(pipe, spec)
-        if spec.paused != (before.paused if before else paused[name]):
-            pipe.hset(keys.job(name), mapping={"paused": int(spec.paused), "paused_at": ms_of(now)})
-            pipe.hset(keys.job(name), "file_paused", int(spec.paused))
-            pipe.hdel(keys.job(name), "paused_note", "paused_until")
-            pipe.zrem(keys.pauses, name)
-        for key in kept_keys(keys, spec):
+        stated = before.paused if before else paused[name]
+        said.append(Statement(name, is_new, spec.paused if spec.paused != stated else None))
+        for key in kept_keys(keys, name):
             pipe.persist(key)
+    ledger.state(pipe, said, now)
     for name in changes.removed:
         pipe.hdel(keys.jobs, name)
         entries.remove(pipe, name)
         # Runs at work still end and count; a job that comes back goes on counting.
-        for key in kept_keys(keys, loaded[name]):
+        for key in kept_keys(keys, name):
             pipe.expire(key, HISTORY_TTL)

@@ -35,8 +35,14 @@ def render(moment: datetime) -> str:
 
 
 def instant(moment: datetime, zone: ZoneInfo) -> datetime:
-    """The moment in UTC. Of a repeated hour the first copy counts, of a gap its end."""
-    return first_instant(moment, zone) if moment.tzinfo is None else moment.astimezone(UTC)
+    """The moment in UTC. Of a repeated hour the first copy counts, of a gap its end.
+
+    Raises ValueError at the edges of the calendar, where UTC has no name for it.
+    """
+    try:
+        return first_instant(moment, zone) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{moment.isoformat()} is beyond the calendar") from None
 
 
 Moment = Annotated[

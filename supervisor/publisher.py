@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,9 @@ from supervisor.tracing import current_headers, trace_headers, within
 
 #: Messages sent before the ledger is told of them.
 RUNS_PER_ROUND = 100
+
+#: A run that only another version of this code can send is not looked at again before.
+LATER = timedelta(minutes=1)
 
 #: The broker, or the ledger, is away.
 AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
@@ -101,7 +105,7 @@ class Publisher:
     def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> dict[str, str]:
         """The run and its queue, if the message could be made."""
         if assignment is None:
-            self._ledger.cancel(run.id, "job removed from the schedule files")
+            self._do_without(run)
             return {}
         try:
             return {run.id: self.send(producer, assignment)}
@@ -111,6 +115,13 @@ class Publisher:
             self._ledger.cancel(run.id, f"cannot be published: {error}")
             log.exception("run cannot be published", job=run.job, run=run.id)
             return {}
+
+    def _do_without(self, run: Run) -> None:
+        """Its job is gone; or only another version can read it, and can send the run later."""
+        if StepId.of(run.id) is None and self._ledger.knows(run.job):
+            self._ledger.put_off(run.id, LATER)
+        else:
+            self._ledger.cancel(run.id, "job removed from the schedule files")
 
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run by Celery's own ways; gives its queue."""

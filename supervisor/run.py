@@ -161,6 +161,11 @@ class Run:
     note: str | None = None
     queue: str | None = None
 
+    @property
+    def attempts_dropped(self) -> int:
+        """How many there were before the first of `attempts`; the ledger keeps the last of them."""
+        return self.attempts[0].number - 1 if self.attempts else 0
+
     def masked(self, arguments: Any) -> Any:
         """Arguments or params of the run, as they may be shown."""
         return masked(self.rules.get("mask"), arguments)

@@ -27,7 +27,7 @@ LAYERS = {
     "celery edge": "acknowledgements adopting app app_facts attendance beat calls celery_import"
     " content emitting entries envelopes loading on_commit publisher queues recording"
     " redis_settings reloading results retrying starting tasks tracing unbegun worker",
-    "operations": "up children processes embedded display render web why checkup",
+    "operations": "control up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}

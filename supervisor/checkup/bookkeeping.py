@@ -31,6 +31,16 @@ def ticks(facts: Facts) -> Iterator[Finding]:
         )
 
 
+def unread(facts: Facts) -> Iterator[Finding]:
+    for job in facts.unread:
+        yield Finding(
+            "versions",
+            f"job {job} was loaded by another version, and this one cannot read it",
+            "processes of this version emit none of its ticks and send none of its runs",
+            "upgrade them, or load files without the keys that they do not know",
+        )
+
+
 def files(facts: Facts) -> Iterator[Finding]:
     if facts.beat.last_reload_successful is False:
         problems = facts.beat.problems

@@ -29,7 +29,8 @@ class ServerFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: runs
-    at work whose lease has run out, and when it did. unaccounted: ticks by job. app: when named.
+    at work whose lease has run out, and when it did. unaccounted: ticks by job. unread: jobs that
+    only another version can read. app: when named.
     forbidden: what Redis said to questions that this user may not ask; their facts are missing.
     """
 
@@ -42,6 +43,7 @@ class Facts:
     known_tasks: frozenset[str] = frozenset()
     silent: Mapping[str, datetime] = field(default_factory=dict)
     unaccounted: Mapping[str, int] = field(default_factory=dict)
+    unread: Sequence[str] = ()
     app: AppFacts | None = None
     forbidden: Sequence[str] = ()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from supervisor.auditing import OVERDUE_AFTER
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts
@@ -14,7 +13,7 @@ CLOCKS_APART = timedelta(seconds=1)
 
 
 def beats(facts: Facts) -> Iterator[Finding]:
-    there, last_tick_at = facts.roll.beats, facts.beat.last_tick_at
+    there = facts.roll.beats
     if not there:
         yield Finding(
             "beat",
@@ -22,7 +21,7 @@ def beats(facts: Facts) -> Iterator[Finding]:
             "nothing is emitted, rescued or retried",
             "start one: `celery -A proj beat`",
         )
-    elif last_tick_at is None or facts.ago(last_tick_at) > OVERDUE_AFTER:
+    elif not facts.beat.leads(facts.now):
         yield Finding(
             "beat",
             f"no beat leads, of {len(there)} that are there",

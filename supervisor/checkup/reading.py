@@ -40,6 +40,7 @@ def read(
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
+        unread=tuple(ledger.loaded().unread),
         app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
         forbidden=asking.forbidden,
     )

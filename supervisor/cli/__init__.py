@@ -15,7 +15,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from supervisor.cli.context import Context
 from supervisor.cli.output import printable
-from supervisor.errors import SupervisorError
+from supervisor.errors import InvalidRequest, SupervisorError
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
@@ -59,6 +59,8 @@ class Verbs(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except InvalidRequest as error:
+            raise click.UsageError(printable(str(error))) from error
         except SupervisorError as error:
             lines = map(printable, str(error).split("\n"))
             raise click.ClickException("\n".join(lines)) from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import click
 
-from supervisor.backfilling import backfill, missed_in_pause
+from supervisor import control
 from supervisor.cli.context import Context, pass_context
-from supervisor.cli.types import InstantType, zoned
+from supervisor.cli.types import InstantType
 
 
 @click.command()
@@ -16,12 +18,11 @@ from supervisor.cli.types import InstantType, zoned
 @pass_context
 def pause(context: Context, names: tuple[str, ...], note: str, until: str | None) -> None:
     """Exclude the ticks of these jobs until they are resumed; `trigger` still works."""
+    said = datetime.fromisoformat(until) if until else None
     for spec in [context.ledger.spec(name) for name in names]:
-        moment = zoned(until, spec.zone)
-        if moment and moment <= context.ledger.now():
-            raise click.UsageError("--until is in the past")
-        context.ledger.pause(spec.name, note, moment)
-        click.echo(f"{spec.name} paused" + (f" until {moment.isoformat()}" if moment else ""))
+        moment = control.pause(context.ledger, spec.name, note, said)
+        until_when = f" until {moment.astimezone(spec.zone).isoformat()}" if moment else ""
+        click.echo(f"{spec.name} paused{until_when}")
 
 
 @click.command()
@@ -34,12 +35,9 @@ def pause(context: Context, names: tuple[str, ...], note: str, until: str | None
 @pass_context
 def resume(context: Context, names: tuple[str, ...], catch_up: bool) -> None:
     """Emit the ticks of these jobs again, from now on."""
-    ledger = context.ledger
-    for spec in [ledger.spec(name) for name in names]:
-        since = ledger.resume(spec.name)
-        caught_up = missed_in_pause(spec, since, ledger.now()) if since and catch_up else []
-        backfill(ledger, spec, caught_up, overlap=None)
-        click.echo(f"{spec.name} resumed" + (f", {len(caught_up)} caught up" if catch_up else ""))
+    for spec in [context.ledger.spec(name) for name in names]:
+        caught_up = control.resume(context.ledger, spec.name, catch_up=catch_up)
+        click.echo(f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else ""))
 
 
 VERBS: tuple[click.Command, ...] = (pause, resume)

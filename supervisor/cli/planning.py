@@ -13,10 +13,9 @@ from supervisor.cli.output import print_json, printable
 from supervisor.cli.schedules import path_argument, read_or_exit
 from supervisor.display.plans import plan_lines, plan_shape, summary
 from supervisor.errors import NotConfigured
-from supervisor.ledger.leader import LEADER_TTL
+from supervisor.ledger.readings import Loaded
 from supervisor.plan.planning import Plan, plan_of
 from supervisor.schedule_files import ScheduleSet
-from supervisor.spec import JobSpec
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -32,7 +31,7 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     Files with problems are told as by `check`, and exit 1.
     """
     wanted = read_or_exit(context, path, as_json)
-    found = plan_on(context, context.ledger.scheduled(), wanted)
+    found = plan_on(context, context.ledger.loaded(), wanted)
     show(found, as_json)
     if exit_code and found.changes:
         sys.exit(1)
@@ -54,7 +53,7 @@ def apply(context: Context, path: Path | None, yes: bool, as_json: bool) -> None
 
     required_settings(context.app)
     wanted, ledger = read_or_exit(context, path, as_json), context.ledger
-    loaded = ledger.scheduled()
+    loaded = ledger.loaded()
     found = plan_on(context, loaded, wanted)
     show(found, as_json)
     if not found.changes:
@@ -63,16 +62,17 @@ def apply(context: Context, path: Path | None, yes: bool, as_json: bool) -> None
     if not yes:
         click.confirm("Apply?", abort=True, err=True)
     entries = Entries(context.app, ledger.client, ledger.keys)
-    done = load(ledger, entries, wanted.specs, wanted.digest, ledger.now(), planned_on=loaded)
+    now, seen = ledger.now(), loaded.specs
+    done = load(ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen)
     click.echo(f"applied: {summary(done)}", err=as_json)
 
 
-def plan_on(context: Context, loaded: dict[str, JobSpec], wanted: ScheduleSet) -> Plan:
+def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     ledger = context.ledger
-    touched = names_of(difference(loaded, wanted.specs))
+    touched = names_of(difference(loaded.specs, wanted.specs, loaded.unread))
     records = ledger.records_of([wanted.specs[name] for name in touched])
     durations = {record.spec.name: record.durations for record in records}
-    return plan_of(loaded, wanted.specs, durations, ledger.now())
+    return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
 
 
 def names_of(changes: Changes) -> tuple[str, ...]:
@@ -91,8 +91,7 @@ def show(found: Plan, as_json: bool) -> None:
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
     """A beat that follows other files loads those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
-    leads = beat.last_tick_at is not None and now - beat.last_tick_at < LEADER_TTL
-    if leads and beat.follows not in (None, wanted.digest):
+    if beat.leads(now) and beat.follows not in (None, wanted.digest):
         click.echo(
             f"warning: beat {beat.leader} leads and follows schedule files that differ from these; "
             "it will load its own again",

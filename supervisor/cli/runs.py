@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from supervisor import control
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.live import watch_jobs
 from supervisor.cli.output import print_json, print_table
@@ -20,7 +21,6 @@ from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows,
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.steps import at_work_words
 from supervisor.display.words import drained_words
-from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.searching import Wanted, search
 from supervisor.overlap import OverlapPolicy
@@ -29,7 +29,6 @@ from supervisor.run import RunState
 if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
     from supervisor.run import Run
-    from supervisor.spec import JobSpec
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -163,9 +162,7 @@ def trigger(
         key=key,
         max_wait=max_wait,
     )
-    spec = context.ledger.spec(job)
-    refuse_what_it_has_no_use_for(spec, request)
-    run = context.ledger.trigger(spec, request)
+    run = control.trigger(context.ledger, job, request)
     if as_json:
         print_json(run_shape(run))
     else:
@@ -179,20 +176,11 @@ def trigger(
 @click.argument("run")
 @pass_context
 def cancel(context: Context, run: str) -> None:
-    """End a run: at once, or within its `stop_grace` when it is at work. Exit 1 if it has ended."""
-    found = context.ledger.run(run)
-    done = context.ledger.cancel(found.id, "cancelled by hand")
-    if done is Cancellation.NOT_OPEN:
-        click.echo(f"{run} has ended: {context.ledger.run(run).state.value}", err=True)
-        sys.exit(1)
-    click.echo(f"{run} {done.value}")
+    """End a run, or RUN/STEP: at once, or within its `stop_grace` when it is at work.
 
-
-def refuse_what_it_has_no_use_for(spec: JobSpec, request: RunRequest) -> None:
-    if spec.steps and (request.args is not None or request.kwargs is not None):
-        raise click.UsageError(f"{spec.name} has several steps: they begin with --params")
-    if not spec.steps and request.params is not None:
-        raise click.UsageError(f"{spec.name} is one task: it has --args and --kwargs, no --params")
+    Exit 1 if it has ended.
+    """
+    click.echo(f"{run} {control.cancel(context.ledger, run).value}")
 
 
 def parsed(option: str, text: str | None, kind: type) -> Any:

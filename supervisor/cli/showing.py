@@ -9,7 +9,7 @@ import click
 
 from supervisor.cli.output import print_table
 from supervisor.display.reports import LogText, harmless, line_shape, progress_words
-from supervisor.display.rows import why
+from supervisor.display.rows import dropped_words, why
 from supervisor.display.shapes import run_shape
 from supervisor.display.steps import (
     STEP_COLUMNS,
@@ -57,7 +57,7 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     """Raises UnknownRun."""
     run = known(ledger, run_id)
     found = run_shape(run)
-    attempts = found.pop("attempts")
+    attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
         found["params"] = param_words(params_of(ledger, run)) or None
@@ -68,6 +68,8 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     for key, value in found.items():
         if value is not None:
             click.echo(f"{key:<18}{harmless(str(value))}")
+    if dropped := dropped_words(run):
+        click.echo(dropped)
     for attempt in attempts:
         facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
         click.echo(harmless(facts))

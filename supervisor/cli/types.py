@@ -10,6 +10,7 @@ import click
 
 from supervisor.durations import parse
 from supervisor.errors import InvalidDuration
+from supervisor.moments import instant
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
@@ -63,11 +64,13 @@ def moment_of(value: timedelta | str | None, zone: ZoneInfo, now: datetime) -> d
 
 
 def zoned(text: str | None, zone: ZoneInfo) -> datetime | None:
-    """The instant; a time without an offset is one of the zone."""
+    """The instant; a time without an offset is one of the zone. Raises BadParameter."""
     if text is None:
         return None
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=zone)
+    try:
+        return instant(datetime.fromisoformat(text), zone)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 PORT = click.IntRange(1, 65_535)

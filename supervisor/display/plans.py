@@ -22,7 +22,10 @@ NAMED = 3
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
-    blocks = {job.spec.name: job_lines(job) for job in plan.jobs}
+    added = set(plan.changes.added)
+    blocks = {
+        job.spec.name: job_lines(job, "+" if job.spec.name in added else "~") for job in plan.jobs
+    }
     blocks |= {name: iter((f"- {name}",)) for name in plan.changes.removed}
     for name in sorted(blocks):
         yield from blocks[name]
@@ -35,8 +38,8 @@ def summary(changes: Changes) -> str:
     return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
 
 
-def job_lines(job: JobPlan) -> Iterator[str]:
-    yield f"{'~' if job.before else '+'} {job.spec.name}  {timed(job.spec)}"
+def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
+    yield f"{sign} {job.spec.name}  {timed(job.spec)}"
     facts = [(edit.key, f"{value(edit.old)} -> {value(edit.new)}") for edit in job.edits]
     facts += tick_facts(job)
     facts += [("clocks", surprise_text(surprise)) for surprise in job.surprises]
@@ -134,19 +137,20 @@ def durations_text(durations: Durations) -> str:
 
 def plan_shape(plan: Plan) -> dict[str, Any]:
     """`jobs`: the added and changed ones; every instant in UTC."""
+    added = set(plan.changes.added)
     return {
         "added": plan.changes.added,
         "changed": plan.changes.changed,
         "removed": plan.changes.removed,
         "unchanged": plan.changes.unchanged,
-        "jobs": [job_shape(job) for job in plan.jobs],
+        "jobs": [job_shape(job, is_added=job.spec.name in added) for job in plan.jobs],
     }
 
 
-def job_shape(job: JobPlan) -> dict[str, Any]:
+def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
     return {
         "job": job.spec.name,
-        "change": "changed" if job.before else "added",
+        "change": "added" if is_added else "changed",
         "schedule": job.spec.schedule,
         "timezone": job.spec.timezone,
         "keys": {edit.key: {"old": edit.old, "new": edit.new} for edit in job.edits},

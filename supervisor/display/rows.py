@@ -56,6 +56,15 @@ def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[st
             duration(lasted),
             (", ".join(filter(None, (how_far, why(run)))) if last else attempt.reason) or "",
         )
+    if dropped := dropped_words(run):
+        yield (run.id, "", "", "", "", dropped)
+
+
+def dropped_words(run: Run) -> str:
+    """Of attempts that are not remembered one by one."""
+    if not run.attempts_dropped:
+        return ""
+    return f"{run.attempts_dropped} earlier attempts, of which nothing else is kept"
 
 
 def why(run: Run) -> str:

@@ -66,6 +66,7 @@ def run_shape(run: Run) -> dict[str, Any]:
         "ticks": run.ticks,
         "first_nominal_at": instant(run.first_nominal_at),
         "progress": progress_shape(run.progress) if run.progress else None,
+        "attempts_dropped": run.attempts_dropped,
         "attempts": [attempt_shape(attempt) for attempt in run.attempts],
     }
 

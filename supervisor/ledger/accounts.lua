@@ -21,14 +21,22 @@ local function note_start(run)
   observe(run.job, 'start_delay', now - run.nominal)
 end
 
--- Writes the attempt that ends now into the run's list, one JSON object a line.
+local function last_lines(text, most)
+  local _, lines = string.gsub(text, '\n', '')
+  for _ = most + 1, lines do text = string.sub(text, string.find(text, '\n', 1, true) + 1) end
+  return text
+end
+
+-- Writes the attempt that ends now into the run's list, one JSON object a line; the last ATTEMPTS_KEPT
+-- of them stay. No attempt comes before the first.
 local function note_attempt(run, outcome, reason, token)
   local line = cjson.encode({
     number = run.attempt, started = run.started, finished = now, outcome = outcome,
     worker = run.worker, reason = reason or '',
   })
-  redis.call('HSET', K.run(run.id), 'attempts', (hget(K.run(run.id), 'attempts') or '') .. line .. '\n',
-    'last_token', token)
+  local before = run.attempt > 1 and hget(K.run(run.id), 'attempts') or ''
+  if run.attempt > ATTEMPTS_KEPT then before = last_lines(before, ATTEMPTS_KEPT - 1) end
+  redis.call('HSET', K.run(run.id), 'attempts', before .. line .. '\n', 'last_token', token)
   write_interval(run, now_us)
   if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
 end

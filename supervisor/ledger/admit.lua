@@ -27,8 +27,9 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
     count(job, 'duplicates')
     redis.call('HINCRBY', K.run(id), 'duplicates', 1)
-    if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
-      -- The run was restored by its worker; the tick is only now heard of.
+    if kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal)
+      and not hget(K.run(id), 'kind') then
+      -- The run was restored by its worker, which wrote no kind; the tick is only now heard of.
       redis.call('HSET', K.job(job), 'watermark', nominal)
       count(job, 'ticks')
     end

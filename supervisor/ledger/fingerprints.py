@@ -8,16 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from supervisor.ledger.glances import open_runs
-from supervisor.ledger.replies import to_instant
+from supervisor.ledger.records import beat_from
 from supervisor.ledger.runs import Ledger
-
-#: A beat that has not ticked for so long is shown as silent.
-SILENT_AFTER = timedelta(seconds=15)
 
 #: Fields of beat's hash that change at every tick.
 TICKING = ("last_tick",)
@@ -57,12 +53,8 @@ def fingerprints(ledger: Ledger, topics: Iterable[Topic]) -> dict[Topic, Print]:
 
 def of_beat(ledger: Ledger) -> Print:
     fields = ledger.client.hgetall(ledger.keys.beat)
-    silent = is_silent(to_instant(fields.get("last_tick")), ledger.now())
-    return (silent, frozenset((k, v) for k, v in fields.items() if k not in TICKING))
-
-
-def is_silent(last_tick_at: datetime | None, now: datetime) -> bool:
-    return last_tick_at is None or now - last_tick_at > SILENT_AFTER
+    leads = beat_from(fields).leads(ledger.now())
+    return (leads, frozenset((k, v) for k, v in fields.items() if k not in TICKING))
 
 
 def of_workers(ledger: Ledger) -> Print:

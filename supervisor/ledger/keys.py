@@ -28,6 +28,7 @@ TEMPLATES = {
     #         expires likewise
     "grants": "lock:{%s}:grants",
     # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
+    #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     #         blocker: how the run named in blocked_by was at that moment, see placing.lua;

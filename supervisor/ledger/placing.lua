@@ -129,7 +129,7 @@ local function pass_over(job, state, reason, id, first, last, ticks, history)
     end
   end
   redis.call('HSET', K.run(id), 'job', job, 'nominal', last, 'first_nominal', first, 'queued', now,
-    'ticks', ticks, 'rules', '{}')
+    'ticks', ticks, 'rules', '{}', 'kind', 'passed')
   local note = state == 'excluded' and hget(K.job(job), 'paused_note')
   if note then redis.call('HSET', K.run(id), 'note', note) end
   close(id, job, state, reason)

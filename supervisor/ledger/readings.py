@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TypeVar
 
-from supervisor.errors import UnknownJob, UnknownRun
-from supervisor.guarded_spec import GuardedTaskSpec
+from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
@@ -18,10 +16,13 @@ from supervisor.ledger.records import (
     BeatRecord,
     JobFacts,
     JobRecord,
+    beat_from,
     job_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
+from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
 from supervisor.run import Run, RunState
 from supervisor.spec import JobSpec
 
@@ -37,6 +38,14 @@ CHUNK = 500
 OPEN_AT_ONCE = 50
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The jobs that schedule files name. unread: texts of those that this version cannot read."""
+
+    specs: Mapping[str, JobSpec]
+    unread: Mapping[str, str]
+
+
 class Readings:
     """The reading half of the ledger."""
 
@@ -45,22 +54,36 @@ class Readings:
         self.keys = keys
 
     def scheduled(self) -> dict[str, JobSpec]:
-        """The jobs that schedule files name, by name, sorted."""
-        loaded = self._fields(self.keys.jobs)
-        return {name: job_spec(loaded[name]) for name in sorted(loaded)}
+        """The jobs that schedule files name, by name, sorted; without those of loaded().unread."""
+        return dict(self.loaded().specs)
+
+    def loaded(self) -> Loaded:
+        texts = sorted(self._fields(self.keys.jobs).items())
+        specs = {name: job_spec(text) for name, text in texts}
+        return Loaded(
+            specs={name: spec for name, spec in specs.items() if spec is not None},
+            unread={name: text for name, text in texts if specs[name] is None},
+        )
 
     def specs(self) -> dict[str, JobSpec]:
         """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
         guarded = self._fields(self.keys.guarded)
-        specs: dict[str, JobSpec] = {name: guarded_spec(text) for name, text in guarded.items()}
+        specs = {name: spec for name, text in guarded.items() if (spec := guarded_spec(text))}
         return dict(sorted({**specs, **self.scheduled()}.items()))
 
     def spec(self, name: str) -> JobSpec:
-        """Raises UnknownJob."""
+        """Raises UnknownJob, and UnreadableJob of one that only another version knows."""
         found = self.some_specs([name])
-        if not found:
-            raise UnknownJob(name, self.job_names())
-        return found[name]
+        if found:
+            return found[name]
+        raise UnreadableJob(name) if self.knows(name) else UnknownJob(name, self.job_names())
+
+    def knows(self, name: str) -> bool:
+        """Whether the ledger has the job, readable or not."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hexists(self.keys.jobs, name)
+            pipe.hexists(self.keys.guarded, name)
+            return any(pipe.execute())
 
     def marks(self, names: Sequence[str]) -> dict[str, Mark]:
         """How far the ticks of these jobs have been dealt with."""
@@ -79,12 +102,12 @@ class Readings:
         return [*self.client.hkeys(self.keys.jobs), *self.client.hkeys(self.keys.guarded)]
 
     def some_specs(self, names: Collection[str], *, remembered: bool = True) -> dict[str, JobSpec]:
-        """The specs of those of the named jobs that are known.
+        """The specs of those of the named jobs that are known, and can be read.
 
         remembered: for who comes back to few of them; a process that goes round ten thousand would
         keep them all.
         """
-        parse = job_spec if remembered else JobSpec.model_validate_json
+        parse = job_spec if remembered else read_job
         wanted = sorted(names)
         if not wanted:
             return {}
@@ -94,10 +117,10 @@ class Readings:
             scheduled, guarded = pipe.execute()
         found: dict[str, JobSpec] = {}
         for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
-            if text is not None:
-                found[name] = parse(text)
-            elif guard is not None:
-                found[name] = guarded_spec(guard)
+            own = parse(text) if text is not None else None
+            spec = guarded_spec(guard) if text is None and guard is not None else own
+            if spec is not None:
+                found[name] = spec
         return found
 
     def jobs(self) -> list[JobRecord]:
@@ -127,9 +150,15 @@ class Readings:
             ]
         return found
 
-    def sent_unbegun(self, limit: int) -> list[Run]:
+    def sent_unbegun(self, limit: int, skip: int = 0) -> list[SentRun]:
         """Runs that were published and have not begun, those sent first first."""
-        return self.runs(self.client.zrange(self.keys.sent, 0, limit - 1))
+        sent = self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True)
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id, _ in sent:
+                pipe.hmget(self.keys.run(run_id), SENT_RUN_FIELDS)
+            values = pipe.execute() if sent else []
+        together = zip(sent, values, strict=True)
+        return [sent_run_from(run_id, ms, facts) for (run_id, ms), facts in together]
 
     def first_sent_at(self) -> datetime | None:
         """When the first of them was sent."""
@@ -153,17 +182,7 @@ class Readings:
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
 
     def beat(self) -> BeatRecord:
-        fields = self.client.hgetall(self.keys.beat)
-        successful = fields.get("last_reload_successful")
-        return BeatRecord(
-            leader=fields.get("leader"),
-            last_tick_at=to_instant(fields.get("last_tick")),
-            last_reload_successful=None if successful is None else successful == "1",
-            last_reload_at=to_instant(fields.get("last_reload")),
-            problems=tuple(json.loads(fields.get("problems", "[]"))),
-            follows=fields.get("follows") or None,
-            leader_changes=int(fields.get("leader_changes", 0)),
-        )
+        return beat_from(self.client.hgetall(self.keys.beat))
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """What has become of these jobs so far, loaded or not."""
@@ -202,17 +221,6 @@ class Readings:
     def _fields(self, key: str) -> dict[str, str]:
         """A hash of any size, piece by piece: nothing waits for all of it."""
         return dict(self.client.hscan_iter(key, count=2 * CHUNK))
-
-
-@lru_cache(maxsize=50_000)
-def job_spec(text: str) -> JobSpec:
-    """Remembered: what is loaded is read far more often than it changes."""
-    return JobSpec.model_validate_json(text)
-
-
-@lru_cache(maxsize=2_000)
-def guarded_spec(text: str) -> GuardedTaskSpec:
-    return GuardedTaskSpec.model_validate_json(text)
 
 
 def chunks(items: Sequence[T], size: int = CHUNK) -> list[Sequence[T]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_running_at
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
@@ -111,6 +112,23 @@ class BeatRecord:
     problems: tuple[str, ...]
     follows: str | None = None
     leader_changes: int = 0
+
+    def leads(self, now: datetime) -> bool:
+        """Whether any beat does: a change of leaders takes no longer than SILENCE."""
+        return self.last_tick_at is not None and now - self.last_tick_at <= SILENCE
+
+
+def beat_from(fields: Mapping[str, str]) -> BeatRecord:
+    successful = fields.get("last_reload_successful")
+    return BeatRecord(
+        leader=fields.get("leader"),
+        last_tick_at=to_instant(fields.get("last_tick")),
+        last_reload_successful=None if successful is None else successful == "1",
+        last_reload_at=to_instant(fields.get("last_reload")),
+        problems=tuple(json.loads(fields.get("problems", "[]"))),
+        follows=fields.get("follows") or None,
+        leader_changes=int(fields.get("leader_changes", 0)),
+    )
 
 
 def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
@@ -223,8 +241,7 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),
         created_at=to_instant(fields.get("created")),
         loaded_at=to_instant(fields.get("loaded")),
-        # A file that says `paused: false` again leaves the one, `supervisor resume` the other.
-        resumed_at=None if paused else to_instant(fields.get("paused_at", fields.get("pause_to"))),
+        resumed_at=None if paused else to_instant(fields.get("pause_to")),
         oldest_queued_at=oldest_queued_at(open_runs),
         oldest_running_at=oldest_running_at(open_runs),
     )

@@ -66,6 +66,15 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Statement:
+    """What a schedule file says anew of a job. is_paused: None where it says that as before."""
+
+    job: str
+    has_new_times: bool
+    is_paused: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """A run at work as its worker knows it: enough to write it anew."""
 
@@ -79,6 +88,12 @@ class Work:
     def is_tick(self) -> bool:
         """Whether it is the run of a nominal time, and not one that was asked for."""
         return self.run_id == tick_id(self.job, self.nominal_at)
+
+
+def statement_facts(said: Statement) -> tuple[str, str, str]:
+    """As load.lua reads it."""
+    paused = "" if said.is_paused is None else str(int(said.is_paused))
+    return said.job, "1" if said.has_new_times else "", paused
 
 
 def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:

@@ -56,13 +56,7 @@ for_each_due(K.delayed(), function(id)
   end
 end)
 
-for_each_due(K.pauses(), function(job)
-  redis.call('ZREM', K.pauses(), job)
-  local v = redis.call('HMGET', K.job(job), 'paused_at', 'paused_until')
-  if v[1] and v[2] then redis.call('HSET', K.job(job), 'pause_from', v[1], 'pause_to', v[2]) end
-  redis.call('HSET', K.job(job), 'paused', 0)
-  redis.call('HDEL', K.job(job), 'paused_at', 'paused_note', 'paused_until')
-end)
+for_each_due(K.pauses(), function(job) end_pause(job, redis.call('ZSCORE', K.pauses(), job)) end)
 
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then

@@ -20,7 +20,7 @@ from supervisor.ledger.drains import Drains
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import Presences
-from supervisor.ledger.readings import Readings
+from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import (
     Admission,
     Cancellation,
@@ -38,7 +38,7 @@ from supervisor.ledger.replies import (
     to_instant,
 )
 from supervisor.ledger.reports import Reports
-from supervisor.ledger.requests import RunRequest, Work, text
+from supervisor.ledger.requests import RunRequest, Statement, Work, statement_facts, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps, flat
 from supervisor.ledger.stretches import Stretches
@@ -209,6 +209,10 @@ class Ledger(Readings):
         due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
         return list(due)
 
+    def put_off(self, run_id: str, by: timedelta) -> None:
+        """A run of the outbox is to be published later."""
+        self.client.zadd(self.keys.outbox, {run_id: ms_of(self.now() + by)}, xx=True)
+
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
         if queues:
@@ -229,6 +233,12 @@ class Ledger(Readings):
     def resume(self, job: str) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._scripts("pause", job, 0, "", ""))
+
+    def state(self, pipe: Client, said: Sequence[Statement], at: datetime) -> None:
+        """Adds to a transaction what schedule files say anew, which holds since `at`."""
+        for some in chunks(said):
+            facts = chain.from_iterable(map(statement_facts, some))
+            self._scripts.within(pipe, "load", ms_of(at), *facts)
 
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""

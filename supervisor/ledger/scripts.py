@@ -28,6 +28,9 @@ from supervisor.stages import ITEMS_AT_ONCE
 HISTORY_TTL = timedelta(days=7)
 GRANTS_KEPT = 100
 
+#: Of a run that is tried again and again, so many attempts are remembered one by one.
+ATTEMPTS_KEPT = 100
+
 #: A worker that promoted a run publishes it itself; after this, beat does.
 HANDOVER_GRACE = timedelta(seconds=2)
 
@@ -62,10 +65,13 @@ MORE_PARTS = ("records", "slots", "attempts", "stages", "placing", "holding")
 #: those functions takes the server as long as such a call itself.
 ORDINARY = {"begin": ("begin_item", "begin_first"), "finish": ("finish_item", "finish_first")}
 
+#: What some scripts need and no other.
+OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
+
 NAMES = (
     *("admit", "pass", "begin", "renew", "restore", "finish"),
     *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "fill", "report"),
-    *("drain", "look", "resign", "restless"),
+    *("drain", "load", "look", "resign", "restless"),
 )
 
 
@@ -78,7 +84,8 @@ def constants() -> str:
     bounds = ", ".join(map(str, BOUNDS))
     return (
         f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
-        f"local GRANTS_KEPT, HANDOVER_GRACE = {GRANTS_KEPT}, {to_ms(HANDOVER_GRACE)}\n"
+        f"local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}\n"
+        f"local HANDOVER_GRACE = {to_ms(HANDOVER_GRACE)}\n"
         f"local LINES_KEPT = {LINES_KEPT}\n"
         f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
@@ -90,7 +97,8 @@ def constants() -> str:
 
 
 def text_of(name: str) -> str:
-    return "".join(map(source, (*PARTS, *ORDINARY.get(name, ()), *MORE_PARTS, name)))
+    more = (*ORDINARY.get(name, ()), *MORE_PARTS, *OWN_PARTS.get(name, ()))
+    return "".join(map(source, (*PARTS, *more, name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +153,10 @@ class Scripts:
             return self._scripts[name](keys=call.keys, args=call.args)
         except ResponseError as error:
             raise refused(error) from error
+
+    def within(self, pipe: Client, name: str, *args: str | int) -> None:
+        """One more command of a transaction; what it gives is not looked at."""
+        self._scripts[name](args=args, client=pipe)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""

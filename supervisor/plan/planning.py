@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,7 +22,7 @@ AHEAD = timedelta(days=2 * 365)
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """An added or changed job; `before` is None for an added one."""
+    """An added or changed job; `before` is None for an added one, and for one nobody can read."""
 
     spec: JobSpec
     before: JobSpec | None
@@ -47,9 +47,10 @@ def plan_of(
     wanted: Mapping[str, JobSpec],
     durations: Mapping[str, Histogram],
     now: datetime,
+    unread: Collection[str] = (),
 ) -> Plan:
-    """`durations`: by job, how long attempts took so far."""
-    changes = difference(loaded, wanted)
+    """`durations`: by job, how long attempts took so far. unread: as of `difference`."""
+    changes = difference(loaded, wanted, unread)
     jobs = tuple(
         job_plan(loaded.get(name), wanted[name], durations.get(name), now)
         for name in sorted((*changes.added, *changes.changed))

@@ -16,13 +16,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import InvalidKey
+from supervisor import control
+from supervisor.errors import InvalidKey, InvalidRequest, RunEnded
 from supervisor.ledger.runs import Ledger
 from supervisor.overlap import OverlapPolicy
-from supervisor.web import requests, verbs
+from supervisor.web import requests
 from supervisor.web.bodies import form_body, validated
 from supervisor.web.gate import NOT_OUR_PAGE, Visitor
-from supervisor.web.problems import Refused, problem_response
+from supervisor.web.problems import Refused, problem_response, unless_skipped
 from supervisor.web.rendering import TEMPLATES, job_url, run_url
 
 Fields = Mapping[str, str]
@@ -66,8 +67,10 @@ def doing(ledger: Ledger, action: Action) -> Callable[[Request], Any]:
             target = action.do(ledger, request.path_params["target"], fields)
         except Refused as error:
             return form(ledger, action, request, fields, str(error), error.problem.status)
-        except InvalidKey as error:
+        except (InvalidKey, InvalidRequest) as error:
             return form(ledger, action, request, fields, str(error), 400)
+        except RunEnded as error:
+            return form(ledger, action, request, fields, str(error), 409)
         return RedirectResponse(target, 303)
 
     return do
@@ -107,7 +110,8 @@ def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
         n: fields[n].strip() for n in ("overlap", "key", "max_wait") if fields.get(n, "").strip()
     }
     asked = validated(requests.Trigger, json.dumps(said))
-    return run_url(verbs.trigger(ledger, job, asked).id)
+    run = control.trigger(ledger, job, asked.as_request())
+    return run_url(unless_skipped(run).id)
 
 
 def parsed(name: str, text: str) -> Any:
@@ -119,17 +123,18 @@ def parsed(name: str, text: str) -> Any:
 
 def pause(ledger: Ledger, job: str, fields: Fields) -> str:
     said = {"note": fields.get("note", ""), "until": fields.get("until") or None}
-    verbs.pause(ledger, job, validated(requests.Pause, json.dumps(said)))
+    asked = validated(requests.Pause, json.dumps(said))
+    control.pause(ledger, job, asked.note, asked.until)
     return job_url(job)
 
 
 def resume(ledger: Ledger, job: str, fields: Fields) -> str:
-    verbs.resume(ledger, job, requests.Resume(catch_up="catch_up" in fields))
+    control.resume(ledger, job, catch_up="catch_up" in fields)
     return job_url(job)
 
 
 def cancel(ledger: Ledger, run_id: str, _: Fields) -> str:
-    verbs.cancel(ledger, run_id)
+    control.cancel(ledger, run_id)
     return run_url(run_id)
 
 

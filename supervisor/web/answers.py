@@ -63,6 +63,7 @@ class Run(Answer):
     ticks: int
     first_nominal_at: datetime | None
     progress: Progress | None
+    attempts_dropped: int = Field(description="How many there were before those in attempts.")
     attempts: list[Attempt]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from supervisor import control
 from supervisor.consumption import Queues
 from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
@@ -12,10 +13,10 @@ from supervisor.display.steps import params_shape, step_shape
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.searching import Wanted, search
 from supervisor.run import RunState
-from supervisor.web import requests, verbs
+from supervisor.web import requests
 from supervisor.web.crew import Queue, Worker, crew_of
 from supervisor.web.operations import MOST_RUNS
-from supervisor.web.problems import Refused
+from supervisor.web.problems import Refused, unless_skipped
 
 Shape = dict[str, Any]
 
@@ -75,17 +76,19 @@ class Api:
         }
 
     def trigger(self, job: str, asked: requests.Trigger) -> Shape:
-        return run_shape(verbs.trigger(self._ledger, job, asked))
+        run = control.trigger(self._ledger, job, asked.as_request())
+        return run_shape(unless_skipped(run))
 
     def pause(self, job: str, asked: requests.Pause) -> Shape:
-        return {"job": job, "until": instant(verbs.pause(self._ledger, job, asked))}
+        until = control.pause(self._ledger, job, asked.note, asked.until)
+        return {"job": job, "until": instant(until)}
 
     def resume(self, job: str, asked: requests.Resume) -> Shape:
-        done = verbs.resume(self._ledger, job, asked)
-        return {"job": done.job, "caught_up": done.caught_up}
+        caught_up = control.resume(self._ledger, job, catch_up=asked.catch_up)
+        return {"job": job, "caught_up": caught_up}
 
     def cancel(self, run: str, _: requests.Cancel) -> Shape:
-        return {"run": run, "cancellation": verbs.cancel(self._ledger, run).value}
+        return {"run": run, "cancellation": control.cancel(self._ledger, run).value}
 
 
 def queue_shape(queue: Queue) -> Shape:

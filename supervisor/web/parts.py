@@ -10,7 +10,6 @@ from typing import Any
 from supervisor.consumption import Queues
 from supervisor.display.steps import params_shape
 from supervisor.errors import UnknownJob
-from supervisor.ledger.fingerprints import is_silent
 from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState, StepId
@@ -48,7 +47,7 @@ def beat(asked: Asked) -> Context:
     found = asked.ledger.beat()
     return {
         "beat": found,
-        "is_silent": is_silent(found.last_tick_at, asked.now),
+        "is_silent": not found.leads(asked.now),
         "troubles": list(troubles_of(asked.ledger, asked.broker)),
     }
 

@@ -8,6 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from supervisor.display.rows import why
+from supervisor.display.shapes import run_shape
+from supervisor.run import Run, RunState
 from supervisor.web.rendering import TEMPLATES
 
 
@@ -26,6 +29,13 @@ class Refused(Exception):
         super().__init__(text)
         self.problem = Problem(status, text)
         self.facts = facts
+
+
+def unless_skipped(run: Run) -> Run:
+    """Raises Refused of a run that was asked for and is skipped: it stays on record as such."""
+    if run.state is RunState.SKIPPED:
+        raise Refused(409, f"skipped: {why(run)}", run=run_shape(run))
+    return run
 
 
 def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
@@ -49,6 +59,10 @@ def ledger_away(request: Request, error: Exception) -> Response:
 
 def unknown(request: Request, error: Exception) -> Response:
     return problem_response(request, Problem(404, str(error)))
+
+
+def too_late(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(409, str(error)))
 
 
 def not_valid(request: Request, error: Exception) -> Response:

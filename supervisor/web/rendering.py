@@ -9,7 +9,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from supervisor.display.reports import harmless, progress_words
-from supervisor.display.rows import why
+from supervisor.display.rows import dropped_words, why
 from supervisor.display.shapes import instant
 from supervisor.display.steps import items_words, param_words, share_of_step
 from supervisor.display.words import age, ahead, duration, pause_words, span, stamp
@@ -52,6 +52,7 @@ TEMPLATES.filters.update(
     age=age,
     ahead=ahead,
     brief=brief,
+    dropped=dropped_words,
     duration=duration,
     instant=instant,
     items=items_words,

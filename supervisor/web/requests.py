@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
+from supervisor.control import LONGEST_NOTE
 from supervisor.durations import Duration
+from supervisor.ledger.requests import RunRequest
 from supervisor.overlap import OverlapPolicy
 
 
@@ -26,19 +27,19 @@ class Trigger(Request):
     key: str | None = Field(None, description="The lock's key, in place of the job's.")
     max_wait: Duration | None = Field(None, description="How long to wait for the lock.")
 
-    @field_validator("args", "kwargs", "params")
-    @classmethod
-    def _json(cls, value: Any) -> Any:
-        """The parser takes NaN and Infinity, which no other reader of the ledger does."""
-        try:
-            json.dumps(value, allow_nan=False)
-        except ValueError:
-            raise ValueError("NaN and Infinity are not JSON") from None
-        return value
+    def as_request(self) -> RunRequest:
+        return RunRequest(
+            args=self.args,
+            kwargs=self.kwargs,
+            params=self.params,
+            overlap=self.overlap,
+            key=self.key,
+            max_wait=self.max_wait,
+        )
 
 
 class Pause(Request):
-    note: str = Field("", max_length=500, description="Why, for those who wonder.")
+    note: str = Field("", max_length=LONGEST_NOTE, description="Why, for those who wonder.")
     until: datetime | None = Field(
         None, description="When the job resumes by itself; without an offset a time of its zone."
     )

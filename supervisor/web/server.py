@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
 from supervisor.consumption import Queues
-from supervisor.errors import InvalidKey, UnknownJob, UnknownRun
+from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
 from supervisor.ledger.runs import Ledger
 from supervisor.web.access import Access
 from supervisor.web.actions import action_routes
@@ -25,7 +25,14 @@ from supervisor.web.health import health_routes
 from supervisor.web.login import login_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
-from supervisor.web.problems import Refused, ledger_away, not_valid, refused, unknown
+from supervisor.web.problems import (
+    Refused,
+    ledger_away,
+    not_valid,
+    refused,
+    too_late,
+    unknown,
+)
 from supervisor.web.watch import Watch
 
 READ_ONLY = Access()
@@ -67,6 +74,8 @@ def create(
             UnknownJob: unknown,
             UnknownRun: unknown,
             InvalidKey: not_valid,
+            InvalidRequest: not_valid,
+            RunEnded: too_late,
             Refused: refused,
         },
         lifespan=watch.lifespan,

@@ -177,7 +177,7 @@ def hold_of(run: Run, window: Window, now: datetime) -> Hold | None:
     start = run.first_nominal_at or run.nominal_at
     if run.state in PASSED_OVER:
         end = run.nominal_at
-    elif run.state in HELD_BACK or (run.blocked_by and run.attempts):
+    elif run.state in HELD_BACK or (run.blocked_by and run.attempts and not run.attempts_dropped):
         start = run.nominal_at
         end = waited_until(run, now)
     else:

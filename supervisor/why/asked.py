@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from supervisor.clock import first_instant
+from supervisor.moments import instant
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of, ticks_between
 
@@ -34,8 +35,7 @@ def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
 def moment(text: str, zone: ZoneInfo, now: datetime) -> datetime:
     found = CLOCK_TIME.match(text)
     if found is None:
-        full = datetime.fromisoformat(text)
-        return full if full.tzinfo else first_instant(full, zone)
+        return instant(datetime.fromisoformat(text), zone)
     hour, minute, second = (int(part or 0) for part in found.groups())
     today = now.astimezone(zone).replace(tzinfo=None, microsecond=0)
     wall = today.replace(hour=hour, minute=minute, second=second)

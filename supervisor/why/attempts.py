@@ -16,6 +16,9 @@ from supervisor.why.wall import Wall, lasted
 #: What takes longer than this on the way to a worker is worth a word.
 WORTH_A_WORD = timedelta(seconds=2)
 
+#: Of the attempts of a run, so many are told one by one.
+MOST_TOLD = 10
+
 ENDS = {
     RunState.LOST.value: "was lost",
     RunState.FAILED.value: "failed",
@@ -24,8 +27,12 @@ ENDS = {
 
 
 def earlier_attempts(attempts: Sequence[Attempt], wall: Wall) -> Iterator[str]:
-    """Those that were followed by another."""
-    for attempt, following in pairwise(attempts):
+    """Those that were followed by another, the last of them one by one."""
+    told = attempts[-MOST_TOLD - 1 :]
+    if told and told[0].number > 1:
+        before = told[0].number - 1
+        yield f"{before} {'attempt' if before == 1 else 'attempts'} ended before these"
+    for attempt, following in pairwise(told):
         if attempt.finished_at is None:
             continue
         how = ENDS.get(attempt.outcome or "", f"ended {attempt.outcome}")
@@ -40,7 +47,9 @@ def earlier_attempts(attempts: Sequence[Attempt], wall: Wall) -> Iterator[str]:
 def lateness(facts: RunFacts, wall: Wall) -> Iterator[str]:
     """Why a run began later than its time: each part of its way that took long."""
     run = facts.run
-    if not run.attempts or run.attempts[0].started_at - run.nominal_at < WORTH_A_WORD:
+    if not run.attempts or run.attempts_dropped:
+        return
+    if run.attempts[0].started_at - run.nominal_at < WORTH_A_WORD:
         return
     began_at = run.attempts[0].started_at
     yield f"it began {lasted(run.nominal_at, began_at)} late, at {wall.time(began_at)}"

@@ -85,9 +85,10 @@ def why_slow(facts: RunFacts, at: datetime, wall: Wall) -> Iterator[str]:
     begun = [attempt for attempt in run.attempts if attempt.started_at <= at]
     for line in earlier_attempts(begun, wall):
         yield f"{who} was at its {ordinal(begun[-1].number)} attempt: {line}"
-    if begun and begun[0].started_at - run.nominal_at >= WORTH_A_WORD:
+    first = begun[0] if begun and not run.attempts_dropped else None
+    if first and first.started_at - run.nominal_at >= WORTH_A_WORD:
         behind = f", after waiting for {run.blocked_by}" if run.blocked_by else ""
-        yield f"{who} had begun {lasted(run.nominal_at, begun[0].started_at)} late{behind}"
+        yield f"{who} had begun {lasted(run.nominal_at, first.started_at)} late{behind}"
     yield from end_of(blocker, who, wall)
 
 

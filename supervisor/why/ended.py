@@ -56,7 +56,7 @@ def tries_left(found: RunFacts, facts: Facts) -> Iterator[str]:
             bound = f"(`max_crashes: {run.rules.get('max_crashes')}`)"
             yield f"it was not run again: its workers died {times(run.crashes)} {bound}"
     if run.state in (RunState.FAILED, RunState.TIMED_OUT) and run.attempts and not run.has_steps:
-        tried = len(run.attempts) - run.crashes
+        tried = run.attempts_dropped + len(run.attempts) - run.crashes
         yield f"it was tried {times(tried)}; `max_retries` is {spec.max_retries}"
 
 

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from supervisor.errors import UnknownRun
 from supervisor.ledger.circumstances import admitted_at, open_runs, server_since, silences
-from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState, StepId, tick_id
@@ -80,7 +79,7 @@ def about(ledger: Ledger, name: str) -> Facts:
         beat=beat,
         watermark=mark.watermark,
         grace_until=ready_at if ready_at and ready_at > now else None,
-        beat_away=beat.last_tick_at is None or now - beat.last_tick_at > LEADER_TTL,
+        beat_away=not beat.leads(now),
         paused_at=mark.pause.start if job.paused and mark.pause else None,
     )
 

@@ -96,6 +96,28 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_their_ledger_over(
     assert counted(ledger, "steady").get("ticks") == ticks
 
 
+def test_beat_goes_on_with_the_others_when_it_cannot_read_one_job(project: Project) -> None:
+    both = "jobs: {ours: {task: team.work, every: 1s}, theirs: {task: team.work, every: 1s}}"
+    project.schedule(both)
+    beat, ledger = project.beat(), project.ledger
+    wait_until(lambda: len(ledger.scheduled()) == 2, 20)
+    wait_until(lambda: counted(ledger, "theirs").get("ticks"), 20)
+    newer = json.loads(ledger.client.hget(ledger.keys.jobs, "theirs")) | {"colour": "red"}
+    ledger.client.hset(ledger.keys.jobs, "theirs", json.dumps(newer))
+    before = counted(ledger, "ours")["ticks"]
+    wait_until(lambda: counted(ledger, "ours")["ticks"] > before + 3, 20)
+    assert beat.poll() is None
+    told = project.events("beat", "job cannot be read by this version")
+    assert [event["job"] for event in told] == ["theirs"]
+    # The files that it reads when it starts have the last word.
+    beat.terminate()
+    assert beat.wait(20) == 0
+    project.beat()
+    before = wait_until(lambda: len(ledger.scheduled()) == 2 and counted(ledger, "theirs"), 20)
+    wait_until(lambda: counted(ledger, "theirs")["ticks"] > before["ticks"] + 3, 20)
+    assert list(audit(ledger, ledger.scheduled().values(), ledger.now())) == []
+
+
 def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None:
     ledger = project.ledger
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)

@@ -55,6 +55,15 @@ def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:
     return not ledger.client.exists(ledger.keys.lock(spec.lock))
 
 
+def try_often(ledger: Ledger, run: str, times: int) -> None:
+    """So many attempts of a queued run that fail; each retry comes at once."""
+    for attempt in range(times):
+        begin(ledger, run, f"attempt-{attempt}")
+        ledger.retry(run, f"attempt-{attempt}", timedelta(), "not yet")
+        ledger.client.zadd(ledger.keys.delayed, {run: 1})
+        ledger.rescue()
+
+
 def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
     """What the server does when nobody renews for the lease's time, without the waiting.
 

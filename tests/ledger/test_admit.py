@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 
 from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.replies import Placement
+from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver, Tick
@@ -98,6 +98,18 @@ def test_the_same_tick_twice_is_one_run_and_one_duplicate(ledger: Ledger) -> Non
     assert second.placement is earlier.placement is Placement.DUPLICATE
     counters = ledger.job(spec.name).counters
     assert (counters["ticks"], counters["duplicates"]) == (1, 2)
+
+
+def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 5))
+    last = MIDNIGHT + timedelta(seconds=9)
+    ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", last, last, 1)])
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT))
+    for again in ledger.admit(ticks(spec, 5, 9)):
+        assert again.placement is Placement.DUPLICATE
+    counters = ledger.job(spec.name).counters
+    assert (counters["ticks"], counters["duplicates"]) == (2, 2)
 
 
 def test_ticks_of_a_paused_job_are_excluded_in_one_row(ledger: Ledger) -> None:

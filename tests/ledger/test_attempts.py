@@ -8,8 +8,19 @@ import pytest
 
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.run import RunState
-from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
+from tests.ledger.jobs import (
+    begin,
+    job,
+    lease_runs_out,
+    lock_is_free,
+    renew,
+    run_id,
+    states,
+    ticks,
+    try_often,
+)
 from tests.waiting import wait_until
 
 
@@ -207,6 +218,22 @@ def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
     ledger.client.script_flush()
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     assert states(ledger, spec) == ["running", "waiting", "waiting"]
+
+
+def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts_and_their_number(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT)
+    assert len(ledger.run(run_id(spec, 0)).attempts) == ATTEMPTS_KEPT
+    assert ledger.run(run_id(spec, 0)).attempts_dropped == 0
+    length = ledger.client.hstrlen(ledger.keys.run(run_id(spec, 0)), "attempts")
+    try_often(ledger, run_id(spec, 0), 5)
+    run = ledger.run(run_id(spec, 0))
+    assert [a.number for a in run.attempts] == list(range(6, ATTEMPTS_KEPT + 6))
+    assert (run.attempt, run.attempts_dropped) == (ATTEMPTS_KEPT + 5, 5)
+    assert ledger.client.hstrlen(ledger.keys.run(run.id), "attempts") < length + 20
 
 
 def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from supervisor.auditing import audit, compare_records
+from supervisor.backfilling import backfill
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.stretches import Audited
@@ -36,6 +37,14 @@ def test_ticks_that_were_dealt_with_are_accounted_for(ledger: Ledger, spec: JobS
     ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).unaccounted_ticks == 0
+
+
+def test_a_run_by_hand_for_a_time_stands_for_no_tick(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.admit(ticks(spec, 3, 4, 6))
+    backfill(ledger, spec, [MIDNIGHT - timedelta(hours=1), MIDNIGHT + timedelta(seconds=5)])
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    # Those before the first record of a tick may have been there.
+    assert finding.missing == (MIDNIGHT + timedelta(seconds=5),)
 
 
 def test_a_tick_that_was_never_counted_is_found_and_named_once(

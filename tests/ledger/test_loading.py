@@ -10,11 +10,18 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
+from supervisor.auditing import audit
+from supervisor.emission import emission
 from supervisor.entries import Entries
 from supervisor.errors import PlanOutdated
+from supervisor.ledger.marks import Pause
+from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Tick
 from supervisor.loading import load
+from supervisor.run import RunState
 from supervisor.spec import JobSpec
+from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -106,3 +113,60 @@ def test_a_plan_is_refused_also_when_another_loads_in_the_same_moment(
     with pytest.raises(PlanOutdated):
         load(ledger, entries, ours, "ours", NOW, planned_on={})
     assert ledger.scheduled() == theirs
+
+
+def test_a_tick_that_beat_admits_while_an_edit_is_loaded_is_dealt_with_once(
+    ledger: Ledger, entries: Entries
+) -> None:
+    old, new = spec("a"), spec("a", every="1m")
+    load(ledger, entries, jobs(old), "before", NOW)
+    tick = Tick(old, NOW + timedelta(minutes=5))
+    edited = Interrupted(jobs(new), lambda: ledger.admit([tick]))
+    load(ledger, entries, edited, "after", NOW + timedelta(seconds=299))
+    assert ledger.marks(["a"])["a"].watermark == tick.nominal_at
+    assert audit(ledger, [new], NOW) == []
+    [again] = ledger.admit([Tick(new, tick.nominal_at)])
+    assert again.placement is Placement.DUPLICATE
+    assert ledger.job("a").counters["ticks"] == 1
+    assert audit(ledger, [new], NOW) == []
+
+
+def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
+    ledger: Ledger, entries: Entries
+) -> None:
+    load(ledger, entries, jobs(spec("a")), "before", NOW)
+    ahead = ledger.now() + timedelta(days=1)
+    ledger.client.hset(ledger.keys.job("a"), "watermark", ms_of(ahead))
+    load(ledger, entries, jobs(spec("a", every="1m")), "after", NOW)
+    assert ledger.marks(["a"])["a"].watermark == NOW
+
+
+def test_ticks_of_a_pause_that_a_file_ends_are_excluded_also_when_beat_comes_later(
+    ledger: Ledger, entries: Entries
+) -> None:
+    load(ledger, entries, jobs(spec("a")), "one", NOW - timedelta(hours=1))
+    load(ledger, entries, jobs(spec("a", paused=True)), "two", NOW)
+    awake = spec("a", catchup="all")
+    load(ledger, entries, jobs(awake), "three", NOW + timedelta(hours=1))
+    assert ledger.job("a").state == "idle"
+    assert ledger.job("a").resumed_at == NOW + timedelta(hours=1)
+    mark = ledger.marks(["a"])["a"]
+    assert mark.pause == Pause(NOW, NOW + timedelta(hours=1))
+    beat_is_back = NOW + timedelta(hours=1, minutes=1)
+    found = emission(awake, schedule_of(awake), NOW, beat_is_back, mark.pause)
+    assert [(over.state, over.ticks) for over in found.passed] == [(RunState.EXCLUDED, 11)]
+    [admission] = ledger.admit([Tick(awake, NOW + timedelta(minutes=30))])
+    assert admission.placement is Placement.EXCLUDED
+
+
+def test_a_file_that_pauses_a_job_which_somebody_has_paused_does_not_shorten_its_pause(
+    ledger: Ledger, entries: Entries
+) -> None:
+    load(ledger, entries, jobs(spec("a")), "one", NOW)
+    ledger.pause("a", "by hand", ledger.now() + timedelta(days=1))
+    since = ledger.marks(["a"])["a"].pause
+    load(ledger, entries, jobs(spec("a", paused=True)), "two", ledger.now())
+    record, mark = ledger.job("a"), ledger.marks(["a"])["a"]
+    assert (record.paused, record.paused_note, record.paused_until) == (True, None, None)
+    assert since and mark.pause == Pause(since.start, None)
+    assert ledger.client.zcard(ledger.keys.pauses) == 0

@@ -7,6 +7,7 @@ from datetime import timedelta
 from supervisor.backfilling import backfill, missed_in_pause
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Tick
 from tests.ledger.jobs import MIDNIGHT, job, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
@@ -35,6 +36,10 @@ def test_a_pause_ends_by_itself(ledger: Ledger) -> None:
     assert ledger.job(spec.name).paused
     wait_until(lambda: ledger.rescue() == () and not ledger.job(spec.name).paused)
     assert ledger.job(spec.name).paused_note is None
+    mark = ledger.marks([spec.name])[spec.name]
+    assert mark.pause and mark.pause.end == ledger.job(spec.name).resumed_at
+    [admission] = ledger.admit([Tick(spec, mark.pause.start)])
+    assert admission.placement is Placement.EXCLUDED
 
 
 def test_resuming_tells_since_when_and_forgets_the_note(ledger: Ledger) -> None:

@@ -13,9 +13,10 @@ from click.testing import CliRunner, Result
 from supervisor.cli import main
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.ledger.ticks import Tick
 from supervisor.run import RunState
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import begin, job, run_id, ticks, try_often
 
 Supervisor = Callable[..., Result]
 
@@ -61,6 +62,24 @@ def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor
     assert (newest["state"], newest["reason"]) == ("skipped", "overlap")
     assert [attempt["outcome"] for attempt in oldest["attempts"]] == ["lost", "succeeded"]
     assert len(as_json(supervisor("runs", "--outcome", "skipped", "--json"))) == 1
+
+
+def test_attempts_that_are_not_kept_are_told_by_their_number(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 3)
+    begin(ledger, run_id(spec, 0), "the last")
+    ledger.finish(run_id(spec, 0), "the last", RunState.FAILED, "never")
+    words = "4 earlier attempts, of which nothing else is kept"
+    assert supervisor("runs", "nightly").stdout.splitlines()[-1].endswith(words)
+    assert words in supervisor("show", run_id(spec, 0)).stdout
+    assert as_json(supervisor("show", run_id(spec, 0), "--json"))["attempts_dropped"] == 4
+    told = supervisor("why", run_id(spec, 0)).stdout
+    assert "it was tried 104 times" in told
+    assert "93 attempts ended before these" in told
+    assert "late" not in told
 
 
 def test_a_trigger_is_a_run_and_a_second_one_is_skipped(

@@ -241,8 +241,3 @@ def test_a_run_is_cancelled_once(
     assert done == {"run": runs["steps"], "cancellation": "cancelled"}
     assert ledger.run(runs["steps"]).state is RunState.CANCELLED
     assert "has ended" in checked(bearer.post(path), "/runs/{run}/cancel", 409)["error"]
-
-
-def test_nothing_of_a_step_alone_is_cancelled(bearer: httpx.Client, runs: dict[str, str]) -> None:
-    answer = bearer.post(f"{API}/runs/{runs['steps']}/a/cancel")
-    checked(answer, "/runs/{run}/cancel", 400)

@@ -12,11 +12,12 @@ import pytest
 
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.progress import Said, SaidLine, SaidProgress
 from supervisor.run import RunState
 from supervisor.web.access import Access
 from supervisor.web.listing import PAGE_SIZE
-from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
@@ -160,6 +161,16 @@ def test_the_timeline_has_a_bar_of_each_attempt_and_marks_what_was_prevented(
     assert f"blocked by {run_id(spec, 0)}" in text
 
 
+def test_a_run_that_was_tried_often_tells_how_many_attempts_are_not_kept(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 2)
+    text = reader.get(f"/runs/{run_id(spec, 0)}").text
+    assert "2 earlier attempts, of which nothing else is kept" in text
+
+
 def test_a_part_can_be_asked_for_alone(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     text = reader.get("/?parts=now,nothing,beat").text
@@ -204,6 +215,17 @@ def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledge
     assert ledger.run(run.id).state is RunState.CANCELLED
     ended = send(f"cancel/{run.id}")
     assert (ended.status_code, "has ended: cancelled" in ended.text) == (409, True)
+
+
+def test_a_step_has_a_button_of_its_own_that_ends_it(serve: Serve, ledger: Ledger) -> None:
+    spec = job(ledger, "steps", task=None, steps=[STEP])
+    ledger.admit(ticks(spec, 0))
+    step, client = f"{run_id(spec, 0)}/a", serve(Access(TOKEN))
+    log_in(client)
+    assert f'href="/actions/cancel/{quote(step, safe="@:+/")}"' in client.get(f"/runs/{step}").text
+    form = {"form_token": form_token(client)}
+    done = client.post(f"/actions/cancel/{step}", data=form, headers=FROM_OUR_PAGE)
+    assert (done.status_code, ledger.run(step).state) == (303, RunState.CANCELLED)
 
 
 def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(

@@ -1,0 +1,136 @@
+"""The command line and the API do the same to jobs and runs, and refuse the same."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from supervisor.cli import main
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from supervisor.why.asked import nominal_time
+from tests.ledger.jobs import begin, job, run_id, ticks
+
+API = "/api/v1"
+
+STEPS = [{"task": "proj.a", "name": "a", "priority": 1}]
+
+#: Clocks in Berlin go from 02:00 to 03:00 in that night.
+IN_THE_GAP, ITS_END = "2027-03-28T02:30", datetime(2027, 3, 28, 1, tzinfo=UTC)
+
+
+def command(url: str, *words: str) -> Result:
+    return CliRunner().invoke(main, ["--redis-url", url, *words])
+
+
+TRIGGERS: list[tuple[str, str, Any]] = [
+    ("task", "params", {"day": 1}),
+    ("steps", "args", [1]),
+    ("steps", "kwargs", {"day": 1}),
+    ("task", "args", [float("nan")]),
+    ("task", "kwargs", {"a": float("inf")}),
+    ("task", "args", ["\ud800"]),
+]
+
+
+@pytest.mark.parametrize(("name", "what", "value"), TRIGGERS, ids=str)
+def test_arguments_that_a_job_has_no_use_for_are_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str, what: str, value: Any
+) -> None:
+    job(ledger, "task")
+    job(ledger, "steps", task=None, steps=STEPS)
+    text = json.dumps(value)
+    body, headers = f'{{"{what}": {text}}}', {"content-type": "application/json"}
+    answer = bearer.post(f"{API}/jobs/{name}/trigger", content=body, headers=headers)
+    assert (answer.status_code, bool(answer.json()["error"])) == (400, True)
+    refused = command(redis_url, "trigger", name, f"--{what}", text)
+    assert refused.exit_code == 2, refused.output
+    assert ledger.history(name) == []
+
+
+PAUSES = {
+    "past": ("2020-01-01T00:00:00Z", "until is in the past"),
+    "far": ("2200-01-01T00:00", "until is more than 100 years ahead"),
+    "beyond the calendar": ("9999-12-31T23:59:59-23:59", "is beyond the calendar"),
+}
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_pauses_that_make_no_sense_are_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str
+) -> None:
+    job(ledger)
+    until, words = PAUSES[name]
+    answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": until})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    refused = command(redis_url, "pause", "nightly", "--until", until)
+    assert (refused.exit_code, words in refused.output) == (2, True)
+    assert command(redis_url, "pause", "nightly", "--note", "x" * 501).exit_code == 2
+    assert not ledger.job("nightly").paused
+
+
+def test_a_local_time_is_the_same_instant_wherever_it_is_said(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
+    spec = job(ledger, timezone="Europe/Berlin", every="1h")
+    answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": IN_THE_GAP})
+    assert datetime.fromisoformat(answer.json()["until"]) == ITS_END
+    assert ledger.job("nightly").paused_until == ITS_END
+    told = command(redis_url, "pause", "nightly", "--until", IN_THE_GAP).stdout
+    assert told == "nightly paused until 2027-03-28T03:00:00+02:00\n"
+    assert ledger.job("nightly").paused_until == ITS_END
+    listed = command(redis_url, "next", "nightly", "-n", "1", "--after", IN_THE_GAP).stdout
+    assert "2027-03-28T02:00:00.000Z" in listed
+    assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
+
+
+def test_a_time_that_no_calendar_has_is_a_mistake_of_who_asks(
+    ledger: Ledger, redis_url: str
+) -> None:
+    job(ledger, timezone="Asia/Tokyo", every="1h")
+    for words in (("next", "nightly", "--after"), ("runs", "nightly", "--since")):
+        refused = command(redis_url, *words, "0001-01-01T00:00")
+        assert refused.exit_code == 2
+        assert "beyond the calendar" in refused.output
+
+
+def test_a_step_is_cancelled_alike_and_fails_its_run(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
+    spec = job(ledger, task=None, steps=STEPS, overlap="allow")
+    ledger.admit(ticks(spec, 0, 1))
+    by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
+    answer = bearer.post(f"{API}/runs/{by_api}/cancel")
+    assert (answer.status_code, answer.json()["cancellation"]) == (202, "cancelled")
+    assert command(redis_url, "cancel", by_command).stdout == f"{by_command} cancelled\n"
+    for second in (0, 1):
+        assert ledger.run(run_id(spec, second)).state is RunState.FAILED
+
+
+def test_an_item_that_is_gone_has_ended(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    known = ledger.run(run_id(spec, 0))
+    assert bearer.post(f"{API}/runs/{known.id}/cancel").status_code == 409
+    # Between the two calls its record goes, as that of an item that ends well.
+    monkeypatch.setattr(Ledger, "run", once(known, Ledger.run))
+    ledger.client.delete(ledger.keys.run(known.id))
+    refused = command(redis_url, "cancel", known.id)
+    assert refused.exit_code == 1
+    assert f"{known.id} has ended: unknown by now" in refused.output
+
+
+def once(first: Any, then: Any) -> Any:
+    """A method that gives `first`, and from then on what the real one does."""
+    given: list[Any] = [first]
+    return lambda ledger, run: given.pop() if given else then(ledger, run)

@@ -1,0 +1,41 @@
+"""Whether a beat leads is the same answer wherever somebody asks."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from supervisor.checkup.checks import examine
+from supervisor.checkup.reading import read
+from supervisor.ledger.fingerprints import Kind, Topic, fingerprints
+from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.why.reading import facts_of_job
+from tests.ledger.jobs import job
+from tests.ledger.processes import beat_is_there
+
+SECONDS = SILENCE.total_seconds()
+
+
+def tick_ago(ledger: Ledger, seconds: float) -> None:
+    last = ms_of(ledger.now()) - round(seconds * 1000)
+    ledger.client.hset(ledger.keys.beat, mapping={"leader": "a", "last_tick": last})
+
+
+@pytest.mark.parametrize(("ago", "leads"), [(SECONDS - 2, True), (SECONDS + 0.1, False)])
+def test_all_who_tell_of_a_leader_agree(
+    ledger: Ledger, reader: httpx.Client, ago: float, leads: bool
+) -> None:
+    job(ledger)
+    beat_is_there(ledger, "a", leads=True)
+    tick_ago(ledger, 0)
+    told_before = fingerprints(ledger, [Topic(Kind.BEAT)])
+    tick_ago(ledger, ago)
+    assert ledger.beat().leads(ledger.now()) is leads
+    assert facts_of_job(ledger, "nightly").beat_away is not leads
+    assert ("nothing is emitted" not in reader.get("/").text) is leads
+    found = [found.what for found in examine(read(ledger)) if found.check == "beat"]
+    assert ("no beat leads, of 1 that are there" not in found) is leads
+    # A page that is open hears of it.
+    assert (fingerprints(ledger, [Topic(Kind.BEAT)]) == told_before) is leads
