@@ -25,8 +25,8 @@ LAYERS = {
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
     " expectations consumption pinging ping_http",
     "celery edge": "acknowledgements app app_facts attendance beat calls celery_import content"
-    " emitting entries envelopes loading on_commit publisher queues recording redis_settings"
-    " reloading results retrying starting tasks tracing unbegun worker",
+    " emitting endings entries envelopes loading on_commit publisher queues recording"
+    " redis_settings reloading results retrying starting tasks tracing unbegun worker",
     "operations": "up children processes embedded display render web why checkup",
     "cli": "cli __main__",
 }
