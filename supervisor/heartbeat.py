@@ -12,7 +12,8 @@
    another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
    life. Its child is told (interrupts.py), and killed when it does not end within its grace.
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
-   last one did, outlast the moment at which somebody is to be told or killed.
+   last one did, outlast the moment at which somebody is to be told or killed. Nor must one that
+   refuses: whatever it says of a call, the clock is asked, and no run stands in another's way.
 5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
 6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
    heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
@@ -33,14 +34,18 @@ from typing import Any
 import structlog
 
 from supervisor import at_work, interrupts
+from supervisor.errors import WrongSchema
 from supervisor.leases import HeldLease, clock, process_exists
-from supervisor.ledger.connection import OutOfReach
+from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
+
+#: Whatever comes of a call: the server is away, refuses it, or another version writes the ledger.
+FAULTS = (RedisError, WrongSchema)
 
 log = structlog.get_logger("supervisor.heartbeat")
 
@@ -74,7 +79,7 @@ class Heartbeat(threading.Thread):
         for lease in [held for held in self._leases.copy().values() if held.token == token]:
             try:
                 self._ledger.mark(lease.run_id, token, outcome, reason)
-            except OutOfReach as error:
+            except FAULTS as error:
                 log.warning("ending not marked", run=lease.run_id, error=str(error))
 
     def stop(self) -> None:
@@ -90,21 +95,33 @@ class Heartbeat(threading.Thread):
                 time.sleep(0.2)
 
     def _turn(self) -> None:
+        try:
+            self._hear()
+        finally:
+            if time.monotonic() >= self._next_beat:
+                self._beat()
+            else:
+                self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
+
+    def _hear(self) -> None:
+        """Waits until it is time, or somebody has died, or is new."""
         for key, _ in self._selector.select(max(0.0, self._next_beat - time.monotonic())):
             if key.fileobj == self._wake_reader:
                 os.read(self._wake_reader, 1024)
             else:
                 self._bury(key.data)
         self._open_pidfds()
-        if time.monotonic() >= self._next_beat:
+
+    def _beat(self) -> None:
+        try:
             if self._has_time_to_ask():
                 self._renew()
+                self._report_gone()
+        finally:
             self._enforce()
             # A lease that is watched while this is computed without it wakes the thread again.
             self._next_beat = math.inf
             self._next_beat = time.monotonic() + self._interval()
-        else:
-            self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
     def _interval(self) -> float:
         leases = self._with_child()
@@ -133,14 +150,15 @@ class Heartbeat(threading.Thread):
         return [lease for lease in list(self._leases.values()) if not lease.is_gone]
 
     def _renew(self) -> None:
-        for lease in list(self._leases.values()):
-            if lease.is_gone or not process_exists(lease.pid):
-                self._bury(lease.pid)
+        for lease in self._with_child():
+            if not process_exists(lease.pid):
+                self._close(lease.pid)
+                lease.is_gone = True
         leases = self._with_child()
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
-        except OutOfReach as error:
+        except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
         else:
@@ -157,7 +175,7 @@ class Heartbeat(threading.Thread):
 
     def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
-            renewal = self._ledger.restore(lease.work, lease.token)
+            renewal = self._restored(lease)
         match renewal.state:
             case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:
                 if lease.is_over():
@@ -183,6 +201,12 @@ class Heartbeat(threading.Thread):
                 # The delivery was dropped: its child never begins the run.
                 if not lease.is_active():
                     self._forget(lease)
+
+    def _restored(self, lease: HeldLease) -> Renewal:
+        try:
+            return self._ledger.restore(lease.work, lease.token)
+        except FAULTS as error:
+            return Renewal(LeaseState.FAILED, str(error))
 
     def _lose(self, lease: HeldLease, other: str | None, since: float) -> None:
         """The lease may be another's, or is: then `other` is the run that began meanwhile.
@@ -218,22 +242,36 @@ class Heartbeat(threading.Thread):
 
     def _bury(self, pid: int) -> None:
         """A child is gone; its run, if it worked for one, is reported."""
+        self._close(pid)
+        lease = self._leases.get(pid)
+        if lease is not None:
+            lease.is_gone = True
+            self._report_dead(lease)
+
+    def _close(self, pid: int) -> None:
         pidfd = self._pidfds.pop(pid, None)
         if pidfd is not None:
             self._selector.unregister(pidfd)
             os.close(pidfd)
-        lease = self._leases.get(pid)
-        if lease is not None:
-            lease.is_gone = True
-        if lease is None or not self._has_time_to_ask():
+
+    def _report_gone(self) -> None:
+        """Those whose end could not be told before; after the renewals, which cannot wait."""
+        for lease in [lease for lease in list(self._leases.values()) if lease.is_gone]:
+            self._report_dead(lease)
+
+    def _report_dead(self, lease: HeldLease) -> None:
+        if not self._has_time_to_ask():
             return
-        reason = f"worker process {pid} died"
+        reason = f"worker process {lease.pid} died"
         asked_at = clock()
         try:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
-        except OutOfReach as error:
+        except FAULTS as error:
             self._hung_seconds = clock() - asked_at
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
+            if isinstance(error, RedisError) and not may_pass(error):
+                # Asked again, it would say the same. The lease runs out, and rescue sees to it.
+                self._forget(lease)
             return
         self._forget(lease)
         if finished.next_up:

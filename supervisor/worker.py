@@ -27,7 +27,7 @@ from supervisor.delivery import TOKEN, supervised, work_of
 from supervisor.errors import WrongSchema
 from supervisor.heartbeat import Heartbeat
 from supervisor.leases import HeldLease
-from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
+from supervisor.ledger.connection import RedisError, Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.runs import Ledger
@@ -74,7 +74,7 @@ class GuardedRequest(Request):
         if is_revoked and self._header is not None:
             try:
                 publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
-            except Unavailable as error:
+            except (RedisError, WrongSchema) as error:
                 log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
         return is_revoked
 
