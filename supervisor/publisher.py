@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import structlog
@@ -20,7 +20,7 @@ from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
 from supervisor.masks import masked
-from supervisor.queues import destination
+from supervisor.queues import destination, producers_of
 from supervisor.run import Run, RunState, StepId
 from supervisor.tracing import current_headers, trace_headers, within
 
@@ -38,6 +38,10 @@ class Publisher:
         self._app = app
         self._ledger = ledger
         self._assignments = Assignments(ledger)
+
+    @cached_property
+    def _producers(self) -> Any:
+        return producers_of(self._app)
 
     @property
     def ledger(self) -> Ledger:
@@ -91,7 +95,7 @@ class Publisher:
         traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
-        with self._app.producer_or_acquire() as producer, producer.batch():
+        with self._producers.acquire(block=True) as producer, producer.batch():
             for run in runs:
                 with within(traces.get(run.id, {})):
                     sent |= self._send(producer, run, assignments.get(run.id))

@@ -133,6 +133,7 @@ def heartbeat_of(app: Any) -> Heartbeat:
 def _heartbeat_of(app: Celery) -> Heartbeat:
     settings = required_settings(app)
     ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
-    heartbeat = Heartbeat(ledger, Publisher(app, ledger).publish)
+    # What another thread publishes, it reads by a connection of its own, that may insist.
+    heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
     heartbeat.start()
     return heartbeat

@@ -23,7 +23,8 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " emission_log reports reporter auditing watchdog backfilling plan simulation foretelling"
-    " expectations consumption pinging ping_http",
+    " expectations consumption pinging ping_http handover"
+    " pidfds enforcement",
     "celery edge": "acknowledgements app app_facts attendance beat calls celery_import content"
     " emitting endings entries envelopes loading on_commit publisher queues recording"
     " redis_settings reloading results retrying starting tasks tracing unbegun worker",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -185,6 +186,27 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
         assert other.wait(10) == -signal.SIGKILL
     assert known.has_begun
     assert not known.is_lost
+
+
+def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
+    ledger: Ledger, child: subprocess.Popen[bytes], dead_pid: int
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def hangs(_: Sequence[str]) -> None:
+        asked.set()
+        answered.wait()
+
+    crashed, healthy = began(ledger, "crashed"), began(ledger, "healthy")
+    heartbeat = Heartbeat(ledger, hangs)
+    heartbeat.start()
+    heartbeat.watch(held(crashed, dead_pid))
+    heartbeat.watch(held(healthy, child.pid))
+    assert asked.wait(5)
+    assert is_held_for(ledger, healthy, 2.5)
+    answered.set()
+    heartbeat.stop()
+    heartbeat.join(5)
 
 
 @pytest.fixture
