@@ -112,6 +112,9 @@ class Publisher:
         except AWAY:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
+            if isinstance(error.__cause__, AWAY):
+                # Celery listens for a result before it sends the message; its backend is away.
+                raise OperationalError(str(error).strip()) from error
             self._ledger.cancel(run.id, f"cannot be published: {error}")
             log.exception("run cannot be published", job=run.job, run=run.id)
             return {}

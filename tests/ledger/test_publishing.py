@@ -62,3 +62,18 @@ def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_ur
     assert publisher.publish([run]) == 0
     assert time.monotonic() - asked_at < PATIENCE
     assert run in ledger.outbox()
+
+
+def test_a_run_is_not_given_up_because_its_results_could_not_be_listened_for(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app = app_at(
+        redis_url,
+        redis_url,
+        result_backend="redis://127.0.0.1:1/0",
+        result_backend_transport_options={"retry_policy": {"max_retries": 0}},
+    )
+    run = queued(ledger, 0)
+    assert Publisher(app, ledger).publish([run]) == 0
+    assert ledger.run(run).state is RunState.QUEUED
+    assert run in ledger.outbox()
