@@ -163,7 +163,7 @@ def key_of(
 def until(app: Celery, moment: Any) -> timedelta | None:
     """How long from now until an instant, or in so many seconds; nothing less than now.
 
-    An instant without an offset is one of the app's zone, as everywhere in Celery.
+    An instant without an offset is UTC, as Celery reads it, whatever the app's zone.
     """
     if moment is None:
         return None

@@ -29,7 +29,8 @@ class Delivery:
     """One delivery of a run to this process; `retry_in` is set when it asks for another.
 
     entered: the task's body was called; at_work: it is running; interrupted: by this it was ended;
-    returned: by a step, for those after it. references: which of args and kwargs have some.
+    raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
+    for those after it. references: which of args and kwargs have some.
     """
 
     run_id: str
@@ -45,6 +46,8 @@ class Delivery:
     entered: bool = False
     at_work: bool = False
     interrupted: RunInterrupted | None = None
+    raised: BaseException | None = field(default=None, repr=False)
+    has_returned: bool = False
     returned: dict[str, Any] | None = None
     retry_in: timedelta | None = None
     retry_args: Any = None

@@ -6,13 +6,15 @@
    one round trip. The client does not retry: a late renewal has to say that it is late.
 3. A child works for one run at a time: the next lease that it asks for takes the place of the last.
    A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
-   timed out, or cancelled, where that was said before) and the lock is free again. Where there are
-   no pidfds, the next beat of the heart finds out.
+   timed out, or cancelled, where that was said before) and the lock is free again; another thread
+   publishes the run whose turn it is (handover.py). Where there are no pidfds, the next beat of the
+   heart finds out.
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
    another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
    life. Its child is told (interrupts.py), and killed when it does not end within its grace.
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
-   last one did, outlast the moment at which somebody is to be told or killed.
+   last one did, outlast the moment at which somebody is to be told or killed. Nor must one that
+   refuses: whatever it says of a call, the clock is asked, and no run stands in another's way.
 5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
 6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
    heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
@@ -21,9 +23,6 @@
 from __future__ import annotations
 
 import math
-import os
-import selectors
-import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -32,15 +31,22 @@ from typing import Any
 
 import structlog
 
-from supervisor import at_work, interrupts
+from supervisor import interrupts
+from supervisor.enforcement import interrupt, kill, lose
+from supervisor.errors import WrongSchema
+from supervisor.handover import HandOver
 from supervisor.leases import HeldLease, clock, process_exists
-from supervisor.ledger.connection import OutOfReach
+from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
+from supervisor.pidfds import Pidfds
 from supervisor.run import RunState
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
+
+#: Whatever comes of a call: the server is away, refuses it, or another version writes the ledger.
+FAULTS = (RedisError, WrongSchema)
 
 log = structlog.get_logger("supervisor.heartbeat")
 
@@ -49,12 +55,9 @@ class Heartbeat(threading.Thread):
     def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
-        self._publish = publish
+        self._hand_over = HandOver(publish)
         self._leases: dict[Hashable, HeldLease] = {}
-        self._pidfds: dict[int, int] = {}
-        self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = os.pipe()
-        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+        self._pidfds = Pidfds()
         self._stopping = False
         self._hung_seconds = 0.0
         self._next_beat = time.monotonic()
@@ -66,7 +69,7 @@ class Heartbeat(threading.Thread):
         # process as much as the rest of a short run.
         soon_enough = self._next_beat <= time.monotonic() + lease.renewal_seconds
         if lease.pid not in self._pidfds or not soon_enough:
-            self._wake()
+            self._pidfds.wake()
 
     def mark(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
@@ -74,12 +77,12 @@ class Heartbeat(threading.Thread):
         for lease in [held for held in self._leases.copy().values() if held.token == token]:
             try:
                 self._ledger.mark(lease.run_id, token, outcome, reason)
-            except OutOfReach as error:
+            except FAULTS as error:
                 log.warning("ending not marked", run=lease.run_id, error=str(error))
 
     def stop(self) -> None:
         self._stopping = True
-        self._wake()
+        self._pidfds.wake()
 
     def run(self) -> None:
         while not self._stopping:
@@ -90,38 +93,37 @@ class Heartbeat(threading.Thread):
                 time.sleep(0.2)
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(max(0.0, self._next_beat - time.monotonic())):
-            if key.fileobj == self._wake_reader:
-                os.read(self._wake_reader, 1024)
+        try:
+            self._hear()
+        finally:
+            if time.monotonic() >= self._next_beat:
+                self._beat()
             else:
-                self._bury(key.data)
-        self._open_pidfds()
-        if time.monotonic() >= self._next_beat:
+                self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
+
+    def _hear(self) -> None:
+        """Waits until it is time, or somebody has died, or is new."""
+        for pid in self._pidfds.wait(self._next_beat - time.monotonic()):
+            self._bury(pid)
+        for pid in self._pidfds.open(lease.pid for lease in self._with_child()):
+            self._bury(pid)
+
+    def _beat(self) -> None:
+        try:
             if self._has_time_to_ask():
                 self._renew()
+                self._report_gone()
+        finally:
             self._enforce()
             # A lease that is watched while this is computed without it wakes the thread again.
             self._next_beat = math.inf
             self._next_beat = time.monotonic() + self._interval()
-        else:
-            self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
     def _interval(self) -> float:
         leases = self._with_child()
         own = [lease.renewal_seconds for lease in leases]
         deadlines = [lease.deadline - clock() for lease in leases]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
-
-    def _open_pidfds(self) -> None:
-        if not hasattr(os, "pidfd_open"):
-            return
-        for pid in {lease.pid for lease in self._with_child()} - self._pidfds.keys():
-            try:
-                self._pidfds[pid] = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self._bury(pid)
-                continue
-            self._selector.register(self._pidfds[pid], selectors.EVENT_READ, pid)
 
     def _has_time_to_ask(self) -> bool:
         if not self._hung_seconds:
@@ -133,14 +135,15 @@ class Heartbeat(threading.Thread):
         return [lease for lease in list(self._leases.values()) if not lease.is_gone]
 
     def _renew(self) -> None:
-        for lease in list(self._leases.values()):
-            if lease.is_gone or not process_exists(lease.pid):
-                self._bury(lease.pid)
+        for lease in self._with_child():
+            if not process_exists(lease.pid):
+                self._pidfds.close(lease.pid)
+                lease.is_gone = True
         leases = self._with_child()
         sent_at = clock()
         try:
             renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
-        except OutOfReach as error:
+        except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
         else:
@@ -151,13 +154,13 @@ class Heartbeat(threading.Thread):
     def _enforce(self) -> None:
         for lease in self._with_child():
             if clock() > lease.trusted_until and lease.has_surely_begun:
-                self._lose(lease, None, lease.trusted_until)
+                lose(lease, None, lease.trusted_until, self._pidfds.get(lease.pid))
             if lease.kill_at is not None and clock() > lease.kill_at:
-                self._kill(lease)
+                kill(lease, self._pidfds.get(lease.pid))
 
     def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
-            renewal = self._ledger.restore(lease.work, lease.token)
+            renewal = self._restored(lease)
         match renewal.state:
             case LeaseState.RENEWED | LeaseState.REASSERTED | LeaseState.STOP:
                 if lease.is_over():
@@ -170,10 +173,11 @@ class Heartbeat(threading.Thread):
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
                 if renewal.state is LeaseState.STOP:
                     kill_at = clock() + lease.stop_grace.total_seconds()
-                    self._interrupt(lease, interrupts.CANCELLED, kill_at)
+                    pidfd = self._pidfds.get(lease.pid)
+                    interrupt(lease, interrupts.CANCELLED, kill_at, pidfd)
             case LeaseState.LOST:
                 # Kept: each further sign of life makes the measured overlap longer.
-                self._lose(lease, renewal.detail, clock())
+                lose(lease, renewal.detail, clock(), self._pidfds.get(lease.pid))
             case LeaseState.ENDED:
                 self._forget(lease)
             case LeaseState.FAILED:
@@ -184,66 +188,44 @@ class Heartbeat(threading.Thread):
                 if not lease.is_active():
                     self._forget(lease)
 
-    def _lose(self, lease: HeldLease, other: str | None, since: float) -> None:
-        """The lease may be another's, or is: then `other` is the run that began meanwhile.
-
-        since: when it was no longer trusted, or that was heard; the grace counts from then.
-        """
-        facts = {"job": lease.work.job, "run": lease.run_id}
-        if other and not lease.has_overlapped:
-            lease.has_overlapped = True
-            log.error("runs overlapped", **facts, other=other)
-        if not lease.is_lost:
-            lease.is_lost = True
-            log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
-            if lease.aborts_when_lost:
-                kill_at = since + lease.abort_grace.total_seconds()
-                self._interrupt(lease, interrupts.LEASE_LOST, kill_at)
-
-    def _interrupt(self, lease: HeldLease, number: signal.Signals, kill_at: float) -> None:
-        if lease.was_told or not lease.is_active():
-            return
-        was_sent = interrupts.send(number, lease.pid, self._pidfds.get(lease.pid))
-        event = "run interrupted" if was_sent else "run not interrupted"
-        log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
-        lease.was_told = True
-        lease.kill_at = kill_at
-
-    def _kill(self, lease: HeldLease) -> None:
-        # In the pools without children the process is this worker itself. A child that is past the
-        # job's code only has its end to report.
-        if lease.is_active() and lease.pid != os.getpid() and at_work.is_at_work(lease.pid):
-            log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
-            interrupts.send(signal.SIGKILL, lease.pid, self._pidfds.get(lease.pid))
-        lease.kill_at = None
+    def _restored(self, lease: HeldLease) -> Renewal:
+        try:
+            return self._ledger.restore(lease.work, lease.token)
+        except FAULTS as error:
+            return Renewal(LeaseState.FAILED, str(error))
 
     def _bury(self, pid: int) -> None:
         """A child is gone; its run, if it worked for one, is reported."""
-        pidfd = self._pidfds.pop(pid, None)
-        if pidfd is not None:
-            self._selector.unregister(pidfd)
-            os.close(pidfd)
+        self._pidfds.close(pid)
         lease = self._leases.get(pid)
         if lease is not None:
             lease.is_gone = True
-        if lease is None or not self._has_time_to_ask():
+            self._report_dead(lease)
+
+    def _report_gone(self) -> None:
+        """Those whose end could not be told before; after the renewals, which cannot wait."""
+        for lease in [lease for lease in list(self._leases.values()) if lease.is_gone]:
+            self._report_dead(lease)
+
+    def _report_dead(self, lease: HeldLease) -> None:
+        if not self._has_time_to_ask():
             return
-        reason = f"worker process {pid} died"
+        reason = f"worker process {lease.pid} died"
         asked_at = clock()
         try:
             finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
-        except OutOfReach as error:
+        except FAULTS as error:
             self._hung_seconds = clock() - asked_at
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
+            if isinstance(error, RedisError) and not may_pass(error):
+                # Asked again, it would say the same. The lease runs out, and rescue sees to it.
+                self._forget(lease)
             return
         self._forget(lease)
         if finished.next_up:
             log.warning("run rescued", run=lease.run_id, reason=reason, next_up=finished.next_up)
-            self._publish(finished.next_up)
+            self._hand_over.give(finished.next_up)
 
     def _forget(self, lease: HeldLease) -> None:
         if self._leases.get(lease.place) is lease:
             del self._leases[lease.place]
-
-    def _wake(self) -> None:
-        os.write(self._wake_writer, b"x")

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import structlog
@@ -21,7 +21,7 @@ from supervisor.assignments import Assignment, Assignments
 from supervisor.delivery import HEADER, message_header
 from supervisor.ledger.runs import Ledger
 from supervisor.masks import masked
-from supervisor.queues import destination
+from supervisor.queues import destination, producers_of
 from supervisor.run import Run, RunState, StepId
 from supervisor.tracing import current_headers, trace_headers, within
 
@@ -42,6 +42,10 @@ class Publisher:
         self._app = app
         self._ledger = ledger
         self._assignments = Assignments(ledger)
+
+    @cached_property
+    def _producers(self) -> Any:
+        return producers_of(self._app)
 
     @property
     def ledger(self) -> Ledger:
@@ -95,7 +99,7 @@ class Publisher:
         traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
-        with self._app.producer_or_acquire() as producer, producer.batch():
+        with self._producers.acquire(block=True) as producer, producer.batch():
             for run in runs:
                 with within(traces.get(run.id, {})):
                     sent |= self._send(producer, run, assignments.get(run.id))
@@ -112,6 +116,9 @@ class Publisher:
         except AWAY:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
+            if isinstance(error.__cause__, AWAY):
+                # Celery listens for a result before it sends the message; its backend is away.
+                raise OperationalError(str(error).strip()) from error
             self._ledger.cancel(run.id, f"cannot be published: {error}")
             log.exception("run cannot be published", job=run.job, run=run.id)
             return {}

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
+from kombu.pools import producers
 
 from supervisor.app import broker_address
 from supervisor.assignments import Assignment
@@ -17,8 +18,9 @@ from supervisor.redis_url import is_redis
 from supervisor.spec import JobSpec
 from supervisor.topology import queues_of
 
-#: A broker that hangs must not hang who only looks.
+#: A broker that hangs must not hang who only looks, nor who sends messages.
 PATIENCE_SECONDS = 2
+SENDING_PATIENCE_SECONDS = 5
 
 log = structlog.get_logger("supervisor.queues")
 
@@ -64,6 +66,15 @@ def reraised(connection: Any) -> Iterator[None]:
 def bounded(app: Celery) -> dict[str, Any]:
     options = time_outs(app, PATIENCE_SECONDS)
     return {"connect_timeout": PATIENCE_SECONDS, "transport_options": options}
+
+
+def producers_of(app: Celery) -> Any:
+    """A pool of producers whose calls do not hang; the app's own may, as the app has set them."""
+    given = app.conf.broker_transport_options or {}
+    options = {**time_outs(app, SENDING_PATIENCE_SECONDS), **given}
+    pool = producers[app.connection_for_write(transport_options=options)]
+    pool.limit = app.pool.limit
+    return pool
 
 
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ The hooks are those that were measured to hold (docs/design.md):
 * begin in `before_start`: the last hook before the body, and one that can veto.
 * the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA
   message; `sys.exit` and MemoryError become ordinary failures.
-* the end in the `task_postrun` signal, which fires for every end that unwinds.
+* the end in the `task_postrun` signal, which fires for every end that unwinds (endings.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import structlog
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
-from celery import Celery, Task, signals, states
+from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from kombu.utils.json import loads
 
@@ -29,10 +29,17 @@ from supervisor.arguments import filled
 from supervisor.calls import call_guarded, is_guarded_call
 from supervisor.context import current_run
 from supervisor.delivery import TOKEN, Delivery, supervised
-from supervisor.errors import JobExited, JobOutOfMemory, RunCancelled, RunInterrupted
+from supervisor.endings import reason_of, report
+from supervisor.errors import (
+    JobExited,
+    JobOutOfMemory,
+    RunCancelled,
+    RunInterrupted,
+    UnusableReturn,
+)
 from supervisor.guard import Guard
 from supervisor.interrupts import receive_interrupts
-from supervisor.ledger.replies import Grant, Refused
+from supervisor.ledger.replies import Refused
 from supervisor.params import handed_on
 from supervisor.publisher import as_json, publisher_of
 from supervisor.results import reporting, store_started
@@ -74,6 +81,16 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             return super().__call__(*args, **kwargs)
         delivery.entered = True
         try:
+            returned = self._run_body(delivery, args, kwargs)
+        except BaseException as error:
+            delivery.raised = error
+            raise
+        delivery.has_returned = True
+        return returned
+
+    def _run_body(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+        """What the body returns; what it raises is raised as Celery is to take it."""
+        try:
             delivery.at_work = True
             at_work.tell(True)
             with traced(self, delivery), reporting(self, delivery):
@@ -83,7 +100,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except RunInterrupted as interruption:
             delivery.interrupted = interruption
             if isinstance(interruption, RunCancelled):
-                self.backend.mark_as_revoked(self.request.id, "cancelled", request=self.request)
+                self.backend.mark_as_revoked(delivery.run_id, "cancelled", request=self.request)
             raise Ignore(reason_of(interruption)) from interruption
         except SystemExit as error:
             if terminate_handler_fired():
@@ -162,7 +179,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         return again
 
     def _retry_or(self, delivery: Delivery, failure: Exception) -> Exception:
-        if not delivery.has_retries_left or isinstance(failure, self.throws):
+        if not delivery.has_retries_left or isinstance(failure, (UnusableReturn, *self.throws)):
             return failure
         delivery.retry_in, delivery.error = delivery.backoff, failure
         return retry_of(failure, delivery.backoff)
@@ -186,35 +203,8 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         # Celery would swallow it, and a run without an end would keep its lock.
         log.exception("end cannot be reported as it was", run=grant.run_id)
         guard.end(grant, RunState.FAILED, reason_of(error))
-
-
-def report(
-    guard: Guard, grant: Grant, delivery: Delivery, task: Any, retval: Any, state: str | None
-) -> None:
-    if delivery.interrupted is not None:
-        cancelled = isinstance(delivery.interrupted, RunCancelled)
-        outcome = RunState.CANCELLED if cancelled else RunState.LOST
-        guard.end(grant, outcome, "cancelled" if cancelled else "lease lost")
-        return
-    match state:
-        case states.SUCCESS:
-            guard.end(grant, RunState.SUCCEEDED, returned=delivery.returned)
-        case states.RETRY:
-            delay = delivery.retry_in or until(None, retval.when, task.default_retry_delay)
-            reason = reason_of(delivery.error or retval.exc or retval)
-            guard.retry(
-                *(grant, delay, reason),
-                as_json(delivery.retry_args),
-                as_json(delivery.retry_kwargs),
-            )
-        case states.FAILURE:
-            timed_out = isinstance(retval, SoftTimeLimitExceeded)
-            outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED
-            guard.end(grant, outcome, reason_of(retval))
-        case None:
-            guard.end(grant, RunState.LOST, "the worker's process was told to stop")
-        case _:  # the job itself raised Ignore or Reject
-            guard.end(grant, RunState.SUCCEEDED, state.lower())
+    finally:
+        delivery.raised = delivery.error = None  # with all that their frames hold
 
 
 @cache
@@ -232,7 +222,3 @@ def run_at_work() -> str | None:
 
 def worker_name(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
-
-
-def reason_of(error: Any) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

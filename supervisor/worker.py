@@ -29,7 +29,7 @@ from supervisor.delivery import TOKEN, supervised, work_of
 from supervisor.errors import WrongSchema
 from supervisor.heartbeat import Heartbeat
 from supervisor.leases import HeldLease
-from supervisor.ledger.connection import Unavailable, connect_for_heartbeat
+from supervisor.ledger.connection import RedisError, Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.runs import Ledger
@@ -76,7 +76,7 @@ class GuardedRequest(Request):
         if is_revoked and self._header is not None:
             try:
                 publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
-            except Unavailable as error:
+            except (RedisError, WrongSchema) as error:
                 log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
         return is_revoked
 
@@ -156,6 +156,7 @@ def heartbeat_of(app: Any) -> Heartbeat:
 def _heartbeat_of(app: Celery) -> Heartbeat:
     settings = required_settings(app)
     ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
-    heartbeat = Heartbeat(ledger, Publisher(app, ledger).publish)
+    # What another thread publishes, it reads by a connection of its own, that may insist.
+    heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
     heartbeat.start()
     return heartbeat

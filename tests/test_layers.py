@@ -23,9 +23,9 @@ LAYERS = {
     "ledger": "ledger",
     "execution": "assignments guard at_work context heartbeat leases interrupts delivery emission"
     " commands emission_log reports reporter auditing watchdog backfilling plan simulation"
-    " foretelling expectations consumption pinging ping_http",
+    " foretelling expectations consumption pinging ping_http handover pidfds enforcement",
     "celery edge": "acknowledgements adopting app app_facts attendance beat calls celery_import"
-    " content emitting entries envelopes loading on_commit publisher queues recording"
+    " content emitting endings entries envelopes loading on_commit publisher queues recording"
     " redis_settings reloading results retrying starting tasks tracing unbegun worker",
     "operations": "control up children processes embedded display render web why checkup",
     "cli": "cli __main__",

@@ -35,7 +35,28 @@ OutOfReach = (*Unavailable, WrongSchema)
 
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
-__all__ = ["Client", "OutOfReach", "RedisError", "Unavailable", "connect", "connect_for_heartbeat"]
+__all__ = [
+    "Client",
+    "OutOfReach",
+    "RedisError",
+    "Unavailable",
+    "connect",
+    "connect_for_heartbeat",
+    "may_pass",
+]
+
+#: What a server says that could answer, and will not as it is: out of memory, cut off from its
+#: primary, forbidden by its people. redis-py has classes for some of it.
+NOT_NOW = (
+    *(redis.exceptions.OutOfMemoryError, redis.exceptions.ClusterDownError),
+    *(redis.exceptions.TryAgainError, redis.exceptions.NoPermissionError),
+)
+NOT_NOW_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "ACL failure")
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether the same call may succeed later: the fault is not in what it asks for."""
+    return isinstance(error, (*Unavailable, *NOT_NOW)) or str(error).startswith(NOT_NOW_CODES)
 
 
 class NotWritable(RedisConnectionError):

@@ -48,6 +48,10 @@ jobs:
     steps:
       - {{task: team.fail, priority: 2, max_retries: 1, retry_backoff: 0s}}
       - {{task: team_steps.note, priority: 1}}
+  misfit:
+    every: 24h
+    steps:
+      - {{task: team_steps.misfit, priority: 1, max_retries: 2, retry_backoff: 0s}}
   words:
     every: 24h
     overlap: allow
@@ -132,6 +136,13 @@ def test_a_failed_step_is_retried_and_then_named(crew: Crew) -> None:
     assert (run.state, run.error_step) == (RunState.FAILED, "fail")
     assert run.reason == "step fail failed: ValueError: not yet"
     assert [sign.attempt for sign in crew.project.starts("fails")] == [1, 2]
+
+
+def test_a_step_that_returns_what_cannot_be_handed_on_is_not_retried(crew: Crew) -> None:
+    [run] = ended(crew, trigger(crew, "misfit"))
+    assert run.state is RunState.FAILED
+    assert "UnusableReturn: what the step returned is not JSON" in str(run.reason)
+    assert [sign.attempt for sign in crew.project.starts("misfit")] == [1]
 
 
 def test_whoever_is_killed_where_a_stage_ends_each_step_ends_once_and_none_is_early(

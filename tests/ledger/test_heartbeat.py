@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,17 +20,31 @@ from supervisor.leases import SURELY_OVER_SECONDS, HeldLease
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
+from supervisor.settings import Settings
 from supervisor.spec import JobSpec
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
 from tests.waiting import wait_until
 
 
+@contextmanager
+def asleep() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
-    yield process
-    process.kill()
-    process.wait()
+    with asleep() as process:
+        yield process
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
 
 
 @pytest.fixture
@@ -126,3 +145,106 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
     heartbeat.watch(at_work)
     wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)), 5)
     assert not ledger.client.exists(ledger.keys.run(ended.run_id))
+
+
+def began(ledger: Ledger, name: str, **keys: Any) -> JobSpec:
+    """A job with a run at work, whose lease is a second long."""
+    spec = job(ledger, name, **{"lease_ttl": "1s", **keys})
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    return spec
+
+
+def is_held_for(ledger: Ledger, spec: JobSpec, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    wait_until(lambda: lock_is_free(ledger, spec) or time.monotonic() > until, seconds + 5)
+    return not lock_is_free(ledger, spec)
+
+
+def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], dead_pid: int
+) -> None:
+    broken, healthy = began(ledger, "broken"), began(ledger, "healthy")
+    ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
+    heartbeat.watch(held(broken, dead_pid))
+    heartbeat.watch(held(healthy, child.pid))
+    assert is_held_for(ledger, healthy, 2.5)
+
+
+def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+) -> None:
+    forgotten, healthy = job(ledger, "forgotten", lease_ttl="1s"), began(ledger, "healthy")
+    ledger.client.set(ledger.keys.lock_state(forgotten.lock), "no hash")
+    known = held(healthy, child.pid)
+    with asleep() as other:
+        unknown = held(forgotten, other.pid)
+        unknown.has_begun = True
+        heartbeat.watch(unknown)
+        heartbeat.watch(known)
+        # It is at work without a lease.
+        assert other.wait(10) == -signal.SIGKILL
+    assert known.has_begun
+    assert not known.is_lost
+
+
+def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
+    ledger: Ledger, child: subprocess.Popen[bytes], dead_pid: int
+) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def hangs(_: Sequence[str]) -> None:
+        asked.set()
+        answered.wait()
+
+    crashed, healthy = began(ledger, "crashed"), began(ledger, "healthy")
+    heartbeat = Heartbeat(ledger, hangs)
+    heartbeat.start()
+    heartbeat.watch(held(crashed, dead_pid))
+    heartbeat.watch(held(healthy, child.pid))
+    assert asked.wait(5)
+    assert is_held_for(ledger, healthy, 2.5)
+    answered.set()
+    heartbeat.stop()
+    heartbeat.join(5)
+
+
+@pytest.fixture
+def forbidden(settings: Settings, ledger: Ledger) -> Iterator[Ledger]:
+    """The ledger for a user who may not call a script."""
+    ledger.client.acl_setuser(
+        "nobody", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-evalsha"]
+    )
+    url = urlsplit(settings.redis_url)
+    place = f"{url.hostname}:{url.port}{url.path}"
+    opened = Ledger.open(Settings(redis_url=f"redis://nobody:secret@{place}"))
+    yield opened
+    opened.client.close()
+    ledger.client.acl_deluser("nobody")
+
+
+@pytest.fixture
+def full(ledger: Ledger) -> Iterator[Ledger]:
+    """A ledger whose server has no memory left."""
+    ledger.client.config_set("maxmemory", 1)
+    yield ledger
+    ledger.client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("refusing", ["forbidden", "full"])
+def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
+    ledger: Ledger,
+    request: pytest.FixtureRequest,
+    refusing: str,
+    child: subprocess.Popen[bytes],
+    dead_pid: int,
+) -> None:
+    spec, lost = began(ledger, "nightly"), began(ledger, "lost")
+    heartbeat = Heartbeat(request.getfixturevalue(refusing), lambda _: None)
+    heartbeat.start()
+    heartbeat.watch(held(lost, dead_pid))
+    heartbeat.watch(held(spec, child.pid))
+    heartbeat.mark("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
+    assert child.wait(10) == -signal.SIGKILL
+    heartbeat.stop()
+    heartbeat.join(5)

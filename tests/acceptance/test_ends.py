@@ -1,0 +1,118 @@
+"""A task whose end Celery cannot store, or whose handlers raise: its run ends as its body did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from supervisor.embedded import EmbeddedServer
+from supervisor.run import Run
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 4s, retry_backoff: 0s}
+jobs:
+  works: {task: team.work, every: 24h}
+  fails: {task: team.fail, every: 24h}
+  retried: {task: team.fail, every: 24h, max_retries: 1}
+  asks-again: {task: team.ask_again, every: 24h}
+  soft: {task: team.work, every: 24h, args: [30], soft_time_limit: 1s}
+  handler: {task: team.handled, every: 24h, args: [99]}
+  retry-handler: {task: team.handled, every: 24h, args: [1], max_retries: 1}
+  wrapped: {task: team.wrapped, every: 24h}
+  unready: {task: team.unready, every: 24h}
+"""
+
+#: Where results would be stored is away; handlers of the team's own raise.
+UNSTORED = """
+from celery.backends.base import KeyValueStoreBackend
+
+class Away(KeyValueStoreBackend):
+    def get(self, key):
+        raise ConnectionError("away")
+
+    def set(self, key, value):
+        raise ConnectionError("away")
+
+app.conf.result_backend = "team:Away"
+
+class Raising(app.Task):
+    def on_failure(self, *_, **__):
+        raise RuntimeError("a handler's own")
+
+    on_retry = on_failure
+
+@app.task(bind=True, base=Raising, ignore_result=True)
+def handled(self, attempts):
+    sign("start", self)
+    if self.request.retries < attempts:
+        raise ValueError("not yet")
+
+class Wrapping(app.Task):
+    def __call__(self, *args, **kwargs):
+        super().__call__(*args, **kwargs)
+        raise KeyError("after the body")
+
+@app.task(bind=True, base=Wrapping)
+def wrapped(self):
+    sign("start", self)
+
+class Unready(app.Task):
+    def before_start(self, *arguments):
+        super().before_start(*arguments)
+        sign("start", self)
+        raise LookupError("before the body")
+
+@app.task(base=Unready)
+def unready(): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    url, directory = database(server.url, 11), tmp_path_factory.mktemp("ends")
+    with crew_of(directory, url, JOBS, settings=UNSTORED) as crew:
+        yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def ended(crew: Crew, job: str) -> Run:
+    """A new run of the job, once it has ended for good."""
+    run, ledger = crew.trigger(job), crew.project.ledger
+    wait_until(lambda: not ledger.run(run.id).state.is_open, 30)
+    return ledger.run(run.id)
+
+
+@pytest.mark.parametrize(
+    ("job", "outcomes", "reason"),
+    [
+        ("works", ["succeeded"], None),
+        ("fails", ["failed"], "ValueError: not yet"),
+        ("retried", ["failed", "failed"], "ValueError: not yet"),
+        ("asks-again", ["failed", "succeeded"], None),
+        ("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),
+        ("handler", ["failed"], "ValueError: not yet"),
+        ("retry-handler", ["failed", "succeeded"], None),
+    ],
+)
+def test_a_run_ends_as_its_body_did(
+    crew: Crew, job: str, outcomes: list[str], reason: str | None
+) -> None:
+    run = ended(crew, job)
+    assert (crew.outcomes(run), run.reason) == (outcomes, reason)
+    assert len(crew.starts(run)) == len(outcomes)
+
+
+@pytest.mark.parametrize("job", ["wrapped", "unready"])
+def test_what_the_teams_own_class_raises_around_the_body_is_a_failure_too(
+    crew: Crew, job: str
+) -> None:
+    run = ended(crew, job)
+    assert crew.outcomes(run) == ["failed"]
+    assert len(crew.starts(run)) == 1

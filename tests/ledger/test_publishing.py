@@ -1,0 +1,79 @@
+"""What becomes of a queued run when its message cannot be sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.ledger.runs import Ledger
+from supervisor.publisher import Publisher
+from supervisor.run import RunState
+from tests.ledger.jobs import job, run_id, ticks
+from tests.proxy import Proxy, proxy_to
+
+#: The time-outs of a call, of connecting and of what a new connection says first.
+PATIENCE = 15
+
+
+@pytest.fixture
+def broker(redis_url: str) -> Iterator[Proxy]:
+    with proxy_to(redis_url) as proxy:
+        yield proxy
+
+
+def app_at(broker_url: str, redis_url: str, **conf: Any) -> Celery:
+    app = Celery("proj", broker=broker_url, set_as_current=False)
+    supervise(app, redis_url=redis_url)
+    app.conf.update(conf)
+    return app
+
+
+def queued(ledger: Ledger, second: int) -> str:
+    spec = job(ledger, overlap="allow")
+    ledger.admit(ticks(spec, second))
+    return run_id(spec, second)
+
+
+@pytest.mark.parametrize("was_connected", [True, False])
+def test_a_broker_that_hangs_holds_nobody_up_for_ever(
+    ledger: Ledger, redis_url: str, broker: Proxy, was_connected: bool
+) -> None:
+    publisher = Publisher(app_at(broker.url, redis_url), ledger)
+    if was_connected:
+        assert publisher.publish([queued(ledger, 0)]) == 1
+    broker.freeze()
+    run, asked_at = queued(ledger, 1), time.monotonic()
+    assert publisher.publish([run]) == 0
+    assert time.monotonic() - asked_at < PATIENCE
+    assert ledger.run(run).state is RunState.QUEUED
+    assert run in ledger.outbox()
+    broker.thaw()
+    assert publisher.publish([run]) == 1
+
+
+def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_url: str) -> None:
+    publisher = Publisher(app_at("redis://127.0.0.1:1/0", redis_url), ledger)
+    run, asked_at = queued(ledger, 0), time.monotonic()
+    assert publisher.publish([run]) == 0
+    assert time.monotonic() - asked_at < PATIENCE
+    assert run in ledger.outbox()
+
+
+def test_a_run_is_not_given_up_because_its_results_could_not_be_listened_for(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app = app_at(
+        redis_url,
+        redis_url,
+        result_backend="redis://127.0.0.1:1/0",
+        result_backend_transport_options={"retry_policy": {"max_retries": 0}},
+    )
+    run = queued(ledger, 0)
+    assert Publisher(app, ledger).publish([run]) == 0
+    assert ledger.run(run).state is RunState.QUEUED
+    assert run in ledger.outbox()

@@ -1,0 +1,70 @@
+"""A way to a server that can stop to carry anything, as a link whose other end is gone."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit, urlunsplit
+
+
+@dataclass
+class Proxy:
+    """`url` leads to the server at `target`; neither side is told when nothing is carried."""
+
+    target: tuple[str, int]
+    url: str
+    listener: socket.socket
+    carries: threading.Event = field(default_factory=threading.Event)
+    open_sockets: list[socket.socket] = field(default_factory=list)
+
+    def freeze(self) -> None:
+        self.carries.clear()
+
+    def thaw(self) -> None:
+        self.carries.set()
+
+    def accept(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(self.target)
+                self.open_sockets += client, server
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                self.carries.wait()
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self.thaw()
+        for each in (self.listener, *self.open_sockets):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@contextmanager
+def proxy_to(url: str) -> Iterator[Proxy]:
+    parts = urlsplit(url)
+    listener = socket.create_server(("127.0.0.1", 0))
+    place = f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{listener.getsockname()[1]}"
+    proxy = Proxy(
+        target=(str(parts.hostname), int(parts.port or 6379)),
+        url=urlunsplit(parts._replace(netloc=place.removeprefix("@"))),
+        listener=listener,
+    )
+    proxy.thaw()
+    thread = threading.Thread(target=proxy.accept, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+        thread.join(5)

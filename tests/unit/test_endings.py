@@ -1,0 +1,111 @@
+"""How a task ended, of what Celery's own tracer says of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, signals, states
+from celery.app.trace import build_tracer
+from celery.exceptions import Ignore, Reject, Retry
+
+from supervisor.delivery import Delivery
+from supervisor.endings import end_of
+from supervisor.run import manual_id
+
+
+def delivery() -> Delivery:
+    """Of a run with an id of its own: Celery remembers ids that have succeeded."""
+    run_id = manual_id("nightly")
+    return Delivery(run_id, "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
+
+
+def app_with_results() -> Celery:
+    """One that asks for the result of what is delivered again."""
+    app = Celery("team", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.update(task_acks_late=True, worker_deduplicate_successful_tasks=True)
+    return app
+
+
+def traced(app: Celery, body: Callable[[], Any], seen: Delivery) -> tuple[str | None, Any, Any]:
+    """The end of a redelivered task with this body, and the state that the tracer came with."""
+
+    @app.task(name="team.nightly", shared=False)
+    def nightly() -> Any:
+        try:
+            returned = body()
+        except BaseException as error:
+            seen.raised = error
+            raise
+        seen.has_returned = True
+        return returned
+
+    told: list[tuple[str | None, Any, Any]] = []
+
+    def look(retval: Any = None, state: str | None = None, **_: Any) -> None:
+        told.append((*end_of(seen, retval, state), state))
+
+    signals.task_postrun.connect(look, weak=False)
+    try:
+        tracer = build_tracer("team.nightly", app.tasks["team.nightly"], app=app)
+        request = {"id": seen.run_id, "delivery_info": {"redelivered": True}}
+        with contextlib.suppress(SystemExit, Reject, OSError):
+            tracer(seen.run_id, (), {}, request)
+    finally:
+        signals.task_postrun.disconnect(look)
+    [end] = told
+    return end
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def body() -> Any:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize("stored", [None, states.STARTED, states.RETRY, states.FAILURE])
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [
+        (lambda: 1, states.SUCCESS),
+        (raising(ValueError("not so")), states.FAILURE),
+        (raising(Retry("again", when=1)), states.RETRY),
+        (raising(Ignore()), states.IGNORED),
+        (raising(Reject()), states.REJECTED),
+        (raising(SystemExit(15)), None),
+    ],
+    ids=["returns", "raises", "retries", "ignores", "rejects", "is told to stop"],
+)
+def test_what_an_earlier_delivery_left_in_the_result_backend_is_no_end(
+    stored: str | None, body: Callable[[], Any], end: str | None
+) -> None:
+    app, seen = app_with_results(), delivery()
+    if stored:
+        app.backend.store_result(seen.run_id, None, stored)
+    assert traced(app, body, seen)[0] == end
+
+
+@pytest.mark.filterwarnings("ignore:Exception raised outside body:RuntimeWarning")
+@pytest.mark.parametrize("stored", [None, states.STARTED])
+@pytest.mark.parametrize("error", [ValueError("not so"), Retry("again", when=1)])
+def test_what_the_body_raised_is_the_end_when_it_cannot_be_stored(
+    stored: str | None, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, seen = app_with_results(), delivery()
+    if stored:
+        app.backend.store_result(seen.run_id, None, stored)
+    for name in ("mark_as_failure", "mark_as_retry"):
+        monkeypatch.setattr(app.backend, name, lambda *_, **__: raising(OSError("away"))())
+    state, value, said = traced(app, raising(error), seen)
+    assert (state, value) == (states.RETRY if isinstance(error, Retry) else states.FAILURE, error)
+    assert said == (stored or states.PENDING)  # what was there before, as it seems to Celery
+
+
+def test_a_process_that_is_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
+    returned = delivery()
+    returned.has_returned = True
+    assert end_of(returned, None, None) == (states.SUCCESS, None)
