@@ -30,7 +30,7 @@ from supervisor.spec import JobSpec
 from supervisor.timing import missed_before, schedule_of, ticks_between
 
 AUDIT_INTERVAL = timedelta(seconds=5)
-JOBS_PER_AUDIT = 500
+JOBS_PER_AUDIT = 250
 
 #: A tick that is due for so long should have been dealt with: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)

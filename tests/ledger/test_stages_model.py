@@ -165,10 +165,10 @@ class StagesMachine(RuleBasedStateMachine):
     def two_bring_a_batch_its_items_at_the_same_time(self, data: st.DataObject) -> None:
         batch = self.drawn(data, self.seen.batches)
         items = self.items_of(batch)
-        turns = [[*range(0, max(1, len(items)), chunk)] for chunk in (2, 2)]
-        while any(turns):
-            turn = data.draw(st.sampled_from([turn for turn in turns if turn]))
-            self.bring(batch, items, turn.pop(0), 2)
+        turns = {chunk: [*range(0, max(1, len(items)), chunk)] for chunk in (2, 3)}
+        while any(turns.values()):
+            chunk = data.draw(st.sampled_from([chunk for chunk in turns if turns[chunk]]))
+            self.bring(batch, items, turns[chunk].pop(0), chunk)
 
     def bring(self, batch: str, items: list[Any], offset: int, chunk: int) -> None:
         texts = [json.dumps(item) for item in items[offset : offset + chunk]]
