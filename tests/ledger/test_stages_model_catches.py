@@ -27,11 +27,6 @@ BREAKS = {
         "redis.call('SISMEMBER', K.below(run.parent), run.id) == 0",
     ),
     "a run that is put back leaves its first stage": ("holding", "withdraw_stage(run)", "do end"),
-    "an item brought twice is there twice": (
-        "expand",
-        "unpack(ARGV, 4 + there)",
-        "unpack(ARGV, 4)",
-    ),
     "a run's lock is forgotten while its steps are at work": (
         "slots",
         "    extend_root(run.id, ms)\n",
