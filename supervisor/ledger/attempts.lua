@@ -15,6 +15,11 @@ local function end_attempt(run, outcome, reason, token)
   if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
 end
 
+-- Its worker's heartbeat is told to end the run, by the first who asks for it.
+local function ask_to_end(run, outcome, why)
+  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+end
+
 -- The attempt that was given up is at work after all: its entry in the run's list goes.
 local function take_back_attempt(run, token)
   local attempts = string.gsub(hget(K.run(run.id), 'attempts'), '[^\n]*\n$', '')
@@ -43,10 +48,10 @@ local function crash(run, reason, publish_at)
     return 'lost', finish(run, 'lost', reason, publish_at)
   end
   count(run.job, 'rescued')
-  if run.rules.serial ~= '' then give_back(run.rules.serial, 1, run.id, run.token) end
+  local parked = leave_serial(run, publish_at)
   queue(run, publish_at)
   redis.call('HSET', K.run(run.id), 'reason', reason)
-  return 'rescued', { promote_parked(run.rules.serial, publish_at) }
+  return 'rescued', { parked }
 end
 
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the

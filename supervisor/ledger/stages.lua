@@ -168,8 +168,8 @@ local function end_below(id, outcome, why, also_at_work, publish_at)
       append(next_up, end_below(below, outcome, why, also_at_work, publish_at))
     elseif run.state ~= 'running' then
       append(next_up, finish(run, outcome, why, publish_at))
-    elseif also_at_work and run.ending == '' then
-      redis.call('HSET', K.run(below), 'ending', outcome, 'why_ending', why)
+    elseif also_at_work then
+      ask_to_end(run, outcome, why)
     end
   end
   return next_up
@@ -177,7 +177,7 @@ end
 
 -- A run of several steps, or a batch at work, is cancelled or replaced. Returns ids of runs to publish.
 local function end_family(run, outcome, why, publish_at)
-  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+  ask_to_end(run, outcome, why)
   local next_up = end_below(run.id, outcome, why, true, publish_at)
   if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
   return append(next_up, advance(load_run(run.id), publish_at))
@@ -220,12 +220,7 @@ end
 
 -- The end of a run below another. Returns ids of runs to publish.
 function end_one_below(run, outcome, reason, publish_at)
-  local next_up, parent, serial = {}, load_run(run.parent), run.rules.serial
-  if serial ~= '' then
-    give_back(serial, 1, run.id, run.token)
-    leave_waiting(serial, run.id)
-    next_up[1] = promote_parked(serial, publish_at)
-  end
+  local next_up, parent = { leave_serial(run, publish_at) }, load_run(run.parent)
   close(run.id, run.job, outcome, reason)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
   if redis.call('SREM', K.below(run.parent), run.id) == 0 or not parent or is_closed(parent.id) then return next_up end
