@@ -54,6 +54,12 @@ local function crash(run, reason, publish_at)
   return 'rescued', { parked }
 end
 
+-- What an item is to be ended for, and why, that end_below() has left for later calls; nil of any other.
+local function left_to_end(run)
+  local v = run.item and redis.call('HMGET', K.run(run.parent), 'left_for', 'why_left') or {}
+  return v[1] and v or nil
+end
+
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
 -- run (reasserted, drained, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
 -- steps) and the ids of runs to publish; nil when there was nothing to settle.
@@ -89,13 +95,15 @@ function settle_silent(id, publish_at)
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     return crash(run, 'lease expired', publish_at)
   end
-  if not owner and run.state == 'queued' and is_drained(id) then
+  local left_for = left_to_end(run)
+  if not owner and run.state == 'queued' and not left_for and is_drained(id) then
     -- Nobody was allowed to begin it: another deadline.
     hold_lease(run, run.token, run.rules.start_deadline)
     return 'drained', {}
   end
   if run.state == 'queued' or run.state == 'retrying' then
-    return 'expired', finish(run, 'expired', 'start deadline passed', publish_at)
+    local outcome = left_for and left_for[1] or 'expired'
+    return outcome, finish(run, outcome, left_for and left_for[2] or 'start deadline passed', publish_at)
   end
   redis.call('ZREM', K.leases(), id)
   return nil
