@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ class Queues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """`length`: None when nobody could tell. jobs: how many of them go there.
+    """`length`: messages that wait in it; None when nobody could tell. jobs: those that go there.
 
     drained_at: since when nothing begins from it.
     """
@@ -31,7 +31,7 @@ class Queue:
     length: int | None
     consumers: int
     is_serial: bool
-    jobs: int = 0
+    jobs: tuple[str, ...] = ()
     drained_at: datetime | None = None
 
 
@@ -40,17 +40,20 @@ def queues(
 ) -> list[Queue]:
     """Those that jobs go to, those that workers consume, and those that are drained."""
     serial: set[str] = set()
-    jobs = Counter({queue: 0 for worker in roll.workers for queue in worker.queues})
+    jobs: dict[str, list[str]] = defaultdict(list)
     for spec in specs:
-        jobs.update(broker.of(spec))
+        for queue in broker.of(spec):
+            jobs[queue].append(spec.name)
         if spec.serial_queue:
             serial.add(spec.serial_queue)
-    names = sorted(jobs.keys() | drained.keys())
+    consumed = {queue for worker in roll.workers for queue in worker.queues}
+    names = sorted(jobs.keys() | consumed | drained.keys())
     lengths = broker.lengths(names) if names else {}
     return [
         Queue(
-            *(name, lengths.get(name), roll.consumers(name), name in serial, jobs[name]),
-            drained.get(name),
+            *(name, lengths.get(name), roll.consumers(name), name in serial),
+            jobs=tuple(jobs.get(name, ())),
+            drained_at=drained.get(name),
         )
         for name in names
     ]

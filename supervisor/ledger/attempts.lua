@@ -15,6 +15,11 @@ local function end_attempt(run, outcome, reason, token)
   if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
 end
 
+-- Its worker's heartbeat is told to end the run, by the first who asks for it.
+local function ask_to_end(run, outcome, why)
+  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+end
+
 -- The attempt that was given up is at work after all: its entry in the run's list goes.
 local function take_back_attempt(run, token)
   local attempts = string.gsub(hget(K.run(run.id), 'attempts'), '[^\n]*\n$', '')
@@ -43,10 +48,16 @@ local function crash(run, reason, publish_at)
     return 'lost', finish(run, 'lost', reason, publish_at)
   end
   count(run.job, 'rescued')
-  if run.rules.serial ~= '' then give_back(run.rules.serial, 1, run.id, run.token) end
+  local parked = leave_serial(run, publish_at)
   queue(run, publish_at)
   redis.call('HSET', K.run(run.id), 'reason', reason)
-  return 'rescued', { promote_parked(run.rules.serial, publish_at) }
+  return 'rescued', { parked }
+end
+
+-- What an item is to be ended for, and why, that end_below() has left for later calls; nil of any other.
+local function left_to_end(run)
+  local v = run.item and redis.call('HMGET', K.run(run.parent), 'left_for', 'why_left') or {}
+  return v[1] and v or nil
 end
 
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
@@ -84,13 +95,15 @@ function settle_silent(id, publish_at)
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
     return crash(run, 'lease expired', publish_at)
   end
-  if not owner and run.state == 'queued' and is_drained(id) then
+  local left_for = left_to_end(run)
+  if not owner and run.state == 'queued' and not left_for and is_drained(id) then
     -- Nobody was allowed to begin it: another deadline.
     hold_lease(run, run.token, run.rules.start_deadline)
     return 'drained', {}
   end
   if run.state == 'queued' or run.state == 'retrying' then
-    return 'expired', finish(run, 'expired', 'start deadline passed', publish_at)
+    local outcome = left_for and left_for[1] or 'expired'
+    return outcome, finish(run, outcome, left_for and left_for[2] or 'start deadline passed', publish_at)
   end
   redis.call('ZREM', K.leases(), id)
   return nil

@@ -1,7 +1,8 @@
 -- Ends a run: at once when it waits, is queued or retrying; one that is at work is asked to end.
 --
 -- ARGV  run id, outcome (cancelled; or failed, of a run that cannot be started), reason
--- gives {'cancelled', run id to publish, ...}, {'stopping'} or {'not_open'}
+-- gives {'cancelled', run id to publish, ...}, {'stopping', ...}, {'ending', ...} when a second call ends
+--       more of its items, or {'not_open'}
 
 local id, outcome, reason = unpack(ARGV)
 local run = load_run(id)
@@ -9,4 +10,4 @@ if not run or hget(K.run(id), 'finished') then return { 'not_open' } end
 if run.state == 'waiting' then leave_waiting(run.rules.lock, id) end
 local next_up = end_early(run, outcome, reason, now)
 local has_ended = hget(K.run(id), 'finished') or not hget(K.run(id), 'job')
-return { has_ended and 'cancelled' or 'stopping', unpack(next_up) }
+return { has_ended and 'cancelled' or items_left > 0 and 'ending' or 'stopping', unpack(next_up) }

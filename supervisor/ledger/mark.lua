@@ -7,5 +7,5 @@
 local id, token, outcome, reason = unpack(ARGV)
 local run = load_run(id)
 if not run or run.state ~= 'running' or run.token ~= token then return 0 end
-if run.ending == '' then redis.call('HSET', K.run(id), 'ending', outcome, 'why_ending', reason) end
+ask_to_end(run, outcome, reason)
 return 1

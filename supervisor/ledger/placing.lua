@@ -41,7 +41,7 @@ local function end_early(run, outcome, why, publish_at)
   local is_batch_at_work = run.foreach and run.state == 'running'
   if is_batch_at_work or (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
   if run.state ~= 'running' then return finish(run, outcome, why, publish_at) end
-  if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
+  ask_to_end(run, outcome, why)
   return {}
 end
 

@@ -49,8 +49,8 @@ local function renew(id, token, has_begun)
     run.fence = next_fence(run)
     run.started, run.attempt = now, run.attempt + 1
     redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
-    if run.attempt == 1 and not run.parent then count(run.job, 'started') end
     write_interval(run)
+    if not run.parent then note_start(run) end
   else
     return { 'ended', '' }
   end

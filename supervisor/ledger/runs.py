@@ -50,6 +50,12 @@ from supervisor.spec import JobSpec
 ANY_RUN = RunRequest()
 
 
+#: Runs of each kind that one call rescues; more kept the server from all others for too long.
+RUNS_PER_RESCUE = 100
+
+#: What cancel.lua says when a second call has more to end.
+ENDING = "ending"
+
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
 
@@ -186,9 +192,18 @@ class Ledger(Readings):
         return bool(self._scripts("mark", run_id, token, outcome.value, reason))
 
     def cancel(self, run_id: str, reason: str) -> Cancellation:
-        """Ends a run that is not at work; asks one that is to end within its `stop_grace`."""
-        verdict = self._scripts("cancel", run_id, "cancelled", reason[:REASON_LENGTH])[0]
-        return Cancellation(verdict)
+        """Ends a run that is not at work; asks one that is to end within its `stop_grace`.
+
+        The items of a large batch are ended some at a time, so that others have their turn.
+        """
+        facts = (run_id, "cancelled", reason[:REASON_LENGTH])
+        verdict = self._scripts("cancel", *facts)[0]
+        if verdict != ENDING:
+            return Cancellation(verdict)
+        while verdict == ENDING:
+            verdict = self._scripts("cancel", *facts)[0]
+        # Beat, which rescues what is left as well, may have ended the last of them.
+        return Cancellation.STOPPING if verdict == Cancellation.STOPPING else Cancellation.CANCELLED
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A run that has not begun has failed: it cannot be started as it is."""
@@ -196,13 +211,15 @@ class Ledger(Readings):
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
-        flat = self._scripts(
-            "rescue",
-            limit,
-            leadership.token if leadership else "",
-            keys=(leadership.key,) if leadership else (),
-        )
-        return rescues(flat)
+        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+        found: list[Rescue] = []
+        while len(found) < limit:
+            portion = min(limit - len(found), RUNS_PER_RESCUE)
+            some = rescues(self._scripts("rescue", portion, token, keys=keys))
+            found += some
+            if len(some) < portion:
+                break
+        return tuple(found)
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""

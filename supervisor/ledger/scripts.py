@@ -43,6 +43,9 @@ MOST_KEPT_ITEMS = 1_000
 #: Items that one call queues; a thousand kept the server from all others for 15 ms.
 ITEMS_PER_FILL = 100
 
+#: Items of a batch that one call ends before they have begun, likewise.
+ITEMS_PER_END = 50
+
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
@@ -89,7 +92,7 @@ def constants() -> str:
         f"local LINES_KEPT = {LINES_KEPT}\n"
         f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
-        f"local ITEMS_PER_FILL = {ITEMS_PER_FILL}\n"
+        f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
         f"local MOST_PINGS, MOST_RUNNING = {MOST_PINGS}, {LARGEST_COUNT}\n"
         f"local BOUNDS = {{{bounds}}}\n"

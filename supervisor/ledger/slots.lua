@@ -190,15 +190,21 @@ local function holder_of_serial(serial, token)
   return hget(K.lock_state(serial), 'holder:1') or owner
 end
 
+-- Gives the serial queue's own lock back, or the place in its line. Returns the run that may be published.
+local function leave_serial(run, publish_at)
+  local serial = run.rules.serial
+  if serial == '' then return nil end
+  give_back(serial, 1, run.id, run.token)
+  leave_waiting(serial, run.id)
+  return promote_parked(serial, publish_at)
+end
+
 -- Gives back what an ended run held. Returns the ids of the runs that may now be published.
 local function release(run, publish_at)
-  local lock, serial = run.rules.lock, run.rules.serial
+  local lock = run.rules.lock
   give_back(lock, run.slot, run.id, run.token)
-  if serial ~= '' then
-    give_back(serial, 1, run.id, run.token)
-    leave_waiting(serial, run.id)
-  end
+  local parked = leave_serial(run, publish_at)
   local next_up = promote(lock, publish_at)
-  next_up[#next_up + 1] = promote_parked(serial, publish_at)
+  next_up[#next_up + 1] = parked
   return next_up
 end

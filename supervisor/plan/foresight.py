@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from random import Random
 
+from supervisor.expectations import interval_of
 from supervisor.ledger.records import Histogram
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
@@ -87,7 +87,7 @@ def foresee(spec: JobSpec, histogram: Histogram, now: datetime) -> Foresight | N
     if histogram.longest is None:
         return None
     ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
-    distance = min((later - tick for tick, later in pairwise(ticks)), default=None)
+    distance = interval_of(ticks)
     if distance is None or histogram.longest <= distance.total_seconds():
         return None
     job, a_day = simulated(spec, ticks, histogram), ticks_a_day(spec, ticks, now)

@@ -7,26 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor import consumption
-from supervisor.consumption import Queues
+from supervisor.consumption import Queue, Queues, queues
 from supervisor.ledger.glances import open_runs
 from supervisor.ledger.presence import Present, Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 from supervisor.run import Run, RunState
-from supervisor.spec import JobSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """length: messages that wait in it; None when nobody could tell."""
-
-    name: str
-    is_serial: bool
-    jobs: tuple[str, ...]
-    length: int | None
-    consumers: int
-    drained_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +42,7 @@ def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
     specs, roll = ledger.specs(), ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
     return Crew(
-        tuple(queues_of(specs, roll, asked, ledger.drains.since())),
+        tuple(queues(specs.values(), roll, asked, ledger.drains.since())),
         tuple(workers_of(roll)),
         at_work(open_runs(ledger)),
     )
@@ -67,28 +53,13 @@ def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
     specs, drained = ledger.scheduled().values(), ledger.drains.since()
-    for queue in consumption.queues(specs, roll, asked, drained):
+    for queue in queues(specs, roll, asked, drained):
         if queue.drained_at:
             yield f"The queue {queue.name} is drained: nothing begins from it."
         elif queue.jobs and not queue.consumers:
             yield f"No worker consumes the queue {queue.name}: what is sent there does not begin."
         elif queue.is_serial and queue.consumers > 1:
             yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
-
-
-def queues_of(
-    specs: Mapping[str, JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
-) -> Iterable[Queue]:
-    jobs: dict[str, list[str]] = defaultdict(list)
-    for name, spec in specs.items():
-        for queue in broker.of(spec):
-            jobs[queue].append(name)
-    for found in consumption.queues(specs.values(), roll, broker, drained):
-        sent_to_it = tuple(jobs[found.name])
-        yield Queue(
-            *(found.name, found.is_serial, sent_to_it, found.length, found.consumers),
-            found.drained_at,
-        )
 
 
 def workers_of(roll: Roll) -> Iterable[Worker]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from supervisor.expectations import interval_of, next_ticks
 from supervisor.ledger.glances import Trace, traces
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
 from supervisor.run import RunState
 from supervisor.spec import JobSpec
-from supervisor.web.intervals import interval_of
 from supervisor.web.strip import LENGTH, NEVER_STARTED, Strip, strip_of
 
 
@@ -61,7 +61,7 @@ def row_of(job: JobRecord, runs: Sequence[Trace], now: datetime) -> JobRow:
 
 
 def pace_of(spec: JobSpec, runs: Iterable[Trace], now: datetime) -> Pace:
-    interval = interval_of(spec, now)
+    interval = interval_of(next_ticks(spec, now))
     lasted = [run.duration_seconds for run in runs if run.state not in NEVER_STARTED]
     known = [seconds for seconds in lasted if seconds is not None]
     return Pace(

@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger.replies import Ending, LeaseState, Refusal, Refused
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.scripts import ITEMS_PER_FILL
+from supervisor.ledger.replies import (
+    Cancellation,
+    Ending,
+    LeaseState,
+    Placement,
+    Refusal,
+    Refused,
+)
+from supervisor.ledger.runs import RUNS_PER_RESCUE, Ledger
+from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
+from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
 from supervisor.stages import ITEMS_AT_ONCE
 from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
@@ -210,6 +218,76 @@ def test_cancelling_the_run_ends_its_items(ledger: Ledger) -> None:
     ledger.finish(f"{place}#0", "token", RunState.CANCELLED)
     assert ledger.run(run_of(place)).state is RunState.CANCELLED
     assert item_states(ledger, place) == "cc.."
+
+
+def ended_by_rescue(ledger: Ledger) -> int:
+    """Calls that it takes beat until nothing is left to be ended."""
+    calls = 0
+    while ledger.rescue(RUNS_PER_RESCUE):
+        calls += 1
+    return calls
+
+
+def test_no_call_ends_a_whole_batch_and_rescue_ends_what_is_left(ledger: Ledger) -> None:
+    items = ITEMS_PER_END + RUNS_PER_RESCUE + 52
+    place = batch(ledger, items=items)
+    begin(ledger, f"{place}#0", "token")
+    end(ledger, place, 1, RunState.FAILED)
+    left = open_items(ledger, place)
+    assert (len(left), left[0]) == (RUNS_PER_RESCUE + 51, 0)
+    assert ended_by_rescue(ledger) == 2
+    assert open_items(ledger, place) == [0]
+    assert item_states(ledger, place).startswith(".fcc")
+    reasons = {ledger.run(f"{place}#{item}").reason for item in range(2, items)}
+    assert reasons == {"another item failed"}
+    ledger.finish(f"{place}#0", "token", RunState.SUCCEEDED)
+    assert ledger.run(run_of(place)).reason == "step words failed: item 1 failed: no"
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_an_item_that_is_left_to_be_ended_never_begins(ledger: Ledger, drained: bool) -> None:
+    place = batch(ledger, items=ITEMS_PER_END + 20)
+    ledger.sent(dict.fromkeys(ledger.steps.below([place]), "celery"))
+    if drained:
+        ledger.drains.drain("celery")
+    ledger.cancel(f"{place}#0", "by hand")  # which fails the batch
+    first, second, *_ = open_items(ledger, place)
+    refused = ledger.begin(f"{place}#{first}", "token", "worker", "celery")
+    assert isinstance(refused, Refused)
+    assert ledger.run(f"{place}#{first}").reason == "another item failed"
+    if drained:
+        ledger.drains.undrain("celery")
+    assert isinstance(ledger.begin(f"{place}#{second}", "token", "worker", "celery"), Refused)
+    ended_by_rescue(ledger)
+    assert ledger.run(run_of(place)).state is RunState.FAILED
+    assert set(item_states(ledger, place)) == {"c"}
+
+
+@pytest.mark.parametrize("at_work", [0, 3])
+def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger, at_work: int) -> None:
+    place = batch(ledger, items=3 * ITEMS_PER_END)
+    for item in range(at_work):
+        begin(ledger, f"{place}#{item}", f"token {item}")
+    calls = ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    done = ledger.cancel(run_of(place), "by hand")
+    assert ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"] - calls == 3
+    assert done is (Cancellation.STOPPING if at_work else Cancellation.CANCELLED)
+    assert open_items(ledger, place) == list(range(at_work))
+    for item in range(at_work):
+        [renewal] = ledger.renew([(f"{place}#{item}", f"token {item}", True)])
+        assert (renewal.state, renewal.detail) == (LeaseState.STOP, "cancelled")
+        ledger.finish(f"{place}#{item}", f"token {item}", RunState.CANCELLED)
+    assert ledger.run(run_of(place)).state is RunState.CANCELLED
+
+
+def test_a_run_that_replaces_a_large_batch_begins_once_all_of_it_has_ended(ledger: Ledger) -> None:
+    place = batch(ledger, items=3 * ITEMS_PER_END)
+    spec = ledger.spec("nightly").model_copy(update={"overlap": OverlapPolicy.REPLACE})
+    [admission] = ledger.admit(ticks(spec, 2))
+    assert admission.placement is Placement.REPLACE
+    ended_by_rescue(ledger)
+    assert ledger.run(run_of(place)).state is RunState.REPLACED
+    assert ledger.run(run_id(spec, 2)).state is RunState.QUEUED
 
 
 def test_a_batch_that_was_never_begun_is_cancelled(ledger: Ledger) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from supervisor.auditing import audit
 from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import Work
@@ -114,7 +116,7 @@ def test_a_forgotten_run_is_not_restored_beside_one_that_has_begun(ledger: Ledge
 
 
 def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Ledger) -> None:
-    spec = job(ledger)
+    spec = job(ledger, ping_url="https://hc.example/1")
     ledger.admit(ticks(spec, 0))
     # The worker knows that it began; the ledger does not.
     assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
@@ -123,6 +125,12 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     assert (run.state, run.attempt) == (RunState.RUNNING, 1)
     assert ledger.outbox() == []
     assert isinstance(ledger.begin(run_id(spec, 0), "second copy", "worker"), Refused)
+    # It counts as any other that began.
+    record = ledger.job(spec.name)
+    assert (record.counters["started"], record.start_delays.observations) == (1, 1)
+    assert record.last_start_at == run.started_at
+    [ping] = ledger.client.lrange(ledger.keys.pings, 0, -1)
+    assert (json.loads(ping)["run"], json.loads(ping)["kind"]) == (run.id, "start")
 
 
 def test_a_silent_run_is_settled_before_a_forgotten_one_takes_its_slot(ledger: Ledger) -> None:

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from supervisor.ledger import scripts
 from supervisor.ledger.replies import Ending, Finished, Grant
 from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
@@ -210,10 +211,13 @@ class StagesMachine(RuleBasedStateMachine):
         answer = self.ledger.begin(place, token, "worker")
         if not isinstance(answer, Grant):
             return None
+        self.attempts[token] = place
         assert before["state"] == "queued"
         assert place not in self.succeeded
+        if "item" in before and "attempt" not in before:
+            batch = self.seen.run(before["parent"])
+            assert not batch.keys() & {"stopped", "ending"}, f"{place} begins after the end of all"
         assert self.ledger.begin(place, token, "worker") == answer
-        self.attempts[token] = place
         return token
 
     @precondition(lambda self: self.attempts)
@@ -395,4 +399,13 @@ def run_machine(ledger: Ledger, steps: int, phases: Collection[Phase] = tuple(Ph
 @pytest.mark.timeout(0)
 def test_stages_hold_whatever_happens_in_whatever_order(ledger: Ledger) -> None:
     run_machine(ledger, STEPS)
+    assert StagesMachine.steps >= STEPS
+
+
+@pytest.mark.timeout(0)
+def test_they_hold_also_where_each_call_ends_one_item_and_leaves_the_others(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts, "ITEMS_PER_END", 1)
+    run_machine(Ledger(ledger.client, ledger.keys), STEPS)
     assert StagesMachine.steps >= STEPS

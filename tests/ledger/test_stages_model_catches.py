@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase
 from redis.exceptions import ResponseError
 
+from supervisor.ledger import scripts
 from supervisor.ledger.runs import Ledger
 from tests.ledger.test_model_catches import break_scripts
 from tests.ledger.test_stages_model import run_machine
@@ -32,11 +33,17 @@ BREAKS = {
         "    extend_root(run.id, ms)\n",
         "",
     ),
+    "items that are left to be ended may begin": (
+        "stages",
+        "redis.call('ZADD', K.leases(), unpack(left))",
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize("what", BREAKS)
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    monkeypatch.setattr(scripts, "ITEMS_PER_END", 1)
     break_scripts(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
         run_machine(Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate])

@@ -55,7 +55,7 @@ HEALTHY = Facts(
     server=SERVER,
     roll=roll(*BEATS, worker()),
     beat=BEAT,
-    queues=(Queue("celery", 0, 1, False, 3),),
+    queues=(Queue("celery", 0, 1, False, ("job0", "job1", "job2")),),
     tasks={"nightly": ("proj.nightly",)},
     known_tasks=frozenset({"proj.nightly"}),
     app=AppFacts(visibility_timeout=HOUR, late_tasks=(LateTask("nightly", "t", HOUR),)),
@@ -129,18 +129,23 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         ({"known_tasks": frozenset(), "roll": roll(*BEATS)}, [], []),
         (
-            {"queues": [Queue("mail", 0, 0, False, 2), Queue("old", 0, 0, False, 0)]},
+            {
+                "queues": [
+                    Queue("mail", 0, 0, False, ("job0", "job1")),
+                    Queue("old", 0, 0, False, ()),
+                ]
+            },
             ["no worker consumes the queue mail"],
             [],
         ),
         (
-            {"queues": [Queue("serial.x", 0, 0, True, 1)]},
+            {"queues": [Queue("serial.x", 0, 0, True, ("job0",))]},
             ["no worker consumes the queue serial.x"],
             [],
         ),
         (
             {
-                "queues": [Queue("serial.x", 0, 2, True, 1)],
+                "queues": [Queue("serial.x", 0, 2, True, ("job0",))],
                 "roll": roll(*BEATS, worker("w1", "serial.x"), worker("w2", "serial.x")),
             },
             ["2 workers consume the serial queue serial.x: w1, w2"],
@@ -148,7 +153,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {
-                "queues": [Queue("serial.x", 0, 1, True, 1)],
+                "queues": [Queue("serial.x", 0, 1, True, ("job0",))],
                 "roll": roll(*BEATS, worker("w1", "serial.x", pool_size=4)),
             },
             [],

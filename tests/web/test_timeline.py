@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from supervisor.ledger.glances import Trace
 from supervisor.run import Attempt, Run, RunState
-from supervisor.spec import JobSpec
-from supervisor.web.intervals import interval_of
 from supervisor.web.strip import HEIGHT, LENGTH, strip_of
 from supervisor.web.timeline import timeline_of
 
@@ -112,11 +110,3 @@ def test_the_strip_shows_the_last_runs_and_says_them_in_words() -> None:
     assert strip.marks[-1].run == "job@41"
     assert strip.words == "23 succeeded, 1 skipped"
     assert strip_of([], 60).words == "no runs yet"
-
-
-def test_an_interval_is_the_shortest_of_those_to_come() -> None:
-    weekdays = JobSpec(name="a", task="t", cron="0 9 * * 1-5")
-    assert interval_of(weekdays, NOON) == timedelta(days=1)
-    assert interval_of(JobSpec(name="b", task="t", every="90s"), NOON) == timedelta(seconds=90)
-    once = JobSpec(name="c", task="t", at=["2026-03-02T00:00:00Z"])
-    assert interval_of(once, NOON) is None
