@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.errors import Problem, closest
+from supervisor.errors import Problem
 from supervisor.exclusions import Calendar, InvalidExclusion, parse_all
 from supervisor.faults import ItemFault
+from supervisor.hints import closest
 from supervisor.ical import texts_of as ical_texts
 from supervisor.text_files import UnusableFile, check_inside, text_of
 from supervisor.yaml_source import UNREADABLE, shown

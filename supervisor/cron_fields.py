@@ -7,7 +7,8 @@ from datetime import datetime
 
 from cronsim import CronSim, CronSimError
 
-from supervisor.errors import InvalidSchedule, did_you_mean
+from supervisor.errors import InvalidSchedule
+from supervisor.hints import did_you_mean
 
 NICKNAMES = {
     "@hourly": "0 * * * *",

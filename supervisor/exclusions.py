@@ -14,8 +14,8 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from supervisor.errors import closest
 from supervisor.faults import ItemFault, inside
+from supervisor.hints import closest
 from supervisor.moments import PATTERN as MOMENT
 from supervisor.moments import parse as parse_moment
 from supervisor.moments import render as render_moment

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 
-from supervisor.ledger.records import Histogram, JobRecord
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import JobRecord
 from supervisor.overlap import OverlapPolicy
 from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of, ticks_after

@@ -20,9 +20,9 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.errors import closest, did_you_mean
 from supervisor.exclusions import normal as normal_exclusions
 from supervisor.faults import ItemFault, inside
+from supervisor.hints import closest, did_you_mean
 from supervisor.moments import Moment
 from supervisor.moments import parse as parse_moment
 from supervisor.references import TOKEN, malformed

@@ -8,8 +8,9 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from supervisor.durations import Duration
-from supervisor.errors import InvalidGuard, did_you_mean
+from supervisor.errors import InvalidGuard
 from supervisor.guarded_spec import GuardedTaskSpec
+from supervisor.hints import did_you_mean
 from supervisor.job_checks import check_job
 from supervisor.overlap import OverlapPolicy
 from supervisor.when import When

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import InvalidKey, InvalidSchedule, closest
+from supervisor.errors import InvalidKey, InvalidSchedule
+from supervisor.hints import closest
 from supervisor.job_faults import JobFault, apart, fault_of, item_faults, step_fault
 from supervisor.spec import JobSpec
 from supervisor.timing import EPOCH, is_fixed, schedule_of

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import closest
 from supervisor.faults import ItemFault
+from supervisor.hints import closest
 from supervisor.spec import JobSpec
 from supervisor.step_spec import StepSpec
 from supervisor.yaml_source import shown

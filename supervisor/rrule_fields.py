@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from supervisor.errors import InvalidSchedule, did_you_mean
+from supervisor.errors import InvalidSchedule
+from supervisor.hints import did_you_mean
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.calendars import Calendars
-from supervisor.errors import Problem, ScheduleFilesInvalid, closest
+from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.hints import closest
 from supervisor.job_checks import check_defaults, check_job
 from supervisor.job_faults import JobFault, item_faults
 from supervisor.reference_checks import reference_faults

@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors durations spec overlap policies run lock_keys changes clock exclusions"
+    "vocabulary": "errors hints durations spec overlap policies run lock_keys changes clock exclusions"
     " masks references rules faults fields moments when step_spec stages arguments params"
     " progress guarded_spec in_child",
     "input": "redis_url settings timing cron_fields rrule_fields schedule_files schedule_schema"

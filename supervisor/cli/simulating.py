@@ -23,7 +23,8 @@ from supervisor.display.simulated import (
 )
 from supervisor.display.words import span
 from supervisor.durations import parse
-from supervisor.errors import InvalidDuration, did_you_mean
+from supervisor.errors import InvalidDuration
+from supervisor.hints import did_you_mean
 from supervisor.simulation.engine import simulate as simulated
 from supervisor.simulation.parts import SimulatedJob
 from supervisor.simulation.tally import Tally

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from supervisor.expectations import interval_of
-from supervisor.ledger.records import Histogram
+from supervisor.ledger.histograms import Histogram
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState
 from supervisor.simulation.engine import simulate

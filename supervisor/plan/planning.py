@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from supervisor.changes import Changes, Edit, difference, edits
-from supervisor.ledger.records import Histogram
+from supervisor.ledger.histograms import Histogram
 from supervisor.plan.clock_changes import Surprise, surprises
 from supervisor.plan.foresight import Durations, Foresight, durations_of, foresee
 from supervisor.spec import JobSpec

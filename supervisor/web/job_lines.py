@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from supervisor.ledger.records import Histogram, JobRecord
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import JobRecord
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.spec import JobSpec
 from supervisor.web.exposition import PREFIX, Format, info, labels_of, number

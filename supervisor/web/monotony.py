@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ledger.records import Histogram, JobRecord
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import JobRecord
 
 #: Counted in the ledger beside the others, and shown as a gauge.
 GAUGES = frozenset({"unaccounted"})

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from supervisor.consumption import Queue
-from supervisor.ledger.records import Histogram, JobRecord
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import JobRecord
 from supervisor.web.scrape import Job, Scrape
 
 

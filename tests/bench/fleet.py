@@ -7,8 +7,8 @@ import math
 import time
 from pathlib import Path
 
+from supervisor.ledger.histograms import HISTOGRAM_FIELDS
 from supervisor.ledger.readings import chunks
-from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.runs import Ledger
 from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS

@@ -16,7 +16,8 @@ from supervisor.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.ledger.records import BOUNDS, Histogram, JobRecord, job_from
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import BOUNDS, JobRecord, job_from
 from supervisor.spec import JobSpec
 from supervisor.web.outlook import Outlooks
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.display.foresights import foretold, often
-from supervisor.ledger.records import Histogram
+from supervisor.ledger.histograms import Histogram
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.plan.foresight import Foresight, drawn_from, durations_of, foresee, round_up
 from supervisor.spec import JobSpec

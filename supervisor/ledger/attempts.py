@@ -1,0 +1,106 @@
+"""One attempt of a run, from its lease to its end, as its worker tells the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from supervisor.durations import to_ms
+from supervisor.ledger.replies import (
+    Finished,
+    Grant,
+    Refusal,
+    Refused,
+    Renewal,
+    finished,
+    instant,
+    ms_of,
+    renewal,
+)
+from supervisor.ledger.requests import Work, text
+from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.steps import flat
+from supervisor.run import RunState
+
+#: Reasons are one line for a table, not a traceback.
+REASON_LENGTH = 300
+
+
+class Attempts:
+    _scripts: Scripts
+
+    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
+        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
+        verdict, *rest = self._scripts("begin", run_id, token, worker, queue)
+        if verdict != "begin":
+            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
+        fence, attempt, nominal, ttl, job, stage = rest
+        return Grant(
+            run_id=run_id,
+            job=job,
+            token=token,
+            fencing_token=int(fence),
+            attempt=int(attempt),
+            nominal_at=instant(nominal),
+            lease_ttl=timedelta(milliseconds=int(ttl)),
+            stage=stage,
+        )
+
+    def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, known to have begun) of a worker in one call."""
+        facts: list[str | int] = []
+        for run_id, token, has_begun in leases:
+            facts += (run_id, token, int(has_begun))
+        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
+
+    def restore(self, work: Work, token: str) -> Renewal:
+        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        return renewal(
+            self._scripts(
+                "restore",
+                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
+                *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
+            )
+        )
+
+    def finish(
+        self,
+        run_id: str,
+        token: str,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+    ) -> Finished:
+        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
+
+        returned: by a step, for the params of its run.
+        """
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "", *flat(returned))
+        return finished(self._scripts("finish", run_id, token, *facts))
+
+    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
+        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
+        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
+        return finished(self._scripts("finish", run_id, token, *facts))
+
+    def retry(
+        self,
+        run_id: str,
+        token: str,
+        delay: timedelta,
+        reason: str = "",
+        args: Any = None,
+        kwargs: Any = None,
+    ) -> Finished:
+        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
+
+        `args` and `kwargs`, where given, replace the run's own for the next attempt.
+        """
+        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), text(args), text(kwargs))
+        return finished(self._scripts("finish", run_id, token, *facts))
+
+    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
+        """Says beforehand what a running attempt is about to be ended for."""
+        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
