@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from supervisor.app_facts import AppFacts
 from supervisor.consumption import Queue
+from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import Roll
-from supervisor.ledger.records import BeatRecord
 
 
 @dataclass(frozen=True, slots=True)

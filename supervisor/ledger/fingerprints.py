@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from supervisor.ledger.beat_record import beat_from
 from supervisor.ledger.glances import open_runs
-from supervisor.ledger.records import beat_from
 from supervisor.ledger.runs import Ledger
 
 #: Fields of beat's hash that change at every tick.

@@ -8,15 +8,14 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
+from supervisor.ledger.beat_record import BeatRecord, beat_from
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.open_runs import OPEN_RUN_FIELDS, OpenRun, open_run_from
 from supervisor.ledger.records import (
-    BeatRecord,
     JobFacts,
     JobRecord,
-    beat_from,
     job_from,
     run_from,
 )

@@ -1,4 +1,4 @@
-"""What is known of a job, a run, beat: records made from the ledger's hashes."""
+"""What is known of a job or a run: records made from the ledger's hashes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.ledger.histograms import Histogram, histogram_from
-from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_running_at
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
@@ -60,39 +59,6 @@ class JobRecord:
     def skipped(self) -> int:
         """Runs skipped so far, for whatever reason."""
         return sum(n for what, n in self.counters.items() if what.startswith("skipped:"))
-
-
-@dataclass(frozen=True, slots=True)
-class BeatRecord:
-    """`follows`: digest of the schedule files that the leader loads; None when it has none.
-
-    leader_changes: how often the leader was another than before.
-    """
-
-    leader: str | None
-    last_tick_at: datetime | None
-    last_reload_successful: bool | None
-    last_reload_at: datetime | None
-    problems: tuple[str, ...]
-    follows: str | None = None
-    leader_changes: int = 0
-
-    def leads(self, now: datetime) -> bool:
-        """Whether any beat does: a change of leaders takes no longer than SILENCE."""
-        return self.last_tick_at is not None and now - self.last_tick_at <= SILENCE
-
-
-def beat_from(fields: Mapping[str, str]) -> BeatRecord:
-    successful = fields.get("last_reload_successful")
-    return BeatRecord(
-        leader=fields.get("leader"),
-        last_tick_at=to_instant(fields.get("last_tick")),
-        last_reload_successful=None if successful is None else successful == "1",
-        last_reload_at=to_instant(fields.get("last_reload")),
-        problems=tuple(json.loads(fields.get("problems", "[]"))),
-        follows=fields.get("follows") or None,
-        leader_changes=int(fields.get("leader_changes", 0)),
-    )
 
 
 def run_from(run_id: str, fields: Mapping[str, str]) -> Run:

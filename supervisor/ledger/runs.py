@@ -18,6 +18,7 @@ from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.drains import Drains
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.portions import cancel_all, rescue_all
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import (
@@ -26,7 +27,6 @@ from supervisor.ledger.replies import (
     Rescue,
     instant,
     ms_of,
-    rescues,
     to_instant,
 )
 from supervisor.ledger.reports import Reports
@@ -40,13 +40,6 @@ from supervisor.settings import Settings
 from supervisor.spec import JobSpec
 
 ANY_RUN = RunRequest()
-
-
-#: Runs of each kind that one call rescues; more kept the server from all others for too long.
-RUNS_PER_RESCUE = 100
-
-#: What cancel.lua says when a second call has more to end.
-ENDING = "ending"
 
 
 class Ledger(Readings, Attempts):
@@ -111,14 +104,7 @@ class Ledger(Readings, Attempts):
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
-        facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        verdict = self._scripts("cancel", *facts)[0]
-        if verdict != ENDING:
-            return Cancellation(verdict)
-        while verdict == ENDING:
-            verdict = self._scripts("cancel", *facts)[0]
-        # Beat, which rescues what is left as well, may have ended the last of them.
-        return Cancellation.STOPPING if verdict == Cancellation.STOPPING else Cancellation.CANCELLED
+        return cancel_all(self._scripts, run_id, reason[:REASON_LENGTH])
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A run that has not begun has failed: it cannot be started as it is."""
@@ -126,15 +112,7 @@ class Ledger(Readings, Attempts):
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
-        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-        found: list[Rescue] = []
-        while len(found) < limit:
-            portion = min(limit - len(found), RUNS_PER_RESCUE)
-            some = rescues(self._scripts("rescue", portion, token, keys=keys))
-            found += some
-            if len(some) < portion:
-                break
-        return tuple(found)
+        return rescue_all(self._scripts, limit, leadership)
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""

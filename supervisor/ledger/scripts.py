@@ -62,7 +62,7 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the scripts share, in the order in which one part builds on another.
 PARTS = ("base", "items", "leases", "accounts")
-MORE_PARTS = ("records", "slots", "attempts", "stages", "placing", "holding")
+MORE_PARTS = ("records", "slots", "attempts", "stages", "ending", "placing", "holding")
 
 #: The ordinary cases of these scripts, which end before the parts that they do without: to make all
 #: those functions takes the server as long as such a call itself.

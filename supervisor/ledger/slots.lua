@@ -3,6 +3,7 @@
 
 local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
+local end_below  -- in ending.lua
 
 -- What was settled on the way of another call: {kind, run id, job, ...}.
 local settled = {}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.consumption import Queue, Queues, queues
+from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues
-from supervisor.ledger.records import BeatRecord, JobFacts, JobRecord, job_from
+from supervisor.ledger.records import JobFacts, JobRecord, job_from
 from supervisor.ledger.runs import Ledger
 from supervisor.web.monotony import Monotony
 from supervisor.web.outlook import Outlook, Outlooks

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.ledger.records import BeatRecord, JobRecord
+from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.records import JobRecord
 from supervisor.plan.clock_changes import Surprise
 from supervisor.run import Run, StepRecord
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.ledger.portions import RUNS_PER_RESCUE
 from supervisor.ledger.replies import (
     Cancellation,
     Ending,
@@ -15,7 +16,7 @@ from supervisor.ledger.replies import (
     Refusal,
     Refused,
 )
-from supervisor.ledger.runs import RUNS_PER_RESCUE, Ledger
+from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
 from supervisor.overlap import OverlapPolicy
 from supervisor.run import RunState

@@ -34,7 +34,7 @@ BREAKS = {
         "",
     ),
     "items that are left to be ended may begin": (
-        "stages",
+        "ending",
         "redis.call('ZADD', K.leases(), unpack(left))",
         "",
     ),

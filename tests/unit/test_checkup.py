@@ -12,8 +12,8 @@ from supervisor.app_facts import AppFacts, LateTask, Overridden
 from supervisor.checkup.checks import CHECKS, examine
 from supervisor.checkup.facts import Facts, ServerFacts
 from supervisor.consumption import Queue
+from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
-from supervisor.ledger.records import BeatRecord
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger.records import BeatRecord, JobRecord, job_from
+from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.records import JobRecord, job_from
 from supervisor.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
 from supervisor.spec import JobSpec
 from supervisor.why.answer import answer

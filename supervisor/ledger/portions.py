@@ -1,0 +1,36 @@
+"""What one call does a part of, so that others have their turn; it is made until all is done."""
+
+from __future__ import annotations
+
+from supervisor.ledger.replies import Cancellation, Rescue, rescues
+from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.ticks import Leadership
+
+#: Runs of each kind that one call rescues; more kept the server from all others for too long.
+RUNS_PER_RESCUE = 100
+
+#: What cancel.lua says when a second call has more to end.
+ENDING = "ending"
+
+
+def cancel_all(scripts: Scripts, run_id: str, reason: str) -> Cancellation:
+    """A run, and the items of a large batch some at a time."""
+    first = verdict = scripts("cancel", run_id, "cancelled", reason)[0]
+    while verdict == ENDING:
+        verdict = scripts("cancel", run_id, "cancelled", reason)[0]
+    # Beat rescues what is left as well, and may have ended the last of them.
+    was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
+    return Cancellation.CANCELLED if was_open else Cancellation(verdict)
+
+
+def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> tuple[Rescue, ...]:
+    """Up to so many runs, or a few more."""
+    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+    found: list[Rescue] = []
+    while len(found) < limit:
+        portion = min(limit - len(found), RUNS_PER_RESCUE)
+        some = rescues(scripts("rescue", portion, token, keys=keys))
+        found += some
+        if len(some) < portion:
+            break
+    return tuple(found)
