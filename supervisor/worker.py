@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -92,6 +92,13 @@ class GuardedRequest(Request):
             heartbeat_of(self.app).mark(self._token, outcome)
 
 
+class TellsChildren(bootsteps.StartStopStep):
+    """However the worker is told to stop: a child that waits for the ledger has to know."""
+
+    def close(self, worker: Any) -> None:
+        at_work.tell_stopping()
+
+
 def prepare(sender: Any) -> None:
     """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
 
@@ -104,6 +111,7 @@ def prepare(sender: Any) -> None:
     tracing.is_there()
     take_over_started(sender.app)
     at_work.share()
+    sender.app.steps["worker"].add(TellsChildren)
     keep_no_record_of_runs()
     attend()
     try:
