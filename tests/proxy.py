@@ -12,12 +12,16 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass
 class Proxy:
-    """`url` leads to the server at `target`; neither side is told when nothing is carried."""
+    """`url` leads to the server at `target`; neither side is told when nothing is carried.
+
+    replies_to_lose: so many are not carried; the connection ends in their place.
+    """
 
     target: tuple[str, int]
     url: str
     listener: socket.socket
     carries: threading.Event = field(default_factory=threading.Event)
+    replies_to_lose: int = 0
     open_sockets: list[socket.socket] = field(default_factory=list)
 
     def freeze(self) -> None:
@@ -32,13 +36,16 @@ class Proxy:
                 client, _ = self.listener.accept()
                 server = socket.create_connection(self.target)
                 self.open_sockets += client, server
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+                for way in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self.carry, args=way, daemon=True).start()
 
-    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def carry(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 self.carries.wait()
+                if is_reply and self.replies_to_lose:
+                    self.replies_to_lose -= 1
+                    break
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 

@@ -148,6 +148,15 @@ class Readings:
             if run_id in open_runs and open_runs[run_id].state == RunState.RUNNING
         }
 
+    def admitted_at(self, job: str, run_id: str) -> datetime | None:
+        """None for a run that is not in its job's history."""
+        return to_instant(self.client.zscore(self.keys.history(job), run_id))
+
+    def now(self) -> datetime:
+        """The server's clock: the one that all instants of the ledger are read from."""
+        seconds, microseconds = self.client.time()
+        return instant(seconds * 1000 + microseconds // 1000)
+
     def history(self, job: str, limit: int = 50) -> list[Run]:
         """The job's runs, newest first."""
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
