@@ -18,8 +18,8 @@ from struct import Struct
 
 from supervisor.run import RunState
 
-#: State, token of the attempt that ended.
-ENTRY = Struct("=B32s")
+#: State; of an attempt that ended its token, and when by the clock of elapsed.py.
+ENTRY = Struct("=B32sd")
 IDLE, AT_WORK = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
 ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED)
@@ -48,22 +48,22 @@ def is_at_work(pid: int) -> bool:
     return _table is None or _table[place_of(pid)] == AT_WORK
 
 
-def tell_end(token: str, outcome: RunState) -> None:
-    """This process has yet to report that its attempt ended so."""
+def tell_end(token: str, outcome: RunState, ended_at: float) -> None:
+    """This process has yet to report that its attempt ended so, and that its work did then."""
     if _table is None or outcome not in ENDS:
         return
     place = place_of(os.getpid())
-    ENTRY.pack_into(_table, place, IDLE, token.encode())
+    ENTRY.pack_into(_table, place, IDLE, token.encode(), ended_at)
     _table[place] = AT_WORK + 1 + ENDS.index(outcome)
 
 
-def end_of(pid: int, token: str) -> RunState | None:
-    """How that process' attempt ended, if it said so."""
+def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
+    """How that process' attempt ended, and when its work did, if it said so."""
     if _table is None:
         return None
-    state, whose = ENTRY.unpack_from(_table, place_of(pid))
+    state, whose, ended_at = ENTRY.unpack_from(_table, place_of(pid))
     is_own = state > AT_WORK and whose.rstrip(b"\0") == token.encode()
-    return ENDS[state - AT_WORK - 1] if is_own else None
+    return (ENDS[state - AT_WORK - 1], ended_at) if is_own else None
 
 
 def tell_stopping() -> None:

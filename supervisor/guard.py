@@ -31,6 +31,7 @@ import structlog
 
 from supervisor import at_work
 from supervisor.context import CurrentRun, set_current_run
+from supervisor.elapsed import clock
 from supervisor.errors import WrongSchema
 from supervisor.ledger.connection import OutOfReach, RedisError, may_pass
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
@@ -122,30 +123,44 @@ class Guard:
         outcome: RunState,
         reason: str = "",
         returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
     ) -> None:
         """Reports how the attempt ended; `lost` when the process is going down under it.
 
-        returned: by a step, for those after it.
+        returned: by a step, for those after it. ended_at: when the work was over, by the clock of
+        elapsed.py; now without it.
         """
-        self._report(
-            grant,
-            outcome,
-            reason,
-            lambda: self._ledger.finish(grant.run_id, grant.token, outcome, reason, returned),
-            # What a step returned is known here alone.
-            can_be_told=not returned,
-        )
+        since = clock() if ended_at is None else ended_at
+
+        def report() -> Finished:
+            return self._ledger.finish(
+                *(grant.run_id, grant.token, outcome, reason, returned), ended_at=since
+            )
+
+        def tell() -> None:
+            if not returned:  # what a step returned is known here alone
+                at_work.tell_end(grant.token, outcome, since)
+
+        self._report(grant, outcome, reason, report, tell)
 
     def retry(
-        self, grant: Grant, delay: timedelta, reason: str, args: Any = None, kwargs: Any = None
+        self,
+        grant: Grant,
+        delay: timedelta,
+        reason: str,
+        args: Any = None,
+        kwargs: Any = None,
+        ended_at: float | None = None,
     ) -> None:
-        """Reports a failed attempt whose run is tried again after `delay`."""
-        self._report(
-            grant,
-            RunState.RETRYING,
-            reason,
-            lambda: self._ledger.retry(grant.run_id, grant.token, delay, reason, args, kwargs),
-        )
+        """Reports a failed attempt whose run is tried again after `delay`; `ended_at` as above."""
+        since = clock() if ended_at is None else ended_at
+
+        def report() -> Finished:
+            return self._ledger.retry(
+                *(grant.run_id, grant.token, delay, reason, args, kwargs), ended_at=since
+            )
+
+        self._report(grant, RunState.RETRYING, reason, report, lambda: None)
 
     def _report(
         self,
@@ -153,9 +168,9 @@ class Guard:
         outcome: RunState,
         reason: str,
         report: Callable[[], Finished],
-        *,
-        can_be_told: bool = True,
+        tell: Callable[[], None],
     ) -> None:
+        """`tell`: tells the main process, which reports it should this process be ended."""
         set_current_run(None)
         facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
         word = outcome.value
@@ -163,8 +178,7 @@ class Guard:
             try:
                 finished = report()
             except RedisError:
-                if can_be_told:
-                    at_work.tell_end(grant.token, outcome)
+                tell()
                 finished = self._insist(report, facts)
         except (RedisError, WrongSchema) as error:
             reason = reason_of(error)

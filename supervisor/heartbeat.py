@@ -32,10 +32,11 @@ from typing import Any
 import structlog
 
 from supervisor import at_work, interrupts
+from supervisor.elapsed import clock
 from supervisor.enforcement import interrupt, kill, lose
 from supervisor.errors import WrongSchema
 from supervisor.handover import HandOver
-from supervisor.leases import HeldLease, clock, process_exists
+from supervisor.leases import HeldLease, process_exists
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import Finished, LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
@@ -142,7 +143,7 @@ class Heartbeat(threading.Thread):
         leases = self._with_child()
         sent_at = clock()
         try:
-            renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.begun) for x in leases])
         except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
@@ -228,12 +229,13 @@ class Heartbeat(threading.Thread):
     def _finish_for(self, lease: HeldLease) -> Finished:
         """What the child has told of its run's end, else that it died at work."""
         reason = f"worker process {lease.pid} died"
-        end = at_work.end_of(lease.pid, lease.token)
-        if end is None:
+        told = at_work.end_of(lease.pid, lease.token)
+        if told is None:
             return self._ledger.report_dead(lease.run_id, lease.token, reason)
-        note = "" if end is RunState.SUCCEEDED else f"{reason} before it could say why"
-        finished = self._ledger.finish(lease.run_id, lease.token, end, note)
-        log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=end.value)
+        outcome, ended_at = told
+        note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
+        finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
+        log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
         return finished
 
     def _forget(self, lease: HeldLease) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 class Proxy:
     """`url` leads to the server at `target`; neither side is told when nothing is carried.
 
+    What a side has given up by then is not carried later, as over a link between two kernels.
     replies_to_lose: so many are not carried; the connection ends in their place.
     """
 
@@ -42,7 +43,10 @@ class Proxy:
     def carry(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                was_held = not self.carries.is_set()
                 self.carries.wait()
+                if was_held and is_given_up(source):
+                    break
                 if is_reply and self.replies_to_lose:
                     self.replies_to_lose -= 1
                     break
@@ -55,6 +59,14 @@ class Proxy:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+
+def is_given_up(source: socket.socket) -> bool:
+    """Whether who sent there has closed the connection."""
+    try:
+        return source.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 @contextmanager

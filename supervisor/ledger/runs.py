@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Self
 
 from supervisor.durations import to_ms
+from supervisor.elapsed import ms_since
 from supervisor.guarded_spec import GuardedTaskSpec
 from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.connection import Client, connect
@@ -37,7 +38,7 @@ from supervisor.ledger.replies import (
     to_instant,
 )
 from supervisor.ledger.reports import Reports
-from supervisor.ledger.requests import RunRequest, Work, text
+from supervisor.ledger.requests import Begun, RunRequest, Work, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps, flat
 from supervisor.ledger.stretches import Stretches
@@ -123,8 +124,8 @@ class Ledger(Readings):
             stage=stage,
         )
 
-    def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
-        """Renews the leases (run id, token, known to have begun) of a worker in one call."""
+    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
         facts: list[str | int] = []
         for run_id, token, has_begun in leases:
             facts += (run_id, token, int(has_begun))
@@ -147,18 +148,20 @@ class Ledger(Readings):
         outcome: RunState,
         reason: str = "",
         returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
-        returned: by a step, for the params of its run.
+        returned: by a step, for the params of its run. ended_at: when its work was over, by the
+        clock of elapsed.py; now without it.
         """
-        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "", *flat(returned))
-        return finished(self._scripts("finish", run_id, token, *facts))
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), ended_at, flat(returned))
 
     def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
         facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
-        return finished(self._scripts("finish", run_id, token, *facts))
+        return self._finish((run_id, token, *facts), None)
 
     def retry(
         self,
@@ -168,13 +171,25 @@ class Ledger(Readings):
         reason: str = "",
         args: Any = None,
         kwargs: Any = None,
+        ended_at: float | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        `args` and `kwargs`, where given, replace the run's own for the next attempt.
+        `args` and `kwargs`, where given, replace the run's own for the next attempt. ended_at: as
+        for `finish`.
         """
         facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), text(args), text(kwargs))
-        return finished(self._scripts("finish", run_id, token, *facts))
+        return self._finish((run_id, token, *facts), ended_at)
+
+    def _finish(
+        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
+    ) -> Finished:
+        def call() -> Call:
+            """Asked for each time that it is sent: it may be tried for long."""
+            ago = 0 if ended_at is None else ms_since(ended_at)
+            return Call((*facts, ago, *returned))
+
+        return finished(self._scripts.as_of_sending("finish", call))
 
     def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Says beforehand what a running attempt is about to be ended for."""

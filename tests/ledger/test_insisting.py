@@ -35,10 +35,9 @@ def fragile(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-def table() -> Iterator[None]:
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a worker; the process is its own child here."""
-    at_work.share()
-    yield
+    monkeypatch.setattr(at_work, "_table", None)
     at_work.share()
 
 
@@ -108,7 +107,9 @@ def test_who_reports_an_end_gives_up_some_time_after_the_worker_was_told_to_stop
         child.thread.join(20)
         assert child.has_given_up()
         # What it could not say is known to who buries it.
-        assert at_work.end_of(os.getpid(), "token") is RunState.SUCCEEDED
+        told = at_work.end_of(os.getpid(), "token")
+        assert told is not None
+        assert told[0] is RunState.SUCCEEDED
 
 
 def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> None:
@@ -134,8 +135,8 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
 
 
 def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
-    at_work.tell_end("token", RunState.FAILED)
-    assert at_work.end_of(os.getpid(), "token") is RunState.FAILED
+    at_work.tell_end("token", RunState.FAILED, 1.5)
+    assert at_work.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
     assert at_work.end_of(os.getpid(), "toke") is None
     assert at_work.end_of(os.getpid() + 1, "token") is None
     assert not at_work.is_at_work(os.getpid())
