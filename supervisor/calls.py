@@ -65,7 +65,11 @@ def call_guarded(
     options: dict[str, Any],
 ) -> GuardedResult:
     """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
-    raises when the ledger is away: then nothing has been recorded."""
+    raises when the ledger is away.
+
+    A call that raises the latter may have been recorded, and then its run will start. Whoever wants
+    to call again gives a `task_id` from the beginning: under the same one there is one run.
+    """
     request = request_of(task, args, kwargs, task_id, options)
     publisher = publisher_of(task.app)
     register(publisher, task)

@@ -28,7 +28,8 @@ TOKEN = "supervisor_token"
 class Delivery:
     """One delivery of a run to this process; `retry_in` is set when it asks for another.
 
-    entered: the task's body was called; at_work: it is running; interrupted: by this it was ended;
+    entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
+    is, by the clock of elapsed.py; interrupted: by this it was ended;
     raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
     for those after it. references: which of args and kwargs have some.
     """
@@ -45,6 +46,7 @@ class Delivery:
     grant: Grant | None = None
     entered: bool = False
     at_work: bool = False
+    ended_at: float | None = None
     interrupted: RunInterrupted | None = None
     raised: BaseException | None = field(default=None, repr=False)
     has_returned: bool = False

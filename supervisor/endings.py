@@ -8,6 +8,7 @@ stop, or what the backend had of an earlier delivery. Then counts what the body 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 from celery import states
@@ -26,15 +27,16 @@ def report(
     guard: Guard, grant: Grant, delivery: Delivery, task: Any, retval: Any, state: str | None
 ) -> None:
     """Reports the end of the attempt. `retval`, `state`: what `task_postrun` came with."""
+    end = partial(guard.end, grant, ended_at=delivery.ended_at)
     if delivery.interrupted is not None:
         cancelled = isinstance(delivery.interrupted, RunCancelled)
         outcome = RunState.CANCELLED if cancelled else RunState.LOST
-        guard.end(grant, outcome, "cancelled" if cancelled else "lease lost")
+        end(outcome, "cancelled" if cancelled else "lease lost")
         return
     state, value = end_of(delivery, retval, state)
     match state:
         case states.SUCCESS:
-            guard.end(grant, RunState.SUCCEEDED, returned=delivery.returned)
+            end(RunState.SUCCEEDED, returned=delivery.returned)
         case states.RETRY:
             delay = delivery.retry_in or until(None, value.when, task.default_retry_delay)
             reason = reason_of(delivery.error or value.exc or value)
@@ -42,15 +44,16 @@ def report(
                 *(grant, delay, reason),
                 as_json(delivery.retry_args),
                 as_json(delivery.retry_kwargs),
+                delivery.ended_at,
             )
         case states.FAILURE:
             timed_out = isinstance(value, SoftTimeLimitExceeded)
             outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED
-            guard.end(grant, outcome, reason_of(value))
+            end(outcome, reason_of(value))
         case states.IGNORED | states.REJECTED:  # the job itself raised Ignore or Reject
-            guard.end(grant, RunState.SUCCEEDED, state.lower())
+            end(RunState.SUCCEEDED, state.lower())
         case _:
-            guard.end(grant, RunState.LOST, "the worker's process was told to stop")
+            end(RunState.LOST, "the worker's process was told to stop")
 
 
 def end_of(delivery: Delivery, retval: Any, state: str | None) -> tuple[str | None, Any]:

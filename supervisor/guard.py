@@ -10,14 +10,17 @@
 5. A worker that dies in between reports nothing: its main process does once the child is gone,
    else the lease runs out and beat's rescue decides by `on_crash`.
 
-With the ledger away nothing begins (the run stays queued and is published again), and an end is
-reported again and again for `END_PATIENCE`: nothing else could start meanwhile.
+With the ledger away nothing begins (the run stays queued and is published again). An end is
+reported until it is taken, however long that lasts: the process has nothing else to do, and what is
+done would be done again. Only when its worker is told to stop, or when the server answers and will
+not have this very report, is it given up after `PATIENCE`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -26,15 +29,21 @@ from typing import Any
 
 import structlog
 
+from supervisor import at_work
 from supervisor.context import CurrentRun, set_current_run
+from supervisor.elapsed import clock
 from supervisor.errors import WrongSchema
-from supervisor.ledger.connection import OutOfReach, RedisError
+from supervisor.ledger.connection import OutOfReach, RedisError, may_pass
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.params import Params
 from supervisor.run import RunState, StepId
 
-END_PATIENCE = timedelta(seconds=60)
+PATIENCE = timedelta(seconds=30)
+
+#: Between two tries, and between two words about them in the log.
+PAUSE_SECONDS = 0.5
+SILENT_SECONDS = 60
 
 log = structlog.get_logger("supervisor.guard")
 
@@ -42,7 +51,10 @@ Publish = Callable[[Sequence[str]], Any]
 
 
 class Guard:
-    """`publish` sends the messages of the runs it is given; `worker` is who we are to people."""
+    """`publish` sends the messages of the runs it is given; `worker` is who we are to people.
+
+    patience: for how long an end is reported once there is a reason to give it up.
+    """
 
     def __init__(
         self,
@@ -50,8 +62,10 @@ class Guard:
         publish: Publish,
         worker: str,
         decode: Callable[[str], Any] = json.loads,
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._ledger = ledger
+        self._patience = patience
         self._publish = publish
         self._worker = worker
         self._decode = decode
@@ -109,34 +123,63 @@ class Guard:
         outcome: RunState,
         reason: str = "",
         returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
     ) -> None:
         """Reports how the attempt ended; `lost` when the process is going down under it.
 
-        returned: by a step, for those after it.
+        returned: by a step, for those after it. ended_at: when the work was over, by the clock of
+        elapsed.py; now without it.
         """
-        self._report(
-            grant,
-            outcome.value,
-            reason,
-            lambda: self._ledger.finish(grant.run_id, grant.token, outcome, reason, returned),
-        )
+        since = clock() if ended_at is None else ended_at
+
+        def report() -> Finished:
+            return self._ledger.finish(
+                *(grant.run_id, grant.token, outcome, reason, returned), ended_at=since
+            )
+
+        def tell() -> None:
+            if not returned:  # what a step returned is known here alone
+                at_work.tell_end(grant.token, outcome, since)
+
+        self._report(grant, outcome, reason, report, tell)
 
     def retry(
-        self, grant: Grant, delay: timedelta, reason: str, args: Any = None, kwargs: Any = None
+        self,
+        grant: Grant,
+        delay: timedelta,
+        reason: str,
+        args: Any = None,
+        kwargs: Any = None,
+        ended_at: float | None = None,
     ) -> None:
-        """Reports a failed attempt whose run is tried again after `delay`."""
-        self._report(
-            grant,
-            RunState.RETRYING.value,
-            reason,
-            lambda: self._ledger.retry(grant.run_id, grant.token, delay, reason, args, kwargs),
-        )
+        """Reports a failed attempt whose run is tried again after `delay`; `ended_at` as above."""
+        since = clock() if ended_at is None else ended_at
 
-    def _report(self, grant: Grant, word: str, reason: str, report: Callable[[], Finished]) -> None:
+        def report() -> Finished:
+            return self._ledger.retry(
+                *(grant.run_id, grant.token, delay, reason, args, kwargs), ended_at=since
+            )
+
+        self._report(grant, RunState.RETRYING, reason, report, lambda: None)
+
+    def _report(
+        self,
+        grant: Grant,
+        outcome: RunState,
+        reason: str,
+        report: Callable[[], Finished],
+        tell: Callable[[], None],
+    ) -> None:
+        """`tell`: tells the main process, which reports it should this process be ended."""
         set_current_run(None)
         facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
+        word = outcome.value
         try:
-            finished = self._insist(report)
+            try:
+                finished = report()
+            except RedisError:
+                tell()
+                finished = self._insist(report, facts)
         except (RedisError, WrongSchema) as error:
             reason = reason_of(error)
             log.error("end not reported", **facts, outcome=word, reason=reason, error=str(error))
@@ -150,16 +193,24 @@ class Guard:
         if finished.next_up:
             self._publish(finished.next_up)
 
-    def _insist(self, report: Callable[[], Finished]) -> Finished:
-        deadline = time.monotonic() + END_PATIENCE.total_seconds()
+    def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
+        """Reports until it is taken. Raises RedisError once `patience` is at its end."""
+        given_up_at, said_again_at = math.inf, 0.0
         while True:
             try:
                 return report()
-            except RedisError as error:  # away, read-only after a failover, or out of memory
-                if time.monotonic() > deadline:
+            except RedisError as error:
+                now = time.monotonic()
+                if may_pass(error) and not at_work.is_stopping():
+                    given_up_at = math.inf
+                else:
+                    given_up_at = min(given_up_at, now + self._patience.total_seconds())
+                if now >= given_up_at:
                     raise
-                log.warning("ledger away", error=str(error))
-                time.sleep(0.5)
+                if now >= said_again_at:
+                    log.warning("ledger away", **facts, error=str(error))
+                    said_again_at = now + SILENT_SECONDS
+                time.sleep(PAUSE_SECONDS)
 
 
 def reason_of(error: Exception) -> str:

@@ -8,7 +8,7 @@
    A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
    timed out, or cancelled, where that was said before) and the lock is free again; another thread
    publishes the run whose turn it is (handover.py). Where there are no pidfds, the next beat of the
-   heart finds out.
+   heart finds out. A child that had done its work, and could not report it, is reported with that.
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
    another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
    life. Its child is told (interrupts.py), and killed when it does not end within its grace.
@@ -31,13 +31,14 @@ from typing import Any
 
 import structlog
 
-from supervisor import interrupts
+from supervisor import at_work, interrupts
+from supervisor.elapsed import clock
 from supervisor.enforcement import interrupt, kill, lose
 from supervisor.errors import WrongSchema
 from supervisor.handover import HandOver
-from supervisor.leases import HeldLease, clock, process_exists
+from supervisor.leases import HeldLease, process_exists
 from supervisor.ledger.connection import RedisError, may_pass
-from supervisor.ledger.replies import LeaseState, Renewal
+from supervisor.ledger.replies import Finished, LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
 from supervisor.pidfds import Pidfds
 from supervisor.run import RunState
@@ -142,7 +143,7 @@ class Heartbeat(threading.Thread):
         leases = self._with_child()
         sent_at = clock()
         try:
-            renewals = self._ledger.renew([(x.run_id, x.token, x.has_begun) for x in leases])
+            renewals = self._ledger.renew([(x.run_id, x.token, x.begun) for x in leases])
         except FAULTS as error:
             self._hung_seconds = clock() - sent_at
             log.warning("leases not renewed", runs=[x.run_id for x in leases], error=str(error))
@@ -210,10 +211,9 @@ class Heartbeat(threading.Thread):
     def _report_dead(self, lease: HeldLease) -> None:
         if not self._has_time_to_ask():
             return
-        reason = f"worker process {lease.pid} died"
         asked_at = clock()
         try:
-            finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
+            finished = self._finish_for(lease)
         except FAULTS as error:
             self._hung_seconds = clock() - asked_at
             log.warning("dead child not reported", run=lease.run_id, error=str(error))
@@ -223,8 +223,20 @@ class Heartbeat(threading.Thread):
             return
         self._forget(lease)
         if finished.next_up:
-            log.warning("run rescued", run=lease.run_id, reason=reason, next_up=finished.next_up)
+            log.warning("run rescued", run=lease.run_id, next_up=finished.next_up)
             self._hand_over.give(finished.next_up)
+
+    def _finish_for(self, lease: HeldLease) -> Finished:
+        """What the child has told of its run's end, else that it died at work."""
+        reason = f"worker process {lease.pid} died"
+        told = at_work.end_of(lease.pid, lease.token)
+        if told is None:
+            return self._ledger.report_dead(lease.run_id, lease.token, reason)
+        outcome, ended_at = told
+        note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
+        finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
+        log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
+        return finished
 
     def _forget(self, lease: HeldLease) -> None:
         if self._leases.get(lease.place) is lease:

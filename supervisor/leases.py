@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from supervisor.ledger.requests import Work
+from supervisor import at_work
+from supervisor.elapsed import clock
+from supervisor.ledger.requests import Begun, Work
 from supervisor.policies import OnLeaseLost
 
 #: The part of its life for which a lease is trusted after a renewal was sent; the rest is time to
@@ -27,11 +28,6 @@ SURELY_BEGUN_SECONDS = 2.0
 
 #: So long after its task ended, a child has died that was to be killed.
 SURELY_OVER_SECONDS = 5.0
-
-
-def clock() -> float:
-    """Seconds that go on while the machine sleeps, where there is such a clock."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 @dataclass(slots=True)
@@ -96,6 +92,15 @@ class HeldLease:
         return self.has_begun or (
             self.is_active() and clock() - self.taken_at > SURELY_BEGUN_SECONDS
         )
+
+    @property
+    def begun(self) -> Begun:
+        """What a renewal says of it."""
+        if not self.has_begun:
+            return Begun.UNKNOWN
+        # In the pools without children it is not known of a single run.
+        is_over = self.pid != os.getpid() and not at_work.is_at_work(self.pid)
+        return Begun.OVER if is_over else Begun.KNOWN
 
     @property
     def should_be_known(self) -> bool:

@@ -25,6 +25,7 @@ from supervisor import at_work
 from supervisor.app import required_settings
 from supervisor.context import current_run, set_current_run
 from supervisor.delivery import Delivery
+from supervisor.elapsed import clock
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.reports import Reports
@@ -75,7 +76,7 @@ def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
         yield
     finally:
         # What is left to do is ours: no cancellation may interrupt it any more.
-        delivery.at_work = False
+        delivery.at_work, delivery.ended_at = False, clock()
         at_work.tell(False)
         reporter.close(report)
 

@@ -47,7 +47,8 @@ def start(
     `overlap` or `key`, runs do not wait for each other.
 
     Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and what
-    redis-py raises when the ledger is away: then nothing has been recorded.
+    redis-py raises when the ledger is away: then the run may have been recorded all the same. With
+    a `run_id` it is safe to start it again.
     """
     app = app or current_app._get_current_object()  # type: ignore[attr-defined]
     publisher = publisher_of(app)

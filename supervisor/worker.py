@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 from celery.worker.request import Request
@@ -114,6 +114,13 @@ def take_over_requests(app: Celery) -> None:
             raise SystemExit(text) from error
 
 
+class TellsChildren(bootsteps.StartStopStep):
+    """However the worker is told to stop: a child that waits for the ledger has to know."""
+
+    def close(self, worker: Any) -> None:
+        at_work.tell_stopping()
+
+
 def prepare(sender: Any) -> None:
     """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
 
@@ -127,6 +134,7 @@ def prepare(sender: Any) -> None:
     tracing.is_there()
     take_over_started(sender.app)
     at_work.share()
+    sender.app.steps["worker"].add(TellsChildren)
     keep_no_record_of_runs()
     attend()
     try:

@@ -12,12 +12,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass
 class Proxy:
-    """`url` leads to the server at `target`; neither side is told when nothing is carried."""
+    """`url` leads to the server at `target`; neither side is told when nothing is carried.
+
+    What a side has given up by then is not carried later, as over a link between two kernels.
+    replies_to_lose: so many are not carried; the connection ends in their place.
+    """
 
     target: tuple[str, int]
     url: str
     listener: socket.socket
     carries: threading.Event = field(default_factory=threading.Event)
+    replies_to_lose: int = 0
     open_sockets: list[socket.socket] = field(default_factory=list)
 
     def freeze(self) -> None:
@@ -32,13 +37,19 @@ class Proxy:
                 client, _ = self.listener.accept()
                 server = socket.create_connection(self.target)
                 self.open_sockets += client, server
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self.carry, args=pair, daemon=True).start()
+                for way in ((client, server, False), (server, client, True)):
+                    threading.Thread(target=self.carry, args=way, daemon=True).start()
 
-    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def carry(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
+                was_held = not self.carries.is_set()
                 self.carries.wait()
+                if was_held and is_given_up(source):
+                    break
+                if is_reply and self.replies_to_lose:
+                    self.replies_to_lose -= 1
+                    break
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 
@@ -48,6 +59,14 @@ class Proxy:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+
+def is_given_up(source: socket.socket) -> bool:
+    """Whether who sent there has closed the connection."""
+    try:
+        return source.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
 
 
 @contextmanager

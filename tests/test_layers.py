@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "supervisor"
 LAYERS = {
     "vocabulary": "errors hints durations spec overlap policies run lock_keys changes clock exclusions"
     " masks references rules faults fields moments when step_spec stages arguments params"
-    " progress guarded_spec in_child",
+    " progress guarded_spec in_child elapsed",
     "input": "redis_url settings timing cron_fields rrule_fields schedule_files schedule_schema"
     " job_checks reference_checks job_faults yaml_source text_files calendars ical topology logs"
     " watching guarded importing",

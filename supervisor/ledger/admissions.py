@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from supervisor.ledger.connection import NotWritable, RedisError
+from supervisor.ledger.connection import NotWritable, RedisError, Unavailable
+from supervisor.ledger.readings import Readings
+from supervisor.ledger.recalls import recalled
 from supervisor.ledger.replies import Admission, Placement, admission
 from supervisor.ledger.requests import RunRequest, request_facts
 from supervisor.ledger.scripts import Call, Scripts
@@ -35,16 +38,29 @@ def admit_ticks(
 
 
 def admit_requests(
-    scripts: Scripts, spec: JobSpec, requests: Sequence[RunRequest]
+    scripts: Scripts, readings: Readings, spec: JobSpec, requests: Sequence[RunRequest]
 ) -> list[Admission]:
-    """Raises InvalidKey, and RedisError when the server refuses one of them."""
+    """A call whose reply is lost is made once more, under the same ids.
+
+    Raises InvalidKey, RedisError when the server refuses one of them, and Unavailable: then it is
+    not known which of them were recorded.
+    """
     run_ids = [request.run_id or manual_id(spec.name) for request in requests]
     facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
-    places = zip(run_ids, places_of(scripts, facts, None), strict=True)
-    admissions = [admission(run_id, spec.name, place) for run_id, place in places]
-    for admitted in admissions:
-        if admitted.placement is Placement.FAILED:
-            raise RedisError(admitted.reason)
+
+    def admitted() -> list[Admission]:
+        places = zip(run_ids, places_of(scripts, facts, None), strict=True)
+        return [admission(run_id, spec.name, place) for run_id, place in places]
+
+    asked_at = time.monotonic()
+    try:
+        admissions = admitted()
+    except Unavailable:
+        again, seconds = admitted(), time.monotonic() - asked_at
+        admissions = [recalled(readings, each, seconds) for each in again]
+    for each in admissions:
+        if each.placement is Placement.FAILED:
+            raise RedisError(each.reason)
     return admissions
 
 

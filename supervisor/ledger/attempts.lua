@@ -109,15 +109,15 @@ function settle_silent(id, publish_at)
   return nil
 end
 
--- How long since `from` others of the lock, under which `most` may be at work, were so in such number
--- that the attempt with this fencing token was one too many. In microseconds (nil when never); and the
--- first of the later ones.
-local function time_beside_others(lock, most, fence, from)
+-- How long between `from` and `till` others of the lock, under which `most` may be at work, were so in
+-- such number that the attempt with this fencing token was one too many. In microseconds (nil when
+-- never); and the first of the later ones.
+local function time_beside_others(lock, most, fence, from, till)
   local edges, other = {}, nil
   local grants = redis.call('ZRANGE', K.grants(lock), 0, -1, 'WITHSCORES')
   for i = 1, #grants, 2 do
     local id, finished = string.match(grants[i], '^(.*)|(%d*)$')
-    local granted, ends = tonumber(grants[i + 1]), tonumber(finished) or now_us
+    local granted, ends = tonumber(grants[i + 1]), math.min(tonumber(finished) or till, till)
     local begins = math.max(granted, from)
     if granted ~= fence and begins < ends then
       edges[#edges + 1] = { begins, 1 }
@@ -144,14 +144,14 @@ end
 
 -- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
 -- of the same lock meanwhile, or one worked its serial queue, one too many was at work. Counted once an attempt, its length as it
--- grows. Returns the other run.
-local function measure_overlap(run, token)
+-- grows. `till`: when it was last at work, in microseconds. Returns the other run.
+local function measure_overlap(run, token, till)
   local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
   if not fence then return nil end
   local rules, seen, beside, other = run.rules, hget(K.run(run.id), 'seen:' .. token), nil, nil
   local from = tonumber(seen) or fence
-  if rules.max_running > 0 then beside, other = time_beside_others(rules.lock, rules.max_running, fence, from) end
-  if not beside and rules.serial ~= '' then beside, other = time_beside_others(rules.serial, 1, fence, from) end
+  if rules.max_running > 0 then beside, other = time_beside_others(rules.lock, rules.max_running, fence, from, till) end
+  if not beside and rules.serial ~= '' then beside, other = time_beside_others(rules.serial, 1, fence, from, till) end
   if not beside or not other then return nil end
   if not seen then
     count(run.job, 'overlaps')
@@ -159,6 +159,6 @@ local function measure_overlap(run, token)
     note_overlap(other, run.id)
   end
   count(run.job, 'overlap_ms', math.ceil(beside / 1000))
-  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(now_us))
+  redis.call('HSET', K.run(run.id), 'seen:' .. token, digits(till))
   return other
 end

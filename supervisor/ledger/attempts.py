@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from supervisor.durations import to_ms
+from supervisor.elapsed import ms_since
 from supervisor.ledger.replies import (
     Finished,
     Grant,
@@ -19,8 +20,8 @@ from supervisor.ledger.replies import (
     ms_of,
     renewal,
 )
-from supervisor.ledger.requests import Work, text
-from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.requests import Begun, Work, text
+from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import flat
 from supervisor.run import RunState
 
@@ -48,8 +49,8 @@ class Attempts:
             stage=stage,
         )
 
-    def renew(self, leases: Sequence[tuple[str, str, bool]]) -> list[Renewal]:
-        """Renews the leases (run id, token, known to have begun) of a worker in one call."""
+    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
         facts: list[str | int] = []
         for run_id, token, has_begun in leases:
             facts += (run_id, token, int(has_begun))
@@ -72,18 +73,20 @@ class Attempts:
         outcome: RunState,
         reason: str = "",
         returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
-        returned: by a step, for the params of its run.
+        returned: by a step, for the params of its run. ended_at: when its work was over, by the
+        clock of elapsed.py; now without it.
         """
-        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "", *flat(returned))
-        return finished(self._scripts("finish", run_id, token, *facts))
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), ended_at, flat(returned))
 
     def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
         facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
-        return finished(self._scripts("finish", run_id, token, *facts))
+        return self._finish((run_id, token, *facts), None)
 
     def retry(
         self,
@@ -93,13 +96,25 @@ class Attempts:
         reason: str = "",
         args: Any = None,
         kwargs: Any = None,
+        ended_at: float | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        `args` and `kwargs`, where given, replace the run's own for the next attempt.
+        `args` and `kwargs`, where given, replace the run's own for the next attempt. ended_at: as
+        for `finish`.
         """
         facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), text(args), text(kwargs))
-        return finished(self._scripts("finish", run_id, token, *facts))
+        return self._finish((run_id, token, *facts), ended_at)
+
+    def _finish(
+        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
+    ) -> Finished:
+        def call() -> Call:
+            """Asked for each time that it is sent: it may be tried for long."""
+            ago = 0 if ended_at is None else ms_since(ended_at)
+            return Call((*facts, ago, *returned))
+
+        return finished(self._scripts.as_of_sending("finish", call))
 
     def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Says beforehand what a running attempt is about to be ended for."""

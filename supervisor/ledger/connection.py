@@ -33,6 +33,7 @@ SENTINEL_PATIENCE_SECONDS = 0.5
 #: The same for who has a run at work, and one case more: another version has taken the ledger over.
 OutOfReach = (*Unavailable, WrongSchema)
 
+TIMEOUT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
 __all__ = [
@@ -73,31 +74,36 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
     return _client(
         settings.redis_url,
         decode_responses=True,
-        socket_timeout=5,
+        socket_timeout=TIMEOUT_SECONDS,
         socket_connect_timeout=2,
         retry=Retry(ExponentialBackoff(cap=1, base=0.05), retries),
         health_check_interval=30,
+        **given_up_after(TIMEOUT_SECONDS, settings),
     )
 
 
 def connect_for_heartbeat(settings: Settings) -> Client:
-    """No retries and short time-outs: a renewal that comes late must say so, not insist.
-
-    Nor may the kernel insist on one that was given up: delivered when a link is back, it would be a
-    sign of life of somebody who may be dead by then.
-    """
-    options: dict[str, Any] = {}
-    if hasattr(socket, "TCP_USER_TIMEOUT") and not settings.redis_url.startswith("unix"):
-        unacknowledged = {socket.TCP_USER_TIMEOUT: 1000 * HEARTBEAT_TIMEOUT_SECONDS}
-        options = {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
+    """No retries and short time-outs: a renewal that comes late must say so, not insist."""
     return _client(
         settings.redis_url,
         decode_responses=True,
         socket_timeout=HEARTBEAT_TIMEOUT_SECONDS,
         socket_connect_timeout=1,
         retry=Retry(NoBackoff(), 0),
-        **options,
+        **given_up_after(HEARTBEAT_TIMEOUT_SECONDS, settings),
     )
+
+
+def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
+    """Options with which the kernel, too, gives up a call that was.
+
+    Delivered when a link is back, it would be a sign of life of somebody who may be dead by then,
+    or tell of an end that was long ago as if it were now.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT") or settings.redis_url.startswith("unix"):
+        return {}
+    unacknowledged = {socket.TCP_USER_TIMEOUT: 1000 * seconds}
+    return {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
 
 
 def _client(url: str, **options: Any) -> Client:

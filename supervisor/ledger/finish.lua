@@ -2,15 +2,16 @@
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
 --       told by another than the attempt itself, who cannot say since when), reason,
---       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then of
---       a step that succeeded what it returned: name, JSON, name, JSON ...
+--       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
+--       long ago in ms the attempt's work was over, and of a step that succeeded what it returned:
+--       name, JSON, name, JSON ...
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
 --                at work at the same time, if there was one
 
-local id, token, outcome, reason, delay, args, kwargs = unpack(ARGV, 1, 7)  -- what follows may be long
+local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
 
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
@@ -22,7 +23,7 @@ if run.state ~= 'running' or run.token ~= token then
   if not was_lost then return { run.last_token == token and 'already' or 'stale' } end
   if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
-    local other = tells_of_itself and measure_overlap(run, token) or nil
+    local other = tells_of_itself and measure_overlap(run, token, now_us - ago * 1000) or nil
     redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is at work any more
     return { 'stale', other }
   end
@@ -37,7 +38,7 @@ if outcome == 'lost' or (stopped and outcome ~= 'succeeded') then
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
 end
 if outcome ~= 'retry' then
-  for i = 8, run.parent and #ARGV or 0, 2 do
+  for i = 9, run.parent and #ARGV or 0, 2 do
     redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
   end
   end_attempt(run, outcome, reason, token)

@@ -5,7 +5,7 @@
 do
   local id, token, outcome = unpack(ARGV, 1, 3)
   local batch, item = string.match(id, '^(.*)#(%d+)$')
-  local v = batch and outcome == 'succeeded' and #ARGV == 7
+  local v = batch and outcome == 'succeeded' and #ARGV == 8
     and redis.call('HMGET', K.run(id), 'state', 'token', 'parent', 'crashes', 'ending') or {}
   if v[1] == 'running' and v[2] == token and v[3] == batch and not v[4] and not v[5] then
     local b = redis.call('HMGET', K.run(batch), 'state', 'ending', 'stopped', 'next', 'total', 'max_parallel', 'rules')

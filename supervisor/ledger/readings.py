@@ -19,7 +19,7 @@ from supervisor.ledger.records import (
     job_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
 from supervisor.run import Run, RunState
@@ -175,6 +175,15 @@ class Readings:
             for run_id, ms in ended
             if run_id in open_runs and open_runs[run_id].state == RunState.RUNNING
         }
+
+    def admitted_at(self, job: str, run_id: str) -> datetime | None:
+        """None for a run that is not in its job's history."""
+        return to_instant(self.client.zscore(self.keys.history(job), run_id))
+
+    def now(self) -> datetime:
+        """The server's clock: the one that all instants of the ledger are read from."""
+        seconds, microseconds = self.client.time()
+        return instant(seconds * 1000 + microseconds // 1000)
 
     def history(self, job: str, limit: int = 50) -> list[Run]:
         """The job's runs, newest first."""

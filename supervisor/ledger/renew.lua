@@ -1,6 +1,7 @@
 -- The heartbeat of a worker: the leases of all its running runs, in one call.
 --
--- ARGV  for each: run id, token, '1' when an earlier renewal said that it had begun (or '0')
+-- ARGV  for each: run id, token, '1' when an earlier renewal said that it had begun (or '0'), '2' when its work is
+--       over and it only has that to report
 -- gives for each {verdict, detail}; verdict:
 --       renewed
 --       reasserted  the lease had run out, or the run was to be run again, or the server had lost
@@ -40,7 +41,7 @@ local function renew(id, token, has_begun)
       note_late(run, run.queued)
       write_interval(run)
     else
-      return { 'lost', measure_overlap(run, token) or '' }
+      return { 'lost', has_begun ~= '2' and measure_overlap(run, token, now_us) or '' }
     end
   elseif run.state == 'queued' and run.last_token ~= token then
     if has_begun == '0' or not is_own then return { 'not_begun', '' } end

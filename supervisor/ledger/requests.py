@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
 from supervisor.durations import to_ms
@@ -63,6 +64,14 @@ class RunRequest:
         args = spec.args if self.args is None else self.args
         kwargs = spec.kwargs if self.kwargs is None else self.kwargs
         return spec.lock_for(args, kwargs)
+
+
+class Begun(IntEnum):
+    """What a heartbeat knows of an attempt. OVER: its work is, and it only has that to report."""
+
+    UNKNOWN = 0
+    KNOWN = 1
+    OVER = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from supervisor.ledger.replies import (
     Admission,
     Cancellation,
     Rescue,
-    instant,
     ms_of,
     to_instant,
 )
@@ -79,7 +78,7 @@ class Ledger(Readings, Attempts):
 
     def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
         """Several of them, in order, all in one round trip."""
-        return admit_requests(self._scripts, spec, requests)
+        return admit_requests(self._scripts, self, spec, requests)
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
@@ -154,8 +153,3 @@ class Ledger(Readings, Attempts):
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""
         run_id = self.client.info("server")["run_id"]
         self.client.hset(self.keys.server, mapping={"run_id": run_id, "since": 0})
-
-    def now(self) -> datetime:
-        """The server's clock: the one that all instants of the ledger are read from."""
-        seconds, microseconds = self.client.time()
-        return instant(seconds * 1000 + microseconds // 1000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -131,17 +131,21 @@ class Scripts:
         What a client does for any command costs a worker more than the rest of the call: here is
         what it comes to for a script, with the client's own connections and retries.
         """
+        return self.as_of_sending(name, lambda: Call(args, keys))
+
+    def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
+        """The same for a call that tells of time: it is asked for whenever it is sent."""
         pool = self._client.connection_pool
-        connection, call = pool.get_connection(), Call(args, keys)
+        connection = pool.get_connection()
 
         def made() -> Any:
-            self._send(connection, name, (call,), check_health=True)
+            self._send(connection, name, (call() for _ in range(1)), check_health=True)
             return connection.read_response()
 
         try:
             return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
         except NoScriptError:
-            return self._loaded(name, call)
+            return self._loaded(name, call())
         except ResponseError as error:
             raise refused(error) from error
         except BaseException:
@@ -191,13 +195,17 @@ class Scripts:
                 pool.release(connection)
 
     def _send(
-        self, connection: Any, name: str, calls: Sequence[Call], *, check_health: bool = False
+        self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False
     ) -> None:
         """`check_health`: only where no reply is on its way, which it would take for its own."""
         sha = self._scripts[name].sha
-        commands = [("EVALSHA", sha, len(call.keys), *call.keys, *call.args) for call in calls]
-        packed = connection.pack_commands(commands)
-        connection.send_packed_command(packed, check_health=check_health)
+
+        def packed() -> Iterator[bytes]:
+            """Gone through once the connection is there, which may have taken its time."""
+            commands = [("EVALSHA", sha, len(call.keys), *call.keys, *call.args) for call in calls]
+            yield from connection.pack_commands(commands)
+
+        connection.send_packed_command(packed(), check_health=check_health)
 
     def _replies(self, connection: Any, name: str, under_way: deque[Call]) -> list[Any]:
         """To the first call; to all that are under way, where the server had no such script."""

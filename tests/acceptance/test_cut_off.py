@@ -1,0 +1,58 @@
+"""A worker that cannot reach the ledger while others can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.ledger.requests import RunRequest
+from tests.acceptance.project import Project
+from tests.proxy import Proxy, proxy_to
+from tests.waiting import wait_until
+
+JOBS = """
+jobs:
+  work: {task: team.work, every: 24h, paused: true, on_crash: fail, lease_ttl: 8s}
+"""
+
+
+@pytest.fixture
+def way(redis_url: str) -> Iterator[Proxy]:
+    with proxy_to(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, redis_url: str, way: Proxy) -> Iterator[Project]:
+    """The same project on another host, which can be cut off from the ledger."""
+    project = Project(tmp_path / "cut", way.url, broker=redis_url)
+    yield project
+    project.stop()
+
+
+def test_a_run_that_ended_while_it_was_cut_off_did_not_overlap_with_what_began_later(
+    project: Project, cut_off: Project, way: Proxy
+) -> None:
+    project.schedule(JOBS)
+    project.beat()
+    cut_off.worker(processes=1)
+    ledger = project.ledger
+    spec = wait_until(lambda: ledger.scheduled().get("work"), 20)
+    given_up = ledger.trigger(spec, RunRequest(args=[1.5]))
+    wait_until(lambda: cut_off.starts("work"))
+    way.freeze()
+    project.worker(processes=1)
+    project.run_when(given_up.id, "lost")
+
+    successor = ledger.trigger(spec, RunRequest(args=[60]))
+    began_at = wait_until(lambda: project.starts("work"))[0].at
+    assert max(sign.at for sign in cut_off.witness("work")) < began_at
+    wait_until(lambda: ledger.now().timestamp() > began_at + 1)
+    way.thaw()
+    wait_until(lambda: [e for e in cut_off.events("worker0", "lease lost") if "outcome" in e], 20)
+    counters = ledger.job("work").counters
+    assert counters["leases_lost"] == 1
+    assert "overlaps" not in counters
+    assert ledger.run(successor.id).overlapped_with is None

@@ -1,0 +1,144 @@
+"""The end of a run, while the ledger's server is away or will not have it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import pytest
+import structlog
+
+from supervisor import at_work
+from supervisor.embedded import EmbeddedServer
+from supervisor.guard import Guard
+from supervisor.ledger.replies import Grant
+from supervisor.ledger.runs import Ledger
+from supervisor.run import RunState
+from supervisor.settings import Settings
+from supervisor.spec import JobSpec
+from tests.ledger.jobs import job, run_id, ticks
+from tests.waiting import wait_until
+
+PATIENCE = timedelta(seconds=0.5)
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server that the test may stop."""
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a worker; the process is its own child here."""
+    monkeypatch.setattr(at_work, "_table", None)
+    at_work.share()
+
+
+class Child:
+    """A guard with a run at work, whose end another thread reports."""
+
+    def __init__(self, url: str) -> None:
+        self.ledger = Ledger.open(Settings(redis_url=url))
+        self.ledger.acknowledge_server()
+        self.guard = Guard(self.ledger, lambda _: None, "worker", patience=PATIENCE)
+        self.spec: JobSpec = job(self.ledger)
+        self.ledger.admit(ticks(self.spec, 0))
+        grant = self.guard.begin(run_id(self.spec, 0), self.spec.name, "token")
+        assert isinstance(grant, Grant)
+        self.grant = grant
+        self.thread = threading.Thread(target=self._end, daemon=True)
+        self.log: list[structlog.typing.EventDict] = []
+
+    def _end(self) -> None:
+        with structlog.testing.capture_logs() as self.log:
+            self.guard.end(self.grant, RunState.SUCCEEDED)
+
+    def is_insisting(self) -> bool:
+        return any(line["event"] == "ledger away" for line in self.log)
+
+    def has_given_up(self) -> bool:
+        return any(line["event"] == "end not reported" for line in self.log)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.join(20)
+        self.ledger.client.close()
+
+    @property
+    def outcomes(self) -> list[str | None]:
+        return [attempt.outcome for attempt in self.ledger.run(self.grant.run_id).attempts]
+
+
+def let_pass(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until, seconds + 5)
+
+
+def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedServer) -> None:
+    with Child(fragile.url) as child:
+        fragile.stop()
+        child.thread.start()
+        wait_until(child.is_insisting, 20)
+        let_pass(4 * PATIENCE.total_seconds())
+        assert child.thread.is_alive()
+        fragile.start()
+        child.thread.join(20)
+        assert child.outcomes == ["succeeded"]
+
+
+def test_who_reports_an_end_gives_up_some_time_after_the_worker_was_told_to_stop(
+    fragile: EmbeddedServer, table: None
+) -> None:
+    with Child(fragile.url) as child:
+        fragile.stop()
+        child.thread.start()
+        wait_until(child.is_insisting, 20)
+        assert child.thread.is_alive()
+        at_work.tell_stopping()
+        child.thread.join(20)
+        assert child.has_given_up()
+        # What it could not say is known to who buries it.
+        told = at_work.end_of(os.getpid(), "token")
+        assert told is not None
+        assert told[0] is RunState.SUCCEEDED
+
+
+def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> None:
+    with Child(redis_url) as child:
+        child.ledger.client.hset(child.ledger.keys.run(child.grant.run_id), "rules", "{")
+        child.thread.start()
+        child.thread.join(20)
+        assert child.has_given_up()
+
+
+def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> None:
+    with Child(redis_url) as child:
+        child.ledger.client.config_set("maxmemory", 1)
+        try:
+            child.thread.start()
+            wait_until(child.is_insisting, 20)
+            let_pass(2 * PATIENCE.total_seconds())
+            assert child.thread.is_alive()
+        finally:
+            child.ledger.client.config_set("maxmemory", 0)
+        child.thread.join(20)
+        assert child.outcomes == ["succeeded"]
+
+
+def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
+    at_work.tell_end("token", RunState.FAILED, 1.5)
+    assert at_work.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
+    assert at_work.end_of(os.getpid(), "toke") is None
+    assert at_work.end_of(os.getpid() + 1, "token") is None
+    assert not at_work.is_at_work(os.getpid())
+    at_work.tell(True)
+    assert at_work.end_of(os.getpid(), "token") is None
