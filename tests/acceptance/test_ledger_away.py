@@ -49,11 +49,13 @@ def fragile(tmp_path: Path, redis_url: str) -> Iterator[tuple[EmbeddedServer, Pr
         with (project.directory / "team.py").open("a") as team:
             team.write(IMPATIENT)
         project.schedule(JOBS)
-        project.beat()
-        project.worker()
-        wait_until(lambda: len(project.ledger.scheduled()) == 4, 20)
-        yield server, project
-        project.stop()
+        try:
+            project.beat()
+            project.worker()
+            wait_until(lambda: len(project.ledger.scheduled()) == 4, 20)
+            yield server, project
+        finally:
+            project.stop()
 
 
 def insisting(server: EmbeddedServer, project: Project, job: str) -> tuple[Run, int]:
