@@ -74,7 +74,8 @@ class Unbegun:
         if not lengths:
             self._next_check = now + AWAY_INTERVAL
             return []
-        return [run.id for run in self._lost(suspects, lengths, now)]
+        # What a worker has begun while the broker was asked was not in its queue, and is not lost.
+        return self._ledger.still_sent([run.id for run in self._lost(suspects, lengths, now)])
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """Those after the ones of the last time; from the first on once young ones are reached."""

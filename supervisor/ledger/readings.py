@@ -159,6 +159,14 @@ class Readings:
         together = zip(sent, values, strict=True)
         return [sent_run_from(run_id, ms, facts) for (run_id, ms), facts in together]
 
+    def still_sent(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of the runs that have not begun yet."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.zscore(self.keys.sent, run_id)
+            scores = pipe.execute() if run_ids else []
+        return [run_id for run_id, at in zip(run_ids, scores, strict=True) if at is not None]
+
     def first_sent_at(self) -> datetime | None:
         """When the first of them was sent."""
         first = self.client.zrange(self.keys.sent, 0, 0, withscores=True)

@@ -14,6 +14,7 @@ from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.publisher import Publisher
+from supervisor.queues import AppQueues
 from supervisor.unbegun import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
 from tests.ledger.jobs import begin, job, run_id, ticks
 
@@ -80,6 +81,24 @@ def test_what_is_missing_from_its_queue_is_published_again(broken: Broken) -> No
     broken.lose("mail")
     assert broken.after(timedelta(seconds=3)) == []
     assert broken.after(timedelta(seconds=2)) == lost
+
+
+def test_what_begins_while_the_broker_is_asked_is_not_lost(
+    broken: Broken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker takes the message first, and begins its run while beat counts the others."""
+    [first, second] = broken.send("mail", 2)
+    broken.ledger.client.rpop("mail")
+    lengths = AppQueues.lengths
+
+    def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, int]:
+        found = lengths(queues, names)
+        begin(broken.ledger, first)
+        return found
+
+    monkeypatch.setattr(AppQueues, "lengths", begin_meanwhile)
+    assert broken.after(MINUTE) == []
+    assert broken.ledger.run(second).sends == 1
 
 
 def test_messages_of_others_in_a_queue_hide_a_lost_one_not_for_long(broken: Broken) -> None:
