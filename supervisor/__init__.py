@@ -18,12 +18,12 @@ if _INTRUDERS:
         " Uninstall both, then install only 'celery-beat-supervisor'."
     )
 
-from supervisor.commands import run_command  # noqa: E402  (after the check above)
-from supervisor.context import CurrentRun, current_run  # noqa: E402
 from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
+from supervisor.execution.commands import run_command  # noqa: E402  (after the check above)
+from supervisor.execution.context import CurrentRun, current_run  # noqa: E402
 
 if TYPE_CHECKING:
-    from supervisor.starting import start
+    from supervisor.sending.starting import start
 
 __all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "run_command", "start"]
 
@@ -31,7 +31,7 @@ __all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "run_comman
 def __getattr__(name: str) -> Any:
     # Celery and Redis are loaded by those who start something.
     if name == "start":
-        from supervisor.starting import start
+        from supervisor.sending.starting import start
 
         return start
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

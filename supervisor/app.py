@@ -19,16 +19,22 @@ from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
-from supervisor import content, logs
+from supervisor import logs
 from supervisor.errors import AppNotFound, NotConfigured, RedBeatElsewhere, UnsafeContent
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.redis_settings import address_of, redbeat_address, settle_broker, settle_redbeat
 from supervisor.redis_url import is_redis, place_of
+from supervisor.sending import content
+from supervisor.sending.redis_settings import (
+    address_of,
+    redbeat_address,
+    settle_broker,
+    settle_redbeat,
+)
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 
 log = structlog.get_logger("supervisor.app")
 
-GUARDED_TASK = "supervisor.tasks:GuardedTask"
+GUARDED_TASK = "supervisor.worker.tasks:GuardedTask"
 
 #: What the guarantees need of a worker; an app that sets one of them otherwise is warned.
 NEEDED = {
@@ -41,7 +47,7 @@ NEEDED = {
 
 #: What else a supervised app is given, where it says nothing of its own.
 GIVEN = {
-    "beat_scheduler": "supervisor.beat:SupervisedScheduler",
+    "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
     "beat_max_loop_interval": 1,
     "broker_connection_retry_on_startup": True,
     "redbeat_lock_timeout": int(LEADER_TTL.total_seconds()),
@@ -86,15 +92,15 @@ def guarded_class(task_cls: Any) -> Any:
     """The guard's task class, over the app's own where it has one."""
     if task_cls in (Celery.task_cls, GUARDED_TASK):
         return GUARDED_TASK
-    from supervisor.adopting import guarded_over
-    from supervisor.tasks import GuardedTask
+    from supervisor.worker.adopting import guarded_over
+    from supervisor.worker.tasks import GuardedTask
 
     own = symbol_by_name(task_cls)
     return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
 
 
 def _adopt(sender: Any, **_: Any) -> None:
-    from supervisor.adopting import adopt
+    from supervisor.worker.adopting import adopt
 
     adopt(sender)
 
@@ -194,7 +200,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     if settings_of(sender.app) is None:
         return
     # Beat and the command line never need the worker's side.
-    from supervisor.worker import prepare
+    from supervisor.worker.process import prepare
 
     conf = sender.app.conf
     try:

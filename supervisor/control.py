@@ -9,14 +9,14 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from supervisor.backfilling import backfill, missed_in_pause
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.moments import instant
-from supervisor.run import Run
-from supervisor.spec import JobSpec
+from supervisor.runs.run import Run
+from supervisor.ticks.backfilling import backfill, missed_in_pause
+from supervisor.times.moments import instant
 
 #: Farther ahead, instants cannot be told in every time zone.
 LONGEST_PAUSE = timedelta(days=36_525)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from supervisor.embedded import EmbeddedServer
 from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import EmbeddedServer
 from supervisor.settings import Settings
 
 #: Machines are slow when they are busy, and no claim of ours.

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import MODULES, main
-from supervisor.overlap import OverlapPolicy
-from supervisor.schedule_files import load
+from supervisor.files.schedule_files import load
+from supervisor.job.overlap import OverlapPolicy
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.cli import main
-from supervisor.entries import Entries
 from supervisor.examples.app import app
+from supervisor.files.schedule_files import load as read_files
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
-from supervisor.loading import load
-from supervisor.run import RunState
-from supervisor.schedule_files import load as read_files
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin
 
 ROOT = Path(__file__).parents[1]

@@ -15,8 +15,8 @@ from redbeat.schedules import MONTHLY, WEEKLY, rrule
 from supervisor.celery_import.zones import zone_name
 from supervisor.errors import NotTranslatable
 from supervisor.importing.rule_text import rule_text
-from supervisor.moments import render
-from supervisor.rrule_fields import NUMBERS, WEEKDAYS
+from supervisor.times.moments import render
+from supervisor.timing.rrule_fields import NUMBERS, WEEKDAYS
 
 WEEK = timedelta(weeks=1)
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from celery import Celery
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 
+from supervisor.beat.entries import SPEC_FIELD
 from supervisor.celery_import.entries import Entry, translate
-from supervisor.entries import SPEC_FIELD
 from supervisor.importing.found import Item, LeftOut
 from supervisor.ledger.connection import Client
 

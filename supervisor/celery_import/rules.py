@@ -17,10 +17,10 @@ from redbeat.schedules import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY
 
 from supervisor.celery_import.recurrences import recurrence, start_of
 from supervisor.celery_import.zones import is_fixed, zone_name
-from supervisor.durations import render
 from supervisor.errors import NotTranslatable
 from supervisor.importing.cron_text import DAYS, HOURS, MINUTES, MONTHS, WEEKDAYS, expression
-from supervisor.moments import render as render_moment
+from supervisor.times.durations import render
+from supervisor.times.moments import render as render_moment
 
 UNITS = {
     SECONDLY: timedelta(seconds=1),

@@ -12,10 +12,10 @@ from redbeat.schedules import rrule
 
 from supervisor.celery_import.rules import when_of_rule
 from supervisor.celery_import.zones import zone_of
-from supervisor.durations import LONGEST_SECONDS, render
 from supervisor.errors import NotTranslatable
 from supervisor.importing.cron_text import expression
 from supervisor.importing.rule_text import rule_for
+from supervisor.times.durations import LONGEST_SECONDS, render
 
 SECOND = timedelta(seconds=1)
 MILLISECOND = timedelta(milliseconds=1)

@@ -7,7 +7,7 @@ from datetime import UTC, timedelta, timezone, tzinfo
 from celery import Celery
 
 from supervisor.errors import NotTranslatable
-from supervisor.fields import zone_names
+from supervisor.job.fields import zone_names
 
 HOUR = timedelta(hours=1)
 

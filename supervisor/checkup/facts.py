@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from supervisor.app_facts import AppFacts
-from supervisor.consumption import Queue
+from supervisor.beat.app_facts import AppFacts
+from supervisor.execution.consumption import Queue
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import Roll
 

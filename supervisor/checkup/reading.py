@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 
 from redis.exceptions import ResponseError
 
-from supervisor.app_facts import AppFacts
+from supervisor.beat.app_facts import AppFacts
 from supervisor.checkup.asking import Asking
 from supervisor.checkup.facts import Facts, ServerFacts
-from supervisor.consumption import Queues, queues
+from supervisor.execution.consumption import Queues, queues
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
-from supervisor.spec import JobSpec
 
 
 def read(

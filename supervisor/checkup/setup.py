@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.app_facts import LateTask
+from supervisor.beat.app_facts import LateTask
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from supervisor.auditing import INSTANT, Records, audit, compare_records
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.shapes import instant
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
+from supervisor.ticks.auditing import INSTANT, Records, audit, compare_records
 
 
 @click.command("audit")

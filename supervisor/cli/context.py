@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from supervisor.job.topology import DEFAULT_QUEUE
 from supervisor.settings import Settings, running_url
-from supervisor.topology import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -39,8 +39,8 @@ def facts_of(context: Context) -> Facts:
     app = context.app
     if app is None:
         return read(ledger)
-    from supervisor.app_facts import app_facts
-    from supervisor.queues import AppQueues
+    from supervisor.beat.app_facts import app_facts
+    from supervisor.sending.queues import AppQueues
 
     return read(ledger, lambda specs: app_facts(app, ledger, specs), AppQueues(app))
 

@@ -61,7 +61,7 @@ def undrain(context: Context, queue: str) -> None:
 
 def strangeness(ledger: Ledger, queue: str) -> list[str]:
     """A name that nobody knows may be right, with its workers gone; but it may be misspelled."""
-    from supervisor.consumption import queues
+    from supervisor.execution.consumption import queues
     from supervisor.ledger.queues import LedgerQueues
 
     roll = ledger.presences.roll()

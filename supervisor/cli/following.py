@@ -15,7 +15,7 @@ from supervisor.display.reports import LogText, harmless, progress_words
 from supervisor.display.rows import why
 from supervisor.display.steps import at_work_words, items_words, share_of
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run
+from supervisor.runs.run import Run
 
 POLL_SECONDS = 0.4
 

@@ -11,10 +11,10 @@ import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.errors import SupervisorError
-from supervisor.fields import zone_names
 from supervisor.importing.crontab_file import read_crontab
 from supervisor.importing.found import Item
 from supervisor.importing.schedule_text import Written, write
+from supervisor.job.fields import zone_names
 
 if TYPE_CHECKING:
     from celery import Celery

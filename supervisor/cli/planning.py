@@ -7,15 +7,15 @@ from pathlib import Path
 
 import click
 
-from supervisor.changes import Changes, difference
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, printable
 from supervisor.cli.schedules import path_argument, read_or_exit
 from supervisor.display.plans import plan_lines, plan_shape, summary
 from supervisor.errors import NotConfigured
+from supervisor.files.schedule_files import ScheduleSet
+from supervisor.job.changes import Changes, difference
 from supervisor.ledger.readings import Loaded
 from supervisor.plan.planning import Plan, plan_of
-from supervisor.schedule_files import ScheduleSet
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -48,8 +48,8 @@ def apply(context: Context, path: Path | None, yes: bool, as_json: bool) -> None
     if context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj apply")
     from supervisor.app import required_settings
-    from supervisor.entries import Entries
-    from supervisor.loading import load
+    from supervisor.beat.entries import Entries
+    from supervisor.beat.loading import load
 
     required_settings(context.app)
     wanted, ledger = read_or_exit(context, path, as_json), context.ledger

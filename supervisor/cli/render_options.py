@@ -15,10 +15,10 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.service import schedules_option
 from supervisor.cli.types import DurationType
 from supervisor.errors import NotConfigured
+from supervisor.files.schedule_files import load
 from supervisor.render import directory
 from supervisor.render.plan import LONGEST_RUN, Plan
 from supervisor.render.templating import Files
-from supervisor.schedule_files import load
 
 
 @dataclass(frozen=True, slots=True)

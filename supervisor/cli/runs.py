@@ -21,14 +21,14 @@ from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows,
 from supervisor.display.shapes import job_shape, run_shape
 from supervisor.display.steps import at_work_words
 from supervisor.display.words import drained_words
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.searching import Wanted, search
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
-    from supervisor.run import Run
+    from supervisor.runs.run import Run
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

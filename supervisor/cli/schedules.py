@@ -14,8 +14,8 @@ import click
 from supervisor.cli.context import Context, pass_context
 from supervisor.display.reports import harmless
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.schedule_files import ScheduleSet, load
-from supervisor.schedule_schema import json_schema
+from supervisor.files.schedule_files import ScheduleSet, load
+from supervisor.files.schedule_schema import json_schema
 
 if TYPE_CHECKING:
     pass

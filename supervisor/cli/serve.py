@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from supervisor import logs
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import PORT
-from supervisor.consumption import Queues
+from supervisor.execution.consumption import Queues
 from supervisor.web.access import Access
 from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
@@ -69,7 +69,7 @@ def broker_of(context: Context) -> Queues | None:
     """The app's, where an app was named."""
     if context.app is None:
         return None
-    from supervisor.queues import AppQueues
+    from supervisor.sending.queues import AppQueues
 
     return AppQueues(context.app)
 

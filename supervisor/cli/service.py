@@ -14,8 +14,8 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.serve import access_at, bound
 from supervisor.cli.types import PORT
 from supervisor.errors import NotConfigured
-from supervisor.schedule_files import load
-from supervisor.topology import Topology, WorkerSpec
+from supervisor.files.schedule_files import load
+from supervisor.job.topology import Topology, WorkerSpec
 
 schedules_option = click.option(
     "--schedules",
@@ -47,7 +47,7 @@ def up(
     serve: bool,
 ) -> None:
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
-    from supervisor.up import Up, UpOptions
+    from supervisor.local.up import Up, UpOptions
 
     # A name that leads nowhere is told here, once, and not by five children that die of it.
     if context.app_name is None or context.app is None:

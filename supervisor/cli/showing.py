@@ -21,7 +21,7 @@ from supervisor.display.steps import (
 )
 from supervisor.errors import UnknownRun
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, StepId
+from supervisor.runs.run import Run, StepId
 
 #: Of the end of a run's log; `show --follow` prints all of it.
 LINES_SHOWN = 20

@@ -22,14 +22,14 @@ from supervisor.display.simulated import (
     tally_shape,
 )
 from supervisor.display.words import span
-from supervisor.durations import parse
 from supervisor.errors import InvalidDuration
 from supervisor.hints import did_you_mean
+from supervisor.job.spec import JobSpec
 from supervisor.simulation.engine import simulate as simulated
 from supervisor.simulation.parts import SimulatedJob
 from supervisor.simulation.tally import Tally
 from supervisor.simulation.ticks import number_of_ticks, ticks_of
-from supervisor.spec import JobSpec
+from supervisor.times.durations import parse
 
 #: More would take minutes and gigabytes.
 MOST_TICKS = 1_000_000

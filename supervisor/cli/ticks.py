@@ -7,15 +7,15 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.backfilling import backfill, ticks_of
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table, printable
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
 from supervisor.display.words import pause_words
-from supervisor.overlap import OverlapPolicy
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.plan.upcoming import Upcoming, upcoming
+from supervisor.ticks.backfilling import backfill, ticks_of
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.durations import parse
 from supervisor.errors import InvalidDuration
-from supervisor.moments import instant
+from supervisor.times.durations import parse
+from supervisor.times.moments import instant
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from supervisor.display.words import span
-from supervisor.overlap import OverlapPolicy
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.spec import JobSpec
 from supervisor.plan.foresight import Durations, Foresight
-from supervisor.spec import JobSpec
 
 #: Days in what a frequency is given by: the first in which it comes to one at least.
 PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from supervisor.changes import Changes
 from supervisor.display.foresights import foresight_shape, foretold
 from supervisor.display.shapes import instant
 from supervisor.display.words import span
+from supervisor.job.changes import Changes
+from supervisor.job.spec import JobSpec
 from supervisor.plan.clock_changes import Surprise
 from supervisor.plan.foresight import Durations
 from supervisor.plan.planning import JobPlan, Plan
-from supervisor.spec import JobSpec
 
 #: More times than these are given as their number, the first and the last.
 NAMED = 3

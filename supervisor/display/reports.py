@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.display.shapes import instant
 from supervisor.display.words import stamp
-from supervisor.progress import LogLine, Progress
+from supervisor.runs.progress import LogLine, Progress
 
 #: What colours text or moves the cursor on a terminal.
 CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from supervisor.display.words import age, ahead, duration, pause_words, seconds_between, stamp
 from supervisor.ledger.records import JobRecord
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 
 JOB_COLUMNS = (
     *("job", "schedule", "state", "next run", "last run", "outcome"),

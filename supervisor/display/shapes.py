@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.ledger.records import JobRecord
-from supervisor.progress import Progress
-from supervisor.run import Attempt, Run
+from supervisor.runs.progress import Progress
+from supervisor.runs.run import Attempt, Run
 
 
 def instant(moment: datetime | None) -> str | None:

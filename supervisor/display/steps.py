@@ -10,8 +10,8 @@ from typing import Any
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.shapes import run_shape
 from supervisor.display.words import duration, seconds_between, stamp
-from supervisor.masks import MASK, masked
-from supervisor.run import Batch, Run, RunState, StepRecord
+from supervisor.job.masks import MASK, masked
+from supervisor.runs.run import Batch, Run, RunState, StepRecord
 
 STEP_COLUMNS = ("step", "priority", "task", "attempt", "state", "started", "duration", "reason")
 

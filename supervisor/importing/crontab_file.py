@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from supervisor.cron_fields import parse
 from supervisor.errors import InvalidSchedule, NotTranslatable
 from supervisor.importing.commands import name_of, shell_text
 from supervisor.importing.crontab_lines import (
@@ -23,6 +22,7 @@ from supervisor.importing.crontab_lines import (
     lines_of,
 )
 from supervisor.importing.found import Found, Item, LeftOut, Remark
+from supervisor.timing.cron_fields import parse
 
 LONGEST_DESCRIPTION = 1000
 

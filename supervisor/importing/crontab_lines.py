@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from supervisor.cron_fields import parse
 from supervisor.errors import InvalidSchedule
+from supervisor.timing.cron_fields import parse
 
 _ASSIGNMENT = re.compile(r"""\s*(["']?)([A-Za-z_]\w*)\1\s*=\s*(.*?)\s*""")
 _WHEN = r"(@\S+|\S+(?:[ \t]+\S+){4})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from supervisor.fields import NAME_PATTERN
+from supervisor.job.fields import NAME_PATTERN
 
 LONGEST = 100
 

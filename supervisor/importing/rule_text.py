@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from supervisor.errors import InvalidSchedule, NotTranslatable
 from supervisor.importing.cron_text import DAYS, HOURS, MINUTES, MONTHS, WEEKDAYS
-from supervisor.rrule_fields import WEEKDAYS as NAMES
-from supervisor.rrule_fields import parse
+from supervisor.timing.rrule_fields import WEEKDAYS as NAMES
+from supervisor.timing.rrule_fields import parse
 
 
 def rule_text(parts: Mapping[str, Iterable[object]]) -> str:

@@ -12,11 +12,11 @@ from typing import Any
 
 import yaml
 
+from supervisor.files.job_checks import check_job
+from supervisor.files.yaml_source import plain_value, read
 from supervisor.importing.found import Found, Item, LeftOut, Remark
 from supervisor.importing.names import job_name
-from supervisor.job_checks import check_job
-from supervisor.references import escaped
-from supervisor.yaml_source import plain_value, read
+from supervisor.job.references import escaped
 
 WIDTH = 96
 

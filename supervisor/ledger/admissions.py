@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import NotWritable, RedisError, Unavailable
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.recalls import recalled
@@ -13,8 +14,7 @@ from supervisor.ledger.replies import Admission, Placement, admission
 from supervisor.ledger.requests import RunRequest, request_facts
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.ticks import Leadership, Tick, tick_facts
-from supervisor.run import manual_id
-from supervisor.spec import JobSpec
+from supervisor.runs.run import manual_id
 
 #: Runs that one call places. To make the script's functions costs as much as a run or two; fifty
 #: keep the server from all others for two or three milliseconds.

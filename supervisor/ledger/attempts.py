@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from supervisor.durations import to_ms
-from supervisor.elapsed import ms_since
 from supervisor.ledger.replies import (
     Finished,
     Grant,
@@ -23,7 +21,9 @@ from supervisor.ledger.replies import (
 from supervisor.ledger.requests import Begun, Work, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import flat
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
+from supervisor.times.durations import to_ms
+from supervisor.times.elapsed import ms_since
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300

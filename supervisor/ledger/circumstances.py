@@ -7,7 +7,7 @@ from datetime import datetime
 
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import instant, to_instant
-from supervisor.run import Run
+from supervisor.runs.run import Run
 
 
 def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:

@@ -16,7 +16,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.scripts import Scripts
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 
 class Drains:

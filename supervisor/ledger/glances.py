@@ -9,7 +9,7 @@ from datetime import datetime
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import to_instant
 from supervisor.ledger.runs import Ledger
-from supervisor.run import OPEN_STATES, Run, RunState, StepId
+from supervisor.runs.run import OPEN_STATES, Run, RunState, StepId
 
 #: Of all runs that have not ended, so many are looked at; the page shows fewer.
 MOST_OPEN = 500

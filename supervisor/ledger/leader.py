@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from supervisor.durations import to_ms
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.ticks import Leadership
+from supervisor.times.durations import to_ms
 
 LEADER_TTL = timedelta(seconds=12)
 

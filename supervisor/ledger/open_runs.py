@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.ledger.replies import instant, to_instant
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 
 @dataclass(frozen=True, slots=True)

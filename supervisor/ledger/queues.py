@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.job.spec import JobSpec
+from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.connection import Client
 from supervisor.ledger.presence import Roll
-from supervisor.spec import JobSpec
-from supervisor.topology import DEFAULT_QUEUE, queues_of
 
 #: How kombu calls the lists of a queue with messages of other priorities, unless it is told else.
 PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord, beat_from
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
@@ -22,8 +23,7 @@ from supervisor.ledger.records import (
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
-from supervisor.run import Run, RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import Run, RunState
 
 T = TypeVar("T")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from supervisor.errors import UnknownRun
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.readings import Readings
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 
 #: The server may have dated an admission a little before it was asked for.
 MARGIN = timedelta(seconds=1)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram, histogram_from
 from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_running_at
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
-from supervisor.run import Attempt, Batch, Blocker, Run, RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import Attempt, Batch, Blocker, Run, RunState
 
 
 @dataclass(frozen=True, slots=True)

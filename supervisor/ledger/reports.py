@@ -8,7 +8,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
 from supervisor.ledger.scripts import Scripts
-from supervisor.progress import LogLine, Progress, Said, log_place, parse_number
+from supervisor.runs.progress import LogLine, Progress, Said, log_place, parse_number
 
 
 class Reports:

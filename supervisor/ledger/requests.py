@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
-from supervisor.durations import to_ms
+from supervisor.job.lock_keys import checked_key
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.spec import JobSpec
+from supervisor.job.stages import plan
 from supervisor.ledger.replies import ms_of
-from supervisor.lock_keys import checked_key
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import tick_id
-from supervisor.spec import JobSpec
-from supervisor.stages import plan
+from supervisor.runs.run import tick_id
+from supervisor.times.durations import to_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Self
 
-from supervisor.guarded_spec import GuardedTaskSpec
+from supervisor.job.guarded_spec import GuardedTaskSpec
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.attempts import REASON_LENGTH, Attempts
 from supervisor.ledger.connection import Client, connect
@@ -34,9 +35,8 @@ from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import Steps
 from supervisor.ledger.stretches import Stretches
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
-from supervisor.run import Run, tick_id
+from supervisor.runs.run import Run, tick_id
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 
 ANY_RUN = RunRequest()
 

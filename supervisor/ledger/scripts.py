@@ -15,14 +15,14 @@ from typing import Any
 from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
-from supervisor.durations import to_ms
-from supervisor.fields import LARGEST_COUNT
+from supervisor.job.fields import LARGEST_COUNT
+from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
+from supervisor.job.stages import ITEMS_AT_ONCE
 from supervisor.ledger.connection import Client, NotWritable
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, mismatch
-from supervisor.lock_keys import SERIAL_LOCK, STEP_LOCK
-from supervisor.progress import LINES_KEPT
-from supervisor.stages import ITEMS_AT_ONCE
+from supervisor.runs.progress import LINES_KEPT
+from supervisor.times.durations import to_ms
 
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import ms_of
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 
 PAGE = 100
 

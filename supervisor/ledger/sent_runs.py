@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.ledger.replies import instant
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 #: The fields of a run's hash that a SentRun is made of.
 SENT_RUN_FIELDS = ("state", "queue", "sends", "queued")

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from supervisor.guarded_spec import GuardedTaskSpec
-from supervisor.spec import JobSpec
-from supervisor.when import When
+from supervisor.job.guarded_spec import GuardedTaskSpec
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import When
 
 log = structlog.get_logger("supervisor.ledger")
 

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
-from supervisor.durations import to_ms
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import text
 from supervisor.ledger.scripts import Call, Scripts
+from supervisor.times.durations import to_ms
 
 #: Each costs the server some 30 microseconds: the counters of a job are added up.
 JOBS_PER_CALL = 50

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import steps_of
-from supervisor.run import RunState, tick_id
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState, tick_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,16 +19,16 @@ from celery.local import maybe_evaluate
 from kombu.utils.json import dumps, loads
 
 from supervisor.app import required_settings, settings_of
-from supervisor.calls import check_arguments, is_guarded_call, request_of, spec_of
 from supervisor.errors import ArgumentsNotJson, NotConfigured
-from supervisor.guarded import GuardedCall
+from supervisor.files.guarded import GuardedCall
+from supervisor.job.lock_keys import checked_key
+from supervisor.job.masks import masked
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
-from supervisor.lock_keys import checked_key
-from supervisor.masks import masked
-from supervisor.publisher import as_json, publisher_of
-from supervisor.run import manual_id
-from supervisor.tracing import options_with_trace
+from supervisor.runs.run import manual_id
+from supervisor.sending.calls import check_arguments, is_guarded_call, request_of, spec_of
+from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.tracing import options_with_trace
 
 log = structlog.get_logger("supervisor.on_commit")
 

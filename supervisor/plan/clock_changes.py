@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.timing import Schedule, is_fixed, schedule_of, ticks_between
 
 DAY = timedelta(days=1)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
-from supervisor.expectations import interval_of
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.simulation.engine import simulate
 from supervisor.simulation.parts import SimulatedJob
 from supervisor.simulation.tally import JobTally, Tally
-from supervisor.spec import JobSpec
+from supervisor.ticks.expectations import interval_of
 from supervisor.timing import missed_before, schedule_of, ticks_between
 
 #: As many ticks are simulated, or a year of them.

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.changes import Changes, Edit, difference, edits
+from supervisor.job.changes import Changes, Edit, difference, edits
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
 from supervisor.plan.clock_changes import Surprise, surprises
 from supervisor.plan.foresight import Durations, Foresight, durations_of, foresee
-from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
 #: So many of the next ticks of a job are shown.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
+from supervisor.job.spec import JobSpec
 from supervisor.plan.clock_changes import Surprise, surprises
-from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of, ticks_after, ticks_between
 
 #: A job may exclude almost all of its times; more than these are not listed.

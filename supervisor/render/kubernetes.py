@@ -12,11 +12,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.render import images, monitoring
 from supervisor.render.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.render.schedule_texts import block
 from supervisor.render.templating import Files, Templates
-from supervisor.spec import SERIAL_PREFIX
 
 #: A Deployment's name, and room for what Kubernetes adds to it in the names of its pods.
 LONGEST_NAME = 40

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
-from supervisor.references import TOKEN
-from supervisor.spec import JobSpec
+from supervisor.job.references import TOKEN
+from supervisor.job.spec import JobSpec
 
 USUAL = {"http": 80, "https": 443}
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from supervisor.job.spec import JobSpec
+from supervisor.job.topology import DEFAULT_QUEUE, Topology, WorkerSpec
 from supervisor.render.ping_ports import ping_ports
-from supervisor.spec import JobSpec
-from supervisor.topology import DEFAULT_QUEUE, Topology, WorkerSpec
 
 PORT = 9809
 

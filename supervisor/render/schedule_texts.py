@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from supervisor.errors import ScheduleFilesInvalid, SupervisorError
+from supervisor.files.schedule_files import load
+from supervisor.files.text_files import UnusableFile, text_of
 from supervisor.render.templating import text
-from supervisor.schedule_files import load
-from supervisor.text_files import UnusableFile, text_of
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.job.topology import WorkerSpec
 from supervisor.render.plan import VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan
 from supervisor.render.templating import Files, Templates, unit_command
-from supervisor.topology import WorkerSpec
 
 #: Stands for the instance's name until the command is escaped; no name of a queue has a space.
 INSTANCE = "the instance"

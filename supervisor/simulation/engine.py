@@ -19,8 +19,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import assert_never
 
-from supervisor.overlap import Decision, Situation, SkipReason, decide
-from supervisor.run import RunState
+from supervisor.job.overlap import Decision, Situation, SkipReason, decide
+from supervisor.runs.run import RunState
 from supervisor.simulation.parts import (
     Happening,
     Lock,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 
-from supervisor.run import RunState
-from supervisor.spec import SERIAL_PREFIX, JobSpec
+from supervisor.job.spec import SERIAL_PREFIX, JobSpec
+from supervisor.runs.run import RunState
 
 
 @dataclass(eq=False, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.simulation.parts import SimulatedRun, Transition
 
 

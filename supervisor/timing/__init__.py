@@ -15,23 +15,23 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from supervisor.clock import EPOCH
-from supervisor.cron_fields import parse as parse_cron
-from supervisor.exclusions import parse as parse_exclusions
-from supervisor.moments import instant
-from supervisor.rrule_fields import parse as parse_rrule
-from supervisor.spec import JobSpec
+from supervisor.job.exclusions import parse as parse_exclusions
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import When
+from supervisor.times.clock import EPOCH
+from supervisor.times.moments import instant
 from supervisor.timing.bounds import Bounded
 from supervisor.timing.clock_times import AS_A_RULE, ClockTimes, Pattern
+from supervisor.timing.cron_fields import parse as parse_cron
 from supervisor.timing.crons import CronPattern
 from supervisor.timing.excluding import excluding
 from supervisor.timing.grid import Every
 from supervisor.timing.instants import Instants
 from supervisor.timing.jitter import Jittered
 from supervisor.timing.protocol import Schedule
+from supervisor.timing.rrule_fields import parse as parse_rrule
 from supervisor.timing.rules import rule_pattern
 from supervisor.timing.windows import missed_before, ticks_after, ticks_between
-from supervisor.when import When
 
 __all__ = [
     "EPOCH",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.clock import INSTANT
+from supervisor.times.clock import INSTANT
 from supervisor.timing.protocol import Schedule
 from supervisor.timing.windows import count_between
 

@@ -20,8 +20,8 @@ from itertools import takewhile
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from supervisor.clock import DAY, INSTANT, Reading, is_plain, midnight, reading
-from supervisor.fields import ClockChanges, Fold, Gap
+from supervisor.job.fields import ClockChanges, Fold, Gap
+from supervisor.times.clock import DAY, INSTANT, Reading, is_plain, midnight, reading
 
 SECOND = timedelta(seconds=1)
 LONGEST_DST_GAP = timedelta(hours=3)

@@ -8,7 +8,7 @@ from datetime import date
 
 from cronsim import CronSim
 
-from supervisor.clock import DAY
+from supervisor.times.clock import DAY
 from supervisor.timing.protocol import HORIZON
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
-from supervisor.clock import DAY, INSTANT, midnight, reading
-from supervisor.exclusions import Exclusions
-from supervisor.moments import instant
+from supervisor.job.exclusions import Exclusions
+from supervisor.times.clock import DAY, INSTANT, midnight, reading
+from supervisor.times.moments import instant
 from supervisor.timing.protocol import HORIZON, Schedule
 from supervisor.timing.windows import count_between
 

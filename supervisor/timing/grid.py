@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.clock import EPOCH
+from supervisor.times.clock import EPOCH
 
 
 @dataclass(frozen=True, slots=True)

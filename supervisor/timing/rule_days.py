@@ -17,7 +17,7 @@ from typing import Literal
 
 from dateutil import rrule as dateutil
 
-from supervisor.clock import DAY
+from supervisor.times.clock import DAY
 
 FREQUENCIES: Mapping[str, Literal[0, 1, 2, 3]] = {
     "YEARLY": dateutil.YEARLY,

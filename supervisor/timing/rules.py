@@ -15,8 +15,8 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from supervisor.errors import InvalidSchedule
-from supervisor.rrule_fields import Rule
 from supervisor.timing.protocol import HORIZON_YEARS
+from supervisor.timing.rrule_fields import Rule
 from supervisor.timing.rule_days import Days, days_of
 
 #: Where rules without `start_at` begin: a Monday, the first of a month and of a year, at midnight.

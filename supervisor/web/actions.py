@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from supervisor import control
 from supervisor.errors import InvalidKey, InvalidRequest, RunEnded
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.runs import Ledger
-from supervisor.overlap import OverlapPolicy
 from supervisor.web import requests
 from supervisor.web.bodies import form_body, validated
 from supervisor.web.gate import NOT_OUR_PAGE, Visitor

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.replies import Cancellation
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 Word = Literal["idle", "paused"] | RunState
 

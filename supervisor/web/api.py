@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from supervisor import control
-from supervisor.consumption import Queue, Queues
 from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
 from supervisor.display.steps import params_shape, step_shape
+from supervisor.execution.consumption import Queue, Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.searching import Wanted, search
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.web import requests
 from supervisor.web.crew import Worker, crew_of
 from supervisor.web.operations import MOST_RUNS

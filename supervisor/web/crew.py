@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.consumption import Queue, Queues, queues
+from supervisor.execution.consumption import Queue, Queues, queues
 from supervisor.ledger.glances import open_runs
 from supervisor.ledger.presence import Present, Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from supervisor.consumption import Queue
+from supervisor.execution.consumption import Queue
 from supervisor.web.rows import ProcessGauge, QueueGauge, Single
 from supervisor.web.scrape import Scrape
 from supervisor.web.table import BUILD

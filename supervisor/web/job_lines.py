@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.spec import JobSpec
 from supervisor.web.exposition import PREFIX, Format, info, labels_of, number
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram
 from supervisor.web.scrape import Job

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from supervisor.expectations import interval_of, next_ticks
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.glances import Trace, traces
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
+from supervisor.ticks.expectations import interval_of, next_ticks
 from supervisor.web.strip import LENGTH, NEVER_STARTED, Strip, strip_of
 
 

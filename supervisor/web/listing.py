@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from supervisor.ledger.glances import Standing, jobs_at, standings
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 PAGE_SIZE = 50
 

@@ -13,7 +13,7 @@ from threading import Lock
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
-from supervisor.consumption import Queues
+from supervisor.execution.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.web import exposition, job_lines
 from supervisor.web.exposition import Format

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.web import answers, requests
 
 #: Prefix of all paths of the table.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from supervisor.expectations import (
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.records import JobRecord
+from supervisor.ticks.expectations import (
     SLACK,
     interval_of,
     late_after,
@@ -15,8 +17,6 @@ from supervisor.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.ledger.records import JobRecord
-from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
 MOST_GONE = 1_000

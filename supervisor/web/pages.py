@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from supervisor.consumption import Queues
+from supervisor.execution.consumption import Queues
 from supervisor.ledger.fingerprints import Kind, Topic
 from supervisor.ledger.runs import Ledger
-from supervisor.run import StepId
+from supervisor.runs.run import StepId
 from supervisor.web import parts
 from supervisor.web.access import Access
 from supervisor.web.events import events_url

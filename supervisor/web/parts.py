@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from supervisor.consumption import Queues
 from supervisor.display.steps import params_shape
 from supervisor.errors import UnknownJob
+from supervisor.execution.consumption import Queues
 from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState, StepId
+from supervisor.runs.run import Run, RunState, StepId
 from supervisor.web.crew import crew_of, troubles_of
 from supervisor.web.job_rows import pace_of, rows_of
 from supervisor.web.listing import Wish, listing_of

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from supervisor.display.rows import why
 from supervisor.display.shapes import run_shape
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 from supervisor.web.rendering import TEMPLATES
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.control import LONGEST_NOTE
-from supervisor.durations import Duration
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.requests import RunRequest
-from supervisor.overlap import OverlapPolicy
+from supervisor.times.durations import Duration
 
 
 class Request(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from supervisor.consumption import Queue
+from supervisor.execution.consumption import Queue
 from supervisor.ledger.histograms import Histogram
 from supervisor.ledger.records import JobRecord
 from supervisor.web.scrape import Job, Scrape

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.consumption import Queue, Queues, queues
+from supervisor.execution.consumption import Queue, Queues, queues
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues

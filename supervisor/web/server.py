@@ -11,8 +11,8 @@ from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from supervisor.consumption import Queues
 from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
+from supervisor.execution.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.web.access import Access
 from supervisor.web.actions import action_routes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from supervisor.display.words import duration, stamp
 from supervisor.ledger.glances import Trace
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 
 LENGTH = 24
 PITCH = 7

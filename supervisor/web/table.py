@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from supervisor.expectations import SKIPS_IN_A_ROW
-from supervisor.overlap import SkipReason
-from supervisor.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.job.overlap import SkipReason
+from supervisor.runs.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram, ProcessGauge, QueueGauge, Single
 from supervisor.web.scrape import Scrape
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from supervisor.display.rows import why
 from supervisor.display.words import duration, stamp
-from supervisor.run import Attempt, Run, RunState
+from supervisor.runs.run import Attempt, Run, RunState
 
 #: Spans that one can look at.
 SPANS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.why.ended import ended
 from supervisor.why.facts import Facts, RunFacts
 from supervisor.why.job import next_tick, obstacles

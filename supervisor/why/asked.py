@@ -6,9 +6,9 @@ import re
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from supervisor.clock import first_instant
-from supervisor.moments import instant
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
+from supervisor.times.clock import first_instant
+from supervisor.times.moments import instant
 from supervisor.timing import schedule_of, ticks_between
 
 #: ``09:05``, ``9:05:30``

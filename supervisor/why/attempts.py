@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from supervisor.display.reports import harmless
 from supervisor.display.words import span
-from supervisor.run import Attempt, Run, RunState
+from supervisor.runs.run import Attempt, Run, RunState
 from supervisor.why.facts import RunFacts
 from supervisor.why.names import is_or_went, named, on_worker
 from supervisor.why.wall import Wall, lasted

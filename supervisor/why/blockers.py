@@ -7,7 +7,7 @@ from datetime import datetime
 
 from supervisor.display.reports import harmless
 from supervisor.display.words import span
-from supervisor.run import Attempt, Run, RunState
+from supervisor.runs.run import Attempt, Run, RunState
 from supervisor.why.attempts import WORTH_A_WORD, earlier_attempts, queue_words
 from supervisor.why.facts import RunFacts
 from supervisor.why.names import WENT, named, on_worker, ordinal

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from supervisor.job.spec import JobSpec
 from supervisor.plan.clock_changes import Surprise, surprises
 from supervisor.plan.upcoming import excluded
-from supervisor.spec import JobSpec
 from supervisor.timing import Schedule, missed_before, schedule_of
 from supervisor.why.facts import Calendar
 

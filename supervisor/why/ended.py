@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.display.reports import harmless
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 from supervisor.why.attempts import (
     duplicates,
     earlier_attempts,

@@ -9,7 +9,7 @@ from datetime import datetime
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.records import JobRecord
 from supervisor.plan.clock_changes import Surprise
-from supervisor.run import Run, StepRecord
+from supervisor.runs.run import Run, StepRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.run import Run, RunState, tick_id
+from supervisor.runs.run import Run, RunState, tick_id
 from supervisor.why.wall import Wall
 
 #: In the past tense, as in "09:05 was skipped".

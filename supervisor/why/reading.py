@@ -10,7 +10,7 @@ from supervisor.errors import UnknownRun
 from supervisor.ledger.circumstances import admitted_at, open_runs, server_since, silences
 from supervisor.ledger.records import JobRecord
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState, StepId, tick_id
+from supervisor.runs.run import Run, RunState, StepId, tick_id
 from supervisor.why.calendar import calendar_of
 from supervisor.why.facts import Away, Crew, Facts, RunFacts, Usual
 from supervisor.why.names import is_tick

@@ -8,7 +8,7 @@ from typing import Any
 from supervisor.display.plans import surprise_shape
 from supervisor.display.shapes import instant, run_shape
 from supervisor.display.steps import step_shape
-from supervisor.run import Blocker
+from supervisor.runs.run import Blocker
 from supervisor.why.facts import Calendar, Facts, RunFacts
 
 

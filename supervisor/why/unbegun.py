@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from supervisor.display.words import span
-from supervisor.run import Run
+from supervisor.runs.run import Run
 from supervisor.why.attempts import queue_words, unknown_task
 from supervisor.why.blockers import in_the_way, why_slow
 from supervisor.why.facts import Facts, RunFacts

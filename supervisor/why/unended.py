@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.steps import items_words
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 from supervisor.why.attempts import (
     duplicates,
     earlier_attempts,

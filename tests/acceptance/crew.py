@@ -14,8 +14,8 @@ import redis
 from celery import Celery
 
 from supervisor.ledger.requests import RunRequest
-from supervisor.publisher import Publisher
-from supervisor.run import Run
+from supervisor.runs.run import Run
+from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project, Sign
 from tests.waiting import wait_until
 

@@ -17,17 +17,17 @@ from typing import Any
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.embedded import EmbeddedServer
-from supervisor.entries import Entries
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
+from supervisor.files.schedule_files import load as schedule_set
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
-from supervisor.loading import load
-from supervisor.run import Run, RunState
-from supervisor.schedule_files import load as schedule_set
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run, RunState
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 
 DUMP = Path(__file__).with_name("first_release.json")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run
+from supervisor.runs.run import Run
 from supervisor.settings import Settings
 from tests.waiting import wait_until
 

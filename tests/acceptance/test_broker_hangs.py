@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.publisher import Publisher
-from supervisor.run import Run
+from supervisor.runs.run import Run
+from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.embedded import EmbeddedServer
+from supervisor.local.embedded import EmbeddedServer
 from tests.acceptance.project import Project, overlapping
 from tests.conftest import emptied
 from tests.waiting import wait_until
@@ -176,7 +176,7 @@ def test_a_caller_goes_on_after_the_ledger_lost_its_data(team: Project) -> None:
     calls = team.code(
         CALL
         + """
-from supervisor.publisher import publisher_of
+from supervisor.sending.publisher import publisher_of
 before = told(team.import_feed.delay("z"))
 ledger = publisher_of(team.app).ledger
 ledger.client.delete(ledger.keys.guarded)
@@ -190,7 +190,7 @@ def test_a_task_class_of_the_apps_own_is_kept_and_guarded(team: Project) -> None
         """
 from celery import Celery, Task
 from supervisor.app import supervise
-from supervisor.tasks import GuardedTask
+from supervisor.worker.tasks import GuardedTask
 class Contextual(Task):
     abstract = True
     def __call__(self, *args, **kwargs):

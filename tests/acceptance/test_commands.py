@@ -8,8 +8,8 @@ from signal import SIGKILL
 
 import pytest
 
-from supervisor.embedded import EmbeddedServer
-from supervisor.run import Run
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.processes import is_alive, parent_of

@@ -10,9 +10,9 @@ import pytest
 from celery import Celery
 from kombu import Producer
 
-from supervisor.content import check_settings, check_tasks
 from supervisor.errors import UnsafeContent
 from supervisor.ledger.requests import RunRequest
+from supervisor.sending.content import check_settings, check_tasks
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 

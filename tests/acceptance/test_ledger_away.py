@@ -10,8 +10,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from supervisor.embedded import EmbeddedServer
-from supervisor.run import Run
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run
 from tests.acceptance.project import Project
 from tests.processes import is_alive
 from tests.waiting import wait_until
@@ -29,7 +29,7 @@ jobs:
 IMPATIENT = """
 from datetime import timedelta
 from functools import partial
-from supervisor import tasks
+from supervisor.worker.process import tasks
 tasks.Guard = partial(tasks.Guard, patience=timedelta(seconds=1))
 
 @app.task(bind=True)

@@ -14,10 +14,10 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from supervisor.assignments import of_job
-from supervisor.delivery import HEADER, message_header
-from supervisor.embedded import EmbeddedServer
-from supervisor.run import Run, ulid
+from supervisor.execution.assignments import of_job
+from supervisor.execution.delivery import HEADER, message_header
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run, ulid
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ from signal import SIGTERM
 
 import pytest
 
-from supervisor.auditing import audit
+from supervisor.ticks.auditing import audit
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ from redis import Redis
 from supervisor.cli import main
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.waiting import wait_until

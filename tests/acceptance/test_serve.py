@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from supervisor.embedded import EmbeddedServer, free_port
 from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import EmbeddedServer, free_port
 from supervisor.settings import Settings
 from tests.ledger.jobs import job, ticks
 from tests.waiting import wait_until

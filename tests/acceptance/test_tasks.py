@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from supervisor.embedded import EmbeddedServer
-from supervisor.run import Run, RunState
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run, RunState
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.waiting import wait_until

@@ -149,7 +149,7 @@ def test_beside_celerys_own_instrumentation_there_is_one_span_that_knows_the_run
 def test_without_the_library_there_is_nothing() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from supervisor.tracing import current_headers, is_there, options_with_trace\n"
+        "from supervisor.sending.tracing import current_headers, is_there, options_with_trace\n"
         "assert not is_there() and current_headers() == options_with_trace() == {}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

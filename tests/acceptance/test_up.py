@@ -15,9 +15,9 @@ import httpx
 import pytest
 from celery import Celery
 
-from supervisor.embedded import free_port
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Batch, RunState
+from supervisor.local.embedded import free_port
+from supervisor.runs.run import Batch, RunState
 from supervisor.settings import Settings
 from tests.waiting import wait_until
 

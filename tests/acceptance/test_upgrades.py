@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from signal import SIGKILL
 
-from supervisor.auditing import audit
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.schema import SCHEMA
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
+from supervisor.ticks.auditing import audit
 from tests.acceptance.first_release import DUMP, JOBS, restore
 from tests.acceptance.project import Project
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import yaml
 
-from supervisor.embedded import free_port
+from supervisor.local.embedded import free_port
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
 from tests.programs import needed
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.embedded import EmbeddedServer
+from supervisor.local.embedded import EmbeddedServer
 from tests.bench import (
     batches,
     emission,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState
+from supervisor.runs.run import Run, RunState
 from tests.chaos.jobs import JOBS
 
 ROWS = 1000

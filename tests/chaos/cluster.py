@@ -8,8 +8,8 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-from supervisor.embedded import EmbeddedServer, port_is_free
 from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import EmbeddedServer, port_is_free
 from supervisor.settings import Settings
 from tests.chaos.agenda import Agenda
 from tests.chaos.chronicle import Chronicle

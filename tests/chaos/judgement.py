@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.chaos.facts import Facts, Finding
 from tests.chaos.overlaps import Overlap, overlaps
 from tests.chaos.waits import ALLOWED_SECONDS, waits

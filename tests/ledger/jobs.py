@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Grant, LeaseState
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
-from supervisor.spec import JobSpec
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from supervisor.fields import LARGEST_COUNT
-from supervisor.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
-from supervisor.policies import OnCrash
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.job.fields import LARGEST_COUNT
+from supervisor.job.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
+from supervisor.job.policies import OnCrash
+from supervisor.job.spec import JobSpec
+from supervisor.runs.run import RunState
 
 
 @dataclass

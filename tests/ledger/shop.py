@@ -14,8 +14,8 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from supervisor.app import supervise
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
-from supervisor.spec import JobSpec
 from tests.ledger.jobs import job
 
 #: Nobody listens there: the port is reserved.

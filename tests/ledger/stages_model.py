@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
 from supervisor.ledger.runs import Ledger
-from supervisor.run import StepId
-from supervisor.spec import JobSpec
-from supervisor.step_spec import StepSpec
+from supervisor.runs.run import StepId
 
 OPEN = ("waiting", "queued", "running", "retrying")
 LETTERS = {

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
+from supervisor.job.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver, Tick
-from supervisor.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
 from tests.waiting import wait_until
 

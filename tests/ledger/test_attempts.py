@@ -9,7 +9,7 @@ import pytest
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import (
     begin,
     job,

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from supervisor.auditing import audit, compare_records
-from supervisor.backfilling import backfill
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.stretches import Audited
 from supervisor.ledger.ticks import PassedOver
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
+from supervisor.ticks.auditing import audit, compare_records
+from supervisor.ticks.backfilling import backfill
 from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.stages import ITEMS_AT_ONCE
 from supervisor.ledger.portions import RUNS_PER_RESCUE
 from supervisor.ledger.replies import (
     Cancellation,
@@ -18,9 +20,7 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import RunState
-from supervisor.stages import ITEMS_AT_ONCE
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
 
 

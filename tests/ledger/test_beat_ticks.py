@@ -11,15 +11,15 @@ from celery import Celery
 from redis import Redis
 
 from supervisor.app import supervise
-from supervisor.beat import SupervisedScheduler
-from supervisor.emitting import Emitter
-from supervisor.entries import Entries
-from supervisor.envelopes import Envelopes
+from supervisor.beat.emitting import Emitter
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.runs import Ledger
-from supervisor.loading import load
-from supervisor.publisher import Publisher
-from supervisor.spec import JobSpec
+from supervisor.sending.envelopes import Envelopes
+from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import states
 from tests.waiting import wait_until
 

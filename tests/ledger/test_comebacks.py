@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from supervisor.auditing import audit
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import Run, RunState
+from supervisor.ticks.auditing import audit
 from tests.ledger.jobs import (
     MIDNIGHT,
     begin,

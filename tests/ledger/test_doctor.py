@@ -13,15 +13,15 @@ from celery import Celery
 from click.testing import CliRunner, Result
 
 from supervisor.app import supervise
-from supervisor.app_facts import LateTask, app_facts
+from supervisor.beat.app_facts import LateTask, app_facts
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.cli import main
-from supervisor.embedded import EmbeddedServer
-from supervisor.entries import Entries
+from supervisor.files.schedule_files import load as read_files
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
-from supervisor.loading import load
-from supervisor.schedule_files import load as read_files
+from supervisor.local.embedded import EmbeddedServer
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 

@@ -7,10 +7,10 @@ import json
 from click.testing import CliRunner
 
 from supervisor.cli import main
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job
 from tests.waiting import wait_until
 

@@ -9,12 +9,12 @@ import pytest
 from celery import Celery, Task, signals
 
 from supervisor.app import supervise
-from supervisor.envelopes import Envelopes
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Message, Tick
-from supervisor.publisher import Publisher
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
+from supervisor.sending.envelopes import Envelopes
+from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 
 

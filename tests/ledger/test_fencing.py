@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarded-tasks.md").read_text()

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.ledger.runs import Ledger
-from supervisor.progress import Said, SaidLine, SaidProgress
-from supervisor.run import RunState
+from supervisor.runs.progress import Said, SaidLine, SaidProgress
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import wait_until
 

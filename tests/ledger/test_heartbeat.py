@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.heartbeat import Heartbeat
-from supervisor.leases import SURELY_OVER_SECONDS, HeldLease
+from supervisor.execution.heartbeat import Heartbeat
+from supervisor.execution.leases import SURELY_OVER_SECONDS, HeldLease
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
 from tests.waiting import wait_until
 

@@ -15,13 +15,13 @@ from dateutil.rrule import MO, SU
 from redbeat.schedulers import RedBeatSchedulerEntry
 from redbeat.schedules import rrule
 
+from supervisor.beat.entries import Entries
 from supervisor.celery_import.redbeat import read_redbeat
-from supervisor.entries import Entries
+from supervisor.files.schedule_files import load
 from supervisor.importing.found import Found, LeftOut
 from supervisor.importing.schedule_text import write
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
-from supervisor.schedule_files import load
-from supervisor.spec import JobSpec
 from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -13,14 +13,14 @@ from typing import Self
 import pytest
 import structlog
 
-from supervisor import at_work
-from supervisor.embedded import EmbeddedServer
-from supervisor.guard import Guard
+from supervisor.execution import at_work
+from supervisor.execution.guard import Guard
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import RunState
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 from tests.ledger.jobs import job, run_id, ticks
 from tests.waiting import wait_until
 

@@ -10,17 +10,17 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.auditing import audit
-from supervisor.emission import emission
-from supervisor.entries import Entries
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.errors import PlanOutdated
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.marks import Pause
 from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
-from supervisor.loading import load
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
+from supervisor.ticks.auditing import audit
+from supervisor.ticks.emission import emission
 from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -17,15 +17,15 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.job.overlap import SkipReason
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.readings import OPEN_AT_ONCE
 from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.overlap import SkipReason
-from supervisor.queues import AppQueues
-from supervisor.run import OUTCOMES, RunState
+from supervisor.runs.run import OUTCOMES, RunState
+from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
-from supervisor.spec import JobSpec
 from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks

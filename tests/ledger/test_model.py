@@ -23,13 +23,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
+from supervisor.job.policies import OnCrash
 from supervisor.ledger.replies import Grant, Placement
 from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Message
-from supervisor.overlap import OnMaxSkips, OverlapPolicy
-from supervisor.policies import OnCrash
-from supervisor.run import OPEN_STATES, RunState
+from supervisor.runs.run import OPEN_STATES, RunState
 from tests.ledger.contents import DIGESTS
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
 from tests.ledger.model import Attempt, Model

@@ -12,21 +12,21 @@ from celery import Celery
 from structlog.testing import capture_logs
 
 from supervisor.app import supervise
-from supervisor.app_facts import app_facts
-from supervisor.assignments import Assignments
-from supervisor.auditing import audit
+from supervisor.beat.app_facts import app_facts
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.checkup.checks import examine
 from supervisor.checkup.reading import read
-from supervisor.entries import Entries
 from supervisor.errors import UnknownJob, UnreadableJob
+from supervisor.execution.assignments import Assignments
+from supervisor.job.spec import JobSpec
 from supervisor.ledger import spec_texts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
-from supervisor.loading import load
-from supervisor.publisher import Publisher
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
+from supervisor.sending.publisher import Publisher
+from supervisor.ticks.auditing import audit
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 
 from supervisor.errors import InvalidKey
+from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import (
     begin,
     job,

@@ -12,13 +12,13 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.changes import edits
+from supervisor.job.changes import edits
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.pings import Pings
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_PINGS
-from supervisor.pinging import GIVE_UP_AFTER, Pinger
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.pings.pinging import GIVE_UP_AFTER, Pinger
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.waiting import wait_until

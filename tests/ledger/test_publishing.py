@@ -11,8 +11,8 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.ledger.runs import Ledger
-from supervisor.publisher import Publisher
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
+from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.entries import Entries
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.schema import SCHEMA
 from supervisor.ledger.ticks import Tick
-from supervisor.loading import load
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.contents import digests
 from tests.ledger.jobs import job
 

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, renew, run_id, ticks
 
 

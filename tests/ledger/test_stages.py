@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
-from supervisor.spec import JobSpec
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 
 STEPS = (

@@ -29,7 +29,7 @@ from supervisor.ledger.replies import Ending, Finished, Grant
 from supervisor.ledger.requests import RunRequest, Work
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import Scripts
-from supervisor.run import RunState, StepId
+from supervisor.runs.run import RunState, StepId
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.ledger.stages_model import OPEN, Seen, faults
 

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 from celery import Celery
 
-from supervisor import unbegun
 from supervisor.app import supervise
+from supervisor.beat.scheduler import unbegun
+from supervisor.beat.unbegun import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
-from supervisor.publisher import Publisher
-from supervisor.queues import AppQueues
-from supervisor.unbegun import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
+from supervisor.sending.publisher import Publisher
+from supervisor.sending.queues import AppQueues
 from tests.ledger.jobs import begin, job, run_id, ticks
 
 MINUTE = timedelta(minutes=1)

@@ -15,7 +15,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.ledger.ticks import Tick
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks, try_often
 
 Supervisor = Callable[..., Result]

@@ -15,11 +15,11 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 import redis
 
-from supervisor.auditing import compare_records
-from supervisor.embedded import EmbeddedServer
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run
+from supervisor.ticks.auditing import compare_records
 from tests.acceptance.crew import database
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
@@ -39,7 +39,7 @@ FREQUENT = ("often", "in-turn", "in-turn-too")
 
 LENGTHS = """
 from supervisor import logs
-from supervisor.queues import AppQueues
+from supervisor.sending.queues import AppQueues
 logs.configure()
 print(json.dumps(AppQueues(team.app).lengths(["nowhere", "missing", "serial.turns"])))
 """

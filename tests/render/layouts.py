@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from supervisor.embedded import server_binary
+from supervisor.local.embedded import server_binary
 from tests.render.jobs import ROOT
 
 PROGRAMS = Path(sys.executable).parent

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor.job.spec import JobSpec
 from supervisor.render import compose
 from supervisor.render.compose import ComposeOptions
 from supervisor.render.directory import write
-from supervisor.spec import JobSpec
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor.job.spec import JobSpec
 from supervisor.render import compose, kubernetes
 from supervisor.render.directory import write
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import texts_of
-from supervisor.spec import JobSpec
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
 

@@ -18,10 +18,10 @@ import httpx
 import pytest
 import redis
 
-from supervisor.embedded import free_port
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.searching import Wanted, search
-from supervisor.run import RunState
+from supervisor.local.embedded import free_port
+from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member

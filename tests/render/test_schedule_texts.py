@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from supervisor.files.schedule_files import load
+from supervisor.files.watching import Watching
 from supervisor.render import kubernetes
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import NotInConfigMap, texts_of
-from supervisor.schedule_files import load
-from supervisor.watching import Watching
 from tests.render.jobs import ROOT, plan_of
 from tests.waiting import wait_until
 

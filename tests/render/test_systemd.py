@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from supervisor.embedded import free_port, server_binary
+from supervisor.job.spec import JobSpec
+from supervisor.local.embedded import free_port, server_binary
 from supervisor.render import systemd
 from supervisor.render.directory import write
 from supervisor.render.systemd import SystemdOptions
-from supervisor.spec import JobSpec
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.waiting import wait_until
 

@@ -12,8 +12,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from supervisor.fields import zone_names
-from supervisor.spec import JobSpec
+from supervisor.job.fields import zone_names
+from supervisor.job.spec import JobSpec
 from supervisor.timing import Schedule, missed_before, schedule_of, ticks_between
 
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)

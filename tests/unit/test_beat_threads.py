@@ -8,7 +8,7 @@ from pathlib import Path
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.beat import SupervisedScheduler
+from supervisor.beat.scheduler import SupervisedScheduler
 
 
 def test_a_scheduler_that_never_ticks_starts_no_threads(redis_url: str, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.ical import FIRST, LAST
-from supervisor.schedule_files import load
-from supervisor.spec import JobSpec
+from supervisor.files.ical import FIRST, LAST
+from supervisor.files.schedule_files import load
+from supervisor.job.spec import JobSpec
 
 
 def event(*lines: str) -> str:

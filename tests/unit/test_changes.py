@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.changes import Changes, Edit, difference, edits
-from supervisor.spec import JobSpec
+from supervisor.job.changes import Changes, Edit, difference, edits
+from supervisor.job.spec import JobSpec
 
 
 def spec(name: str = "job", **keys: Any) -> JobSpec:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.run import RunState
-from supervisor.schedule_files import load
+from supervisor.files.schedule_files import load
+from supervisor.runs.run import RunState
 from tests.chaos.books import Row
 from tests.chaos.chronicle import Chronicle, Kind, Window
 from tests.chaos.facts import Facts

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from supervisor.app import completed
 from supervisor.cli import main
-from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
-from supervisor.spec import JobSpec
+from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
+from supervisor.job.spec import JobSpec
 
 GOOD = "jobs:\n  a: {task: mail.poll, every: 1m}\n  b: {task: mail.poll, every: 1m}\n"
 BAD = """\

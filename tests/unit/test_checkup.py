@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.app_facts import AppFacts, LateTask, Overridden
+from supervisor.beat.app_facts import AppFacts, LateTask, Overridden
 from supervisor.checkup.checks import CHECKS, examine
 from supervisor.checkup.facts import Facts, ServerFacts
-from supervisor.consumption import Queue
+from supervisor.execution.consumption import Queue
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.durations import parse, render, to_ms
 from supervisor.errors import InvalidDuration
+from supervisor.times.durations import parse, render, to_ms
 
 
 @pytest.mark.parametrize(

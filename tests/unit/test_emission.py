@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.emission import BATCH, Emission, emission
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.marks import Pause
-from supervisor.spec import JobSpec
+from supervisor.ticks.emission import BATCH, Emission, emission
 from supervisor.timing import schedule_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

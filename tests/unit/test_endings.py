@@ -12,9 +12,9 @@ from celery import Celery, signals, states
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject, Retry
 
-from supervisor.delivery import Delivery
-from supervisor.endings import end_of
-from supervisor.run import manual_id
+from supervisor.execution.delivery import Delivery
+from supervisor.runs.run import manual_id
+from supervisor.worker.endings import end_of
 
 
 def delivery() -> Delivery:

@@ -11,8 +11,8 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
-from supervisor.entries import definition
-from supervisor.spec import JobSpec
+from supervisor.beat.entries import definition
+from supervisor.job.spec import JobSpec
 
 SCHEDULES: list[dict[str, Any]] = [
     {"every": "90s"},

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.context import CurrentRun, set_current_run
 from supervisor.examples.documents import build_index, list_files, measure_tree, report, words
 from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
 from supervisor.examples.storage import database
+from supervisor.execution.context import CurrentRun, set_current_run
 
 TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
 

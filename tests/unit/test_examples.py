@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from supervisor.context import CurrentRun, set_current_run
 from supervisor.examples.archive import archive_report, smallest
 from supervisor.examples.checksums import LISTING, checksum_docs
 from supervisor.examples.fetch import flaky_fetch
@@ -26,7 +25,8 @@ from supervisor.examples.sampling import read_sample, sample_load
 from supervisor.examples.storage import database, write_atomically
 from supervisor.examples.summary import daily_summary, summarise
 from supervisor.examples.witness import read
-from supervisor.schedule_files import load
+from supervisor.execution.context import CurrentRun, set_current_run
+from supervisor.files.schedule_files import load
 from tests.waiting import wait_until
 
 SCHEDULES = Path(__file__).parents[2] / "schedules"

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.expectations import (
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import BOUNDS, JobRecord, job_from
+from supervisor.ticks.expectations import (
     interval_of,
     late_after,
     next_ticks,
@@ -16,9 +19,6 @@ from supervisor.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import BOUNDS, JobRecord, job_from
-from supervisor.spec import JobSpec
 from supervisor.web.outlook import Outlooks
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

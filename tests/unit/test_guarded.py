@@ -9,12 +9,12 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.calls import request_of
 from supervisor.errors import InvalidGuard
-from supervisor.guarded import GuardedCall, guarded_task_spec
-from supervisor.overlap import OverlapPolicy
-from supervisor.run import is_below
-from supervisor.starting import start
+from supervisor.files.guarded import GuardedCall, guarded_task_spec
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.runs.run import is_below
+from supervisor.sending.calls import request_of
+from supervisor.sending.starting import start
 
 
 def test_a_guard_takes_the_keys_of_a_job() -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.schedule_files import MOST_PROBLEMS, load
+from supervisor.files.schedule_files import MOST_PROBLEMS, load
 
 MIB = 1024 * 1024
 JOB = "jobs:\n  j:\n    task: t\n    every: 1h\n"

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.cli import main
-from supervisor.schedule_files import load
+from supervisor.files.schedule_files import load
 
 APP = """\
 from celery import Celery

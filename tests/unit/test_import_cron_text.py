@@ -22,7 +22,7 @@ from supervisor.importing.cron_text import (
     compact,
     expression,
 )
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.timing import schedule_of
 
 APP = Celery("proj", set_as_current=False)

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import NotTranslatable
+from supervisor.files.schedule_files import load
+from supervisor.files.yaml_source import read as read_yaml
 from supervisor.importing.commands import name_of, shell_text
 from supervisor.importing.crontab_file import read_crontab
 from supervisor.importing.found import Found, Item, LeftOut, Remark
 from supervisor.importing.schedule_text import write
-from supervisor.schedule_files import load
-from supervisor.yaml_source import read as read_yaml
 
 DEBIAN = """\
 # /etc/crontab: system-wide crontab

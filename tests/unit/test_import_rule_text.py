@@ -20,7 +20,7 @@ from supervisor.errors import NotTranslatable
 from supervisor.importing.cron_text import DAYS, HOURS, MINUTES, MONTHS, WEEKDAYS
 from supervisor.importing.rule_text import rule_for, rule_text
 from supervisor.importing.schedule_text import fault_of, said
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.timing import schedule_of
 
 APP = Celery("proj", broker="redis://", set_as_current=False)

@@ -16,7 +16,7 @@ from redbeat.schedules import rrule
 from supervisor.celery_import.whens import when_of
 from supervisor.errors import NotTranslatable
 from supervisor.importing.schedule_text import fault_of, said
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.timing import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.files.job_checks import KEYS, check_job
+from supervisor.files.yaml_source import read
 from supervisor.importing.found import Found, LeftOut, Remark
 from supervisor.importing.names import job_name
 from supervisor.importing.schedule_text import ORDER, write
-from supervisor.job_checks import KEYS, check_job
-from supervisor.references import resolved
-from supervisor.spec import JobSpec
-from supervisor.yaml_source import read
+from supervisor.job.references import resolved
+from supervisor.job.spec import JobSpec
 
 JSON = st.recursive(
     st.none()

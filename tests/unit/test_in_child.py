@@ -8,7 +8,7 @@ import sys
 #: In a process without other threads, for which a fork is no question on any version of Python.
 ALONE = """
 import os, signal
-from supervisor.in_child import in_child
+from supervisor.beat.in_child import in_child
 {}
 """
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.schedule_files import load
+from supervisor.files.schedule_files import load
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,8 @@ import pytest
 from celery import Celery
 from celery.utils.time import maybe_make_aware
 
-from supervisor import calls, retrying
+from supervisor.sending import calls
+from supervisor.worker.process import retrying
 
 IN_AN_HOUR = timedelta(hours=1)
 

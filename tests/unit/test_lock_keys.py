@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import InvalidKey
-from supervisor.lock_keys import LONGEST, checked_key, lock_key, placeholders
+from supervisor.job.lock_keys import LONGEST, checked_key, lock_key, placeholders
 
 
 def key(template: str, *args: Any, **kwargs: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.overlap import (
+from supervisor.job.overlap import (
     REPLACE,
     REQUEUE,
     START,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from supervisor.changes import edits
 from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid, SecretMissing
-from supervisor.masks import masked
-from supervisor.pinging import address_of
-from supervisor.references import LARGEST_SECRET, resolved
-from supervisor.schedule_files import load
-from supervisor.spec import JobSpec
+from supervisor.files.schedule_files import load
+from supervisor.job.changes import edits
+from supervisor.job.masks import masked
+from supervisor.job.references import LARGEST_SECRET, resolved
+from supervisor.job.spec import JobSpec
+from supervisor.pings.pinging import address_of
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.context import CurrentRun
 from supervisor.display.reports import LogText, harmless, progress_words
-from supervisor.progress import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
-from supervisor.reports import Report
+from supervisor.execution.context import CurrentRun
+from supervisor.execution.reports import Report
+from supervisor.runs.progress import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
-from supervisor.schedule_files import MOST_JOBS, load
-from supervisor.spec import JobSpec
-from supervisor.text_files import LARGEST_FILE
-from supervisor.when import KINDS
-from supervisor.yaml_source import DEEPEST, read
+from supervisor.files.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
+from supervisor.files.schedule_files import MOST_JOBS, load
+from supervisor.files.text_files import LARGEST_FILE
+from supervisor.files.yaml_source import DEEPEST, read
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schedule-file.md").read_text()
 FILE, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

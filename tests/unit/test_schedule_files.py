@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supervisor import schedule_files, yaml_source
 from supervisor.errors import Problem, ScheduleFilesInvalid
-from supervisor.job_checks import KEYS, NOT_IN_DEFAULTS
-from supervisor.schedule_files import ScheduleSet, load
-from supervisor.spec import JobSpec
-from supervisor.yaml_source import plain_value
+from supervisor.files import schedule_files, yaml_source
+from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
+from supervisor.files.schedule_files import ScheduleSet, load
+from supervisor.files.yaml_source import plain_value
+from supervisor.job.spec import JobSpec
 
 Write = Callable[..., Path]
 
@@ -234,7 +234,7 @@ def test_what_is_wrong_with_the_yaml_is_told_once_at_its_line(
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "? [a]\n: "])
 def test_no_depth_of_nesting_brings_the_process_down(write: Write, opening: str) -> None:
     path = write(opening * 100_000)
-    program = "import pathlib, sys; from supervisor.schedule_files import load; "
+    program = "import pathlib, sys; from supervisor.files.schedule_files import load; "
     program += "load(pathlib.Path(sys.argv[1]))"
     command = [sys.executable, "-c", program, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.emission import emission
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
+from supervisor.ticks.emission import emission
 from supervisor.timing import Schedule, missed_before, schedule_of, ticks_between
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.arguments import filled
 from supervisor.errors import ScheduleFilesInvalid, UnusableReturn
-from supervisor.params import Params, handed_on
-from supervisor.schedule_files import load
-from supervisor.spec import JobSpec
-from supervisor.stages import plan
+from supervisor.files.schedule_files import load
+from supervisor.job.spec import JobSpec
+from supervisor.job.stages import plan
+from supervisor.runs.arguments import filled
+from supervisor.runs.params import Params, handed_on
 
 STEPS = """jobs:
   documents:

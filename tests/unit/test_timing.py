@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import InvalidSchedule
-from supervisor.spec import JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.timing import EPOCH, Schedule, missed_before, schedule_of, ticks_between
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

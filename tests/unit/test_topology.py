@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from supervisor.spec import JobSpec
-from supervisor.topology import Topology
+from supervisor.job.spec import JobSpec
+from supervisor.job.topology import Topology
 
 
 def spec(name: str, **keys: object) -> JobSpec:

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 
-from supervisor.watchdog import EXIT_STATUS, Watchdog
+from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
 from tests.waiting import wait_until
 
 HANGS = """
 import time
-from supervisor.watchdog import Watchdog
+from supervisor.beat.watchdog import Watchdog
 Watchdog(0.5).start()
 print("hangs", flush=True)
 time.sleep(60)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.records import JobRecord, job_from
-from supervisor.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
-from supervisor.spec import JobSpec
+from supervisor.runs.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
 from supervisor.why.answer import answer
 from supervisor.why.asked import nominal_time
 from supervisor.why.calendar import calendar_of

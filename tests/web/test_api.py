@@ -13,10 +13,10 @@ from jsonschema import Draft202012Validator, FormatChecker
 from starlette.routing import Route
 
 from supervisor.display.shapes import instant
+from supervisor.job.lock_keys import SERIAL_LOCK
 from supervisor.ledger.runs import Ledger
-from supervisor.lock_keys import SERIAL_LOCK
-from supervisor.progress import Said, SaidLine, SaidProgress
-from supervisor.run import RunState
+from supervisor.runs.progress import Said, SaidLine, SaidProgress
+from supervisor.runs.run import RunState
 from supervisor.web.openapi import document
 from supervisor.web.operations import API, OPERATIONS
 from supervisor.web.server import create

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from supervisor.embedded import EmbeddedServer, free_port
 from supervisor.ledger.runs import Ledger
-from supervisor.run import Run, ulid
+from supervisor.local.embedded import EmbeddedServer, free_port
+from supervisor.runs.run import Run, ulid
 from supervisor.web.access import Access
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.why.asked import nominal_time
 from tests.ledger.jobs import begin, job, run_id, ticks
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from supervisor.cli import main
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from tests.ledger.jobs import begin, job
 from tests.web.conftest import Serve

@@ -13,8 +13,8 @@ import pytest
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
-from supervisor.progress import Said, SaidLine, SaidProgress
-from supervisor.run import RunState
+from supervisor.runs.progress import Said, SaidLine, SaidProgress
+from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from supervisor.web.listing import PAGE_SIZE
 from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from supervisor.ledger.glances import Trace
-from supervisor.run import Attempt, Run, RunState
+from supervisor.runs.run import Attempt, Run, RunState
 from supervisor.web.strip import HEIGHT, LENGTH, strip_of
 from supervisor.web.timeline import timeline_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.ledger.fingerprints import Kind, Topic, fingerprints
 from supervisor.ledger.runs import Ledger
-from supervisor.run import RunState
+from supervisor.runs.run import RunState
 from supervisor.web import watch as watching
 from supervisor.web.problems import Refused
 from supervisor.web.watch import AWAY, Subscriber, Watch

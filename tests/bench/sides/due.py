@@ -21,8 +21,8 @@ USE_TZ = True
 app = Celery("due", broker=URL)
 app.conf.worker_prefetch_multiplier = 1
 if SIDE == "ours":
-    from supervisor import schedule_files
     from supervisor.app import supervise
+    from supervisor.files import schedule_files
 
     schedule_files.MOST_JOBS = 1_000_000  # how its cost grows is measured beyond what it takes
     supervise(app, schedules="schedules")

@@ -1,0 +1,1 @@
+"""Celery's beat, by way of RedBeat."""

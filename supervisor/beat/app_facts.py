@@ -1,0 +1,114 @@
+"""What only the Celery app knows of how it is set up, for who checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+from supervisor.app import GIVEN, NEEDED, broker_apart, redbeat_apart, schedules_of, settings_of
+from supervisor.beat.entries import Entries
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.schedule_files import load
+from supervisor.job.changes import difference
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.runs import Ledger
+from supervisor.redis_url import is_redis
+
+#: What kombu's transport for Redis does without one.
+VISIBILITY_TIMEOUT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A setting that the guarantees need otherwise."""
+
+    setting: str
+    value: Any
+    needed: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LateTask:
+    """A task of a job whose message is acknowledged when it has ended; None: it has no limit."""
+
+    job: str
+    task: str
+    time_limit: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
+    entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded.
+    unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
+    fetches_ahead: busy workers take messages that they cannot work for yet. broker_apart: in words,
+    where the broker is another Redis than the ledger; redbeat_apart: where RedBeat's is.
+    """
+
+    overridden: tuple[Overridden, ...] = ()
+    visibility_timeout: timedelta | None = None
+    late_tasks: tuple[LateTask, ...] = ()
+    strange_entries: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    fetches_ahead: bool = False
+    broker_apart: str | None = None
+    redbeat_apart: str | None = None
+
+
+def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
+    scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
+    entries = Entries(app, ledger.client, ledger.keys)
+    timeout, settings = visibility_timeout(app), settings_of(app)
+    redbeat = redbeat_apart(app, settings) if settings else None
+    return AppFacts(
+        overridden=tuple(overridden(app)),
+        visibility_timeout=timeout,
+        late_tasks=tuple(late_tasks(app, specs.values())),
+        strange_entries=tuple(entries.strange(scheduled)),
+        unloaded=unloaded(schedules_of(app), scheduled),
+        # `worker_disable_prefetch` is for Redis alone.
+        fetches_ahead=timeout is None and not app.conf.task_acks_late,
+        broker_apart=broker_apart(app, settings) if settings else None,
+        redbeat_apart=str(redbeat) if redbeat else None,
+    )
+
+
+def unloaded(files: Path | None, loaded: Mapping[str, JobSpec]) -> tuple[str, ...]:
+    """Of broken files nothing: they are a finding of their own, where beat reads them."""
+    if files is None or not files.exists():
+        return ()
+    try:
+        changes = difference(loaded, load(files).specs)
+    except ScheduleFilesInvalid:
+        return ()
+    return (*changes.added, *changes.changed, *changes.removed)
+
+
+def overridden(app: Celery) -> Iterable[Overridden]:
+    needed = {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}
+    for setting, value in needed.items():
+        if app.conf.get(setting) != value:
+            yield Overridden(setting, app.conf.get(setting), value)
+
+
+def visibility_timeout(app: Celery) -> timedelta | None:
+    if not is_redis(str(app.conf.broker_url or "")):
+        return None
+    options: Mapping[str, Any] = app.conf.broker_transport_options or {}
+    seconds = options.get("visibility_timeout")
+    return VISIBILITY_TIMEOUT if seconds is None else timedelta(seconds=float(seconds))
+
+
+def late_tasks(app: Celery, specs: Iterable[JobSpec]) -> Iterable[LateTask]:
+    for spec in specs:
+        limits = {step.task: step.time_limit or spec.time_limit for step in spec.steps}
+        for name, limit in (limits or {str(spec.task): spec.time_limit}).items():
+            task = app.tasks.get(name)
+            if task is not None and task.acks_late:
+                own = task.time_limit or app.conf.task_time_limit
+                yield LateTask(spec.name, name, limit or (own and timedelta(seconds=own)) or None)

@@ -1,0 +1,125 @@
+"""Turns entries that are due into runs, thousands of them in a second.
+
+1. Entries are read a portion at a time. The ticks of each since its watermark are computed, and go
+   to the ledger with their messages, so many a call: while the server admits some, the next are
+   made, and before a reply is read.
+2. When all have their places, the times at which the jobs are next due are written, in one go.
+3. The log comes last: nobody waits for it.
+4. What beat has left of the time until it is needed again it spends on the jobs that are due soon:
+   their specs, schedules and messages are worked out then, and not when all wait for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+
+from supervisor.beat.entries import Entries
+from supervisor.ledger.readings import chunks
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Leadership, PassedOver, Tick
+from supervisor.sending.envelopes import Envelopes
+from supervisor.ticks.emission import Emission, emission
+from supervisor.ticks.emission_log import note_all
+from supervisor.timing import schedule_of
+
+#: Entries dealt with in one tick; the rest are due in the next, which follows at once.
+ENTRIES_PER_TICK = 10_000
+
+NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
+
+#: How far ahead jobs are prepared for, how many at a time, and how long before it is needed again
+#: beat stops doing so.
+AHEAD = timedelta(seconds=10)
+JOBS_PER_PORTION = 100
+MARGIN_SECONDS = 0.1
+
+log = structlog.get_logger("supervisor.beat")
+
+
+@dataclass
+class Emitted:
+    """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others.
+
+    is_all: no more entries were due than are dealt with at a time.
+    """
+
+    emissions: list[Emission] = field(default_factory=list)
+    stock: list[str] = field(default_factory=list)
+    is_all: bool = True
+
+    @property
+    def next_at(self) -> datetime | None:
+        return min((e.next_at for e in self.emissions if e.next_at), default=None)
+
+
+class Emitter:
+    def __init__(
+        self, ledger: Ledger, entries: Entries, envelopes: Envelopes, leadership: Leadership
+    ) -> None:
+        self._ledger = ledger
+        self._entries = entries
+        self._envelopes = envelopes
+        self._leadership = leadership
+
+    def emit(self, now: datetime) -> Emitted:
+        """Admits the ticks of the entries that are due.
+
+        Those of a tick that was not taken, because this beat does not lead any more or the server
+        refused it, are due still.
+        """
+        due = self._entries.due(now, ENTRIES_PER_TICK)
+        emitted = Emitted(is_all=len(due) < ENTRIES_PER_TICK)
+        admissions = self._ledger.admit(self._ticks(due, now, emitted), self._leadership)
+        still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
+        next_at = {
+            e.spec.name: e.next_at for e in emitted.emissions if e.spec.name not in still_due
+        }
+        with self._ledger.client.pipeline(transaction=False) as pipe:
+            self._entries.reschedule_all(pipe, next_at)
+            pipe.execute()
+        note_all(admissions)
+        return emitted
+
+    def prepare(self, now: datetime, seconds: float) -> None:
+        """Spends up to so many seconds on jobs that are due soon."""
+        deadline = time.monotonic() + seconds - MARGIN_SECONDS
+        unknown: list[str] | None = None
+        while time.monotonic() < deadline:
+            if unknown is None:
+                unknown = self._envelopes.unknown_of(self._entries.soon(now, AHEAD))
+            if not unknown:
+                return
+            portion, unknown = unknown[:JOBS_PER_PORTION], unknown[JOBS_PER_PORTION:]
+            for spec in self._ledger.some_specs(portion).values():
+                schedule_of(spec)
+                self._envelopes.prepare(spec)
+
+    def _ticks(self, due: Sequence[str], now: datetime, emitted: Emitted) -> Iterator[Tick]:
+        """Portion by portion, as they are admitted; `emitted` is told what they come from."""
+        for keys in chunks(due):
+            entries = self._entries.load(keys)
+            emitted.stock += [entry.key for entry in entries if entry.spec is None]
+            found = [
+                emission(
+                    *(entry.spec, schedule_of(entry.spec), entry.mark.watermark or now, now),
+                    entry.mark.pause,
+                )
+                for entry in entries
+                if entry.spec is not None
+            ]
+            self._pass_over([over for e in found for over in e.passed])
+            emitted.emissions += found
+            for e in found:
+                yield from map(self._envelopes.filled, e.ticks)
+
+    def _pass_over(self, passed: Sequence[PassedOver]) -> None:
+        for over in passed:
+            event = f"ticks {over.state.value}"
+            log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
+        self._ledger.pass_over(passed, self._leadership)

@@ -1,0 +1,184 @@
+"""A job as a RedBeat entry: what RedBeat's own tools read, and what beat finds when it is due.
+
+The hash has RedBeat's two fields, `definition` and `meta`, and a third one of ours, `spec`. RedBeat
+decodes only its own kinds of schedule, so `definition` carries the nearest of them; the nominal
+times come from `spec`. The score in RedBeat's sorted set is the next nominal time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, ParseException, crontab, schedule
+from redbeat.decoder import RedBeatJSONEncoder
+from redbeat.schedulers import ensure_conf
+from redbeat.schedules import rrule
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
+from supervisor.ledger.readings import chunks
+from supervisor.ledger.replies import ms_of
+from supervisor.ledger.spec_texts import job_spec, read_job
+from supervisor.times.moments import instant as instant_of
+from supervisor.timing.rrule_fields import Rule
+from supervisor.timing.rrule_fields import parse as parse_rrule
+from supervisor.timing.rules import ANCHOR
+
+SPEC_FIELD = "spec"
+
+#: What stands for a schedule that RedBeat has no kind for.
+HOURLY = schedule(timedelta(hours=1))
+
+
+@dataclass(frozen=True, slots=True)
+class DueEntry:
+    """An entry whose score has come; `spec` is None for one that RedBeat's own means put there."""
+
+    key: str
+    spec: JobSpec | None
+    mark: Mark
+
+
+class Entries:
+    """The RedBeat entries of one app, in pipelines."""
+
+    def __init__(self, app: Celery, client: Client, keys: Keys) -> None:
+        conf = ensure_conf(app)
+        self._client = client
+        self._keys = keys
+        self._prefix: str = conf.key_prefix
+        self._schedule: str = conf.schedule_key
+
+    def key(self, job: str) -> str:
+        return self._prefix + job
+
+    def write(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+        """Enters one job and when it is next due; the caller executes the pipeline."""
+        self.rewrite(pipe, spec)
+        self.reschedule(pipe, spec, next_at)
+
+    def rewrite(self, pipe: Client, spec: JobSpec) -> None:
+        """Enters one job whose times have not changed."""
+        pipe.hset(
+            self.key(spec.name),
+            mapping={
+                "definition": json.dumps(definition(spec), cls=RedBeatJSONEncoder),
+                "meta": json.dumps({"last_run_at": None}),
+                SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
+            },
+        )
+
+    def reschedule(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+        self.reschedule_all(pipe, {spec.name: next_at})
+
+    def reschedule_all(self, pipe: Client, next_at: Mapping[str, datetime | None]) -> None:
+        # RedBeat ignores scores below zero: an entry that is never due again.
+        scores = {self.key(job): at.timestamp() if at else -1 for job, at in next_at.items()}
+        if scores:
+            pipe.zadd(self._schedule, scores)
+        for job, at in next_at.items():
+            pipe.hset(self._keys.job(job), "next", ms_of(at) if at else "")
+
+    def remove(self, pipe: Client, job: str) -> None:
+        pipe.zrem(self._schedule, self.key(job))
+        pipe.delete(self.key(job))
+
+    def forget(self, key: str) -> None:
+        """Drops an entry whose hash is gone."""
+        self._client.zrem(self._schedule, key)
+
+    def due(self, now: datetime, limit: int) -> list[str]:
+        """Keys of the entries due by `now`."""
+        keys = self._client.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
+        return list(keys)
+
+    def soon(self, now: datetime, within: timedelta) -> list[str]:
+        """Names of the entries that are not due yet, but will be within that time."""
+        keys = self._client.zrangebyscore(
+            self._schedule, f"({now.timestamp()}", (now + within).timestamp()
+        )
+        return [key.removeprefix(self._prefix) for key in keys]
+
+    def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
+        """Jobs whose entry is missing or another, and jobs of ours that have one and no spec."""
+        listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
+        ours = {key.removeprefix(self._prefix) for key in listed}
+        found = []
+        for names in chunks(sorted({*specs, *ours})):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hget(self.key(name), SPEC_FIELD)
+                texts = pipe.execute()
+            for name, text in zip(names, texts, strict=True):
+                written = None if text is None else read_job(text)
+                if written != specs.get(name) or (name in specs and name not in ours):
+                    found.append(name)
+        return found
+
+    def load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
+        """One round trip. Left out are jobs that only another version of this code can read."""
+        names = [key.removeprefix(self._prefix) for key in entry_keys]
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.hmget(self._keys.jobs, names)
+            for name in names:
+                pipe.hmget(self._keys.job(name), MARK_FIELDS)
+            texts, *marks = pipe.execute()
+        specs = [job_spec(text) if text else None for text in texts]
+        return [
+            DueEntry(key=key, spec=spec, mark=mark_from(mark))
+            for key, text, spec, mark in zip(entry_keys, texts, specs, marks, strict=True)
+            if spec or not text
+        ]
+
+
+def definition(spec: JobSpec) -> dict[str, Any]:
+    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job."""
+    return {
+        "name": spec.name,
+        "task": spec.work,
+        "args": list(spec.args),
+        "kwargs": spec.kwargs,
+        "options": {"queue": spec.routed_queue} if spec.routed_queue else {},
+        "schedule": nearest_schedule(spec),
+        "enabled": True,
+    }
+
+
+def nearest_schedule(spec: JobSpec) -> BaseSchedule:
+    """A schedule that RedBeat decodes, for display: what none can express is an hourly interval."""
+    if spec.every is not None:
+        return schedule(spec.every)
+    if spec.rrule is not None:
+        return _nearest_rule(parse_rrule(spec.rrule), spec)
+    try:
+        return crontab.from_string(str(spec.cron))
+    except (ParseException, ValueError):
+        return HOURLY
+
+
+def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
+    """RedBeat walks a rule from its beginning: a minutely one would take it minutes."""
+    if rule.is_within_days:
+        unit = timedelta(hours=1) if rule.freq == "HOURLY" else timedelta(minutes=1)
+        return schedule(rule.interval * unit)
+    begin = (
+        instant_of(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
+    )
+    parts = {name.lower(): list(numbers) for name, numbers in rule.numbers.items()}
+    nearest: BaseSchedule = rrule(
+        rule.freq,
+        dtstart=begin.astimezone(spec.zone),
+        interval=rule.interval,
+        count=rule.count,
+        wkst=rule.week_start,
+        byweekday=[weekday for weekday, _ in rule.weekdays] or None,
+        **parts,
+    )
+    return nearest

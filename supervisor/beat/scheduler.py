@@ -1,0 +1,244 @@
+"""The RedBeat scheduler that emits through the ledger. One tick of it:
+
+1. Take or extend the leader's lock, say that the last tick was done, and see what there is to do:
+   one call, and the only one of a tick with nothing to do. Who does not lead stands by and asks
+   again a second later.
+2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
+3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
+   all of them (emitting.py). The watermark moves in the same script: a tick is dealt with once,
+   whoever asks. Where the broker's queues are beside the ledger, its message is sent in it too.
+4. Write when each of them is next due into RedBeat's sorted set.
+5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
+   worker that died could not hand over. A crash or a broker's error before this point leaves it
+   there.
+6. Publish again what was sent, has not begun, and is no longer in its queue.
+7. Audit some of the jobs: each nominal time was counted once and has an outcome.
+8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`.
+9. If schedule files changed, or the ledger holds another set than the files, load the difference,
+   which counts from this tick on.
+
+A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
+
+Entries that RedBeat's own means created (`beat_schedule`, other programs) are emitted by RedBeat's
+own code, unguarded, as before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redbeat.schedulers import RedBeatScheduler, ensure_conf
+
+from supervisor.app import broker_apart, required_settings, schedules_of
+from supervisor.beat.emitting import AHEAD, Emitted, Emitter
+from supervisor.beat.entries import Entries
+from supervisor.beat.reloading import Reloading
+from supervisor.beat.unbegun import Unbegun
+from supervisor.beat.watchdog import Watchdog
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.leader import Look
+from supervisor.ledger.migrations import upgrade
+from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
+from supervisor.ledger.runs import Ledger
+from supervisor.pings.pinging import Pinger
+from supervisor.sending.envelopes import Envelopes
+from supervisor.sending.publisher import Publisher
+from supervisor.sending.queues import time_outs
+from supervisor.ticks.auditing import Auditor
+from supervisor.ticks.emission_log import note_rescue
+from supervisor.timing import schedule_of
+from supervisor.worker.attendance import broker_of
+
+#: Beat looks at the ledger at least this often, due entries or not.
+INTERVAL = timedelta(seconds=1)
+
+#: Schedule files that nobody writes to for so long are at rest.
+REST = timedelta(seconds=0.2)
+
+#: No tick takes this long, whatever hangs: each call has a time-out.
+HANGS_AFTER = timedelta(minutes=2)
+
+BROKER_PATIENCE_SECONDS = 5
+
+RUNS_PER_PUBLISH = 500
+RUNS_PER_RESCUE = 200
+RESCUES_PER_TICK = 20
+
+log = structlog.get_logger("supervisor.beat")
+
+
+class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
+    """Any number of beats run it; the one that leads emits."""
+
+    def __init__(self, app: Celery, **kwargs: Any) -> None:
+        settings = required_settings(app)
+        if apart := broker_apart(app, settings):
+            log.warning("broker apart from the ledger", what=apart)
+        bound_broker_calls(app)
+        super().__init__(app, **kwargs)
+        self._ledger = Ledger.open(settings)
+        conf = ensure_conf(app)
+        self._leader = self._ledger.leader(conf.lock_key, conf.schedule_key)
+        # RedBeat would take the lock for itself when beat starts, and die when it loses it.
+        self.lock_key = None
+        self._leads: bool | None = None
+        self._ticked_at: datetime | None = None
+        self._entries = Entries(app, self._ledger.client, self._ledger.keys)
+        self._publisher = Publisher(app, self._ledger)
+        self._emitter = Emitter(
+            self._ledger,
+            self._entries,
+            Envelopes(app, self._ledger.client, self._publisher.send),
+            self._leader.leadership,
+        )
+        self._unbegun = Unbegun(app, self._ledger)
+        self._pinger = Pinger(self._ledger)
+        self._auditor = Auditor(self._ledger, self._revive)
+        self._attendance = Attendance(
+            self._ledger.client, self._ledger.keys, broker_of(app, settings)
+        )
+        self._next_presence = 0.0
+        self._is_current = False
+        self._watchdog: Watchdog | None = None
+        files = schedules_of(app)
+        self._reloading = Reloading(files, self._ledger, self._entries) if files else None
+
+    def setup_schedule(self) -> None:
+        """RedBeat's static entries are written by the beat that leads, not by each that starts."""
+
+    def tick(self, *_: Any, **__: Any) -> float:
+        """Seconds until the next tick. A server that is away is waited for.
+
+        Raises WrongSchema, which ends beat.
+        """
+        self._watched().feed()
+        try:
+            return self._tick()
+        except (RedisError, OperationalError, OSError) as error:
+            log.error("tick failed", error=str(error))
+            return INTERVAL.total_seconds()
+
+    def close(self) -> None:
+        if self._watchdog:
+            self._watchdog.stop()
+        try:
+            self._leader.resign()
+            self._attendance.leave()
+        except RedisError as error:
+            log.warning("leadership not resigned", error=str(error))
+        super().close()
+
+    def _watched(self) -> Watchdog:
+        """Started with the first tick: Celery's banner makes a scheduler that never ticks."""
+        if self._watchdog is None:
+            self._watchdog = Watchdog(HANGS_AFTER.total_seconds())
+            self._watchdog.start()
+        return self._watchdog
+
+    def _tick(self) -> float:
+        self._upgrade()
+        look = self._look()
+        self._say_present()
+        if not look.leads:
+            return INTERVAL.total_seconds()
+        if look.to_rescue:
+            self._rescue()
+        emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
+        self._emit_stock(emitted.stock)
+        if look.to_rescue or look.has_due or look.has_outbox:
+            self._publish_outbox()
+        if look.has_unbegun:
+            self._publisher.publish(self._unbegun.vanished(look.at))
+        self._auditor.audit_some(look.at)
+        if look.has_pings:
+            self._pinger.look(look.at)
+        self._ticked_at = look.at
+        if not emitted.is_all:
+            return 0.0
+        interval = INTERVAL
+        if self._reloading:
+            self._reloading.reload(look.at, look.loaded)
+            interval = REST if self._reloading.is_restless else INTERVAL
+        later = (look.next_due, emitted.next_at, look.at + interval)
+        soonest = min(at for at in later if at is not None)
+        if look.next_due and look.next_due - look.at < AHEAD:
+            self._emitter.prepare(look.at, look.seconds_until(soonest))
+        return max(0.0, look.seconds_until(soonest))
+
+    def _upgrade(self) -> None:
+        """With the first tick. A beat whose ledger a newer version has taken over ends."""
+        if not self._is_current:
+            for schema in upgrade(self._ledger.client, self._ledger.keys):
+                log.warning("ledger upgraded", schema=schema)
+            self._is_current = True
+
+    def _look(self) -> Look:
+        """What there is to do, for the beat that leads."""
+        ticked_at, self._ticked_at = self._ticked_at, None
+        look = self._leader.look(ticked_at, self._follows)
+        if look.leads != self._leads:
+            log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
+            if look.leads:
+                super().setup_schedule()
+                if self._reloading:
+                    self._reloading.look_again()
+            self._leads = look.leads
+            self._next_presence = 0.0
+        return look
+
+    def _say_present(self) -> None:
+        """In the tick, and not in a thread: a beat that hangs is not there."""
+        if time.monotonic() >= self._next_presence:
+            self._attendance.say(self._facts())
+            self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
+
+    @property
+    def _follows(self) -> str | None:
+        return self._reloading.digest if self._reloading else None
+
+    def _facts(self) -> BeatFacts:
+        return BeatFacts(self._leader.instance, bool(self._leads), self._follows)
+
+    def _revive(self, spec: JobSpec, watermark: datetime) -> None:
+        """Enters a job again that RedBeat's schedule has lost."""
+        log.warning("entry written again", job=spec.name)
+        with self._ledger.client.pipeline(transaction=True) as pipe:
+            self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
+            pipe.execute()
+
+    def _rescue(self) -> None:
+        for _ in range(RESCUES_PER_TICK):
+            rescued = self._ledger.rescue(RUNS_PER_RESCUE, self._leader.leadership)
+            for rescue in rescued:
+                note_rescue(rescue)
+            if len(rescued) < RUNS_PER_RESCUE:
+                return
+
+    def _emit_stock(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            try:
+                entry = self.Entry.from_key(key, app=self.app)
+                self.maybe_due(entry, producer=self.producer)
+            except KeyError:
+                self._entries.forget(key)
+            except Exception:  # one bad entry must not stop the others
+                log.exception("entry not emitted", entry=key)
+
+    def _publish_outbox(self) -> None:
+        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
+            pass
+
+
+def bound_broker_calls(app: Celery) -> None:
+    """A broker that hangs must not hang beat; the outbox keeps what was not taken."""
+    app.conf.broker_transport_options = {
+        **time_outs(app, BROKER_PATIENCE_SECONDS),
+        **(app.conf.broker_transport_options or {}),
+    }

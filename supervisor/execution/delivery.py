@@ -1,0 +1,127 @@
+"""A supervised run's message, as the task class and the request class read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from supervisor.errors import RunInterrupted
+from supervisor.execution.assignments import Assignment
+from supervisor.job.references import resolved
+from supervisor.ledger.replies import Grant
+from supervisor.ledger.requests import Work
+from supervisor.runs.run import StepId
+
+#: The header that makes a message a supervised run's.
+HEADER = "supervisor"
+
+#: The header with which a call says how it is to be guarded; a mapping, or True.
+GUARD = "guard"
+
+#: Set by the worker's main process for each delivery, read in the child: both know the token.
+TOKEN = "supervisor_token"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One delivery of a run to this process; `retry_in` is set when it asks for another.
+
+    entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
+    is, by the clock of elapsed.py; interrupted: by this it was ended;
+    raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
+    for those after it. references: which of args and kwargs have some.
+    """
+
+    run_id: str
+    job: str
+    queue: str
+    token: str
+    retries: int
+    max_retries: int
+    retry_backoff: timedelta
+    retry_backoff_max: timedelta
+    references: Sequence[str] = ()
+    grant: Grant | None = None
+    entered: bool = False
+    at_work: bool = False
+    ended_at: float | None = None
+    interrupted: RunInterrupted | None = None
+    raised: BaseException | None = field(default=None, repr=False)
+    has_returned: bool = False
+    returned: dict[str, Any] | None = None
+    retry_in: timedelta | None = None
+    retry_args: Any = None
+    retry_kwargs: Any = None
+    error: BaseException | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
+        return cls(
+            run_id=header["run"],
+            job=header["job"],
+            queue=header["queue"],
+            token=token,
+            retries=retries,
+            max_retries=header["max_retries"],
+            retry_backoff=timedelta(seconds=header["retry_backoff"]),
+            retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
+            references=header.get("references", ()),
+        )
+
+    @property
+    def has_retries_left(self) -> bool:
+        return self.retries < self.max_retries
+
+    @property
+    def backoff(self) -> timedelta:
+        """Exponential: doubled for each failed attempt, up to the job's bound."""
+        # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
+        doublings = int(2 ** min(self.retries, 30))
+        return min(self.retry_backoff * doublings, self.retry_backoff_max)
+
+    def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
+        """The arguments with secrets in place of references. Raises SecretMissing."""
+        place = StepId.of(self.run_id)
+        # The item of a batch is data, and no word of the schedule file.
+        items = 1 if place is not None and place.item is not None else 0
+        if "args" in self.references:
+            args = (*args[:items], *resolved(args[items:], environ))
+        if "kwargs" in self.references:
+            kwargs = resolved(kwargs, environ)
+        return args, kwargs
+
+
+def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
+    """Our header, if the message is the run's own and not one that inherited its headers."""
+    header = (headers or {}).get(HEADER)
+    return header if header and header.get("run") == task_id else None
+
+
+def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
+    """What a run's message says beside Celery's own headers."""
+    run = assignment.run
+    references = {"references": list(assignment.references)} if assignment.references else {}
+    return {
+        "run": run.id,
+        "job": run.job,
+        "queue": queue,
+        "nominal_at": run.nominal_at.isoformat(),
+        "rules": dict(assignment.rules),
+        "max_retries": assignment.max_retries,
+        "retry_backoff": assignment.retry_backoff,
+        "retry_backoff_max": assignment.retry_backoff_max,
+        **references,
+    }
+
+
+def work_of(header: Mapping[str, Any], worker: str) -> Work:
+    """The run of a message, as the worker that has it would tell a ledger that forgot it."""
+    return Work(
+        run_id=header["run"],
+        job=header["job"],
+        nominal_at=datetime.fromisoformat(header["nominal_at"]),
+        rules=header["rules"],
+        worker=worker,
+    )

@@ -1,0 +1,1 @@
+"""From schedule files to jobs, with all problems at once."""

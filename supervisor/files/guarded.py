@@ -1,0 +1,92 @@
+"""What a task and a call say of their guard, checked: all that is wrong at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from supervisor.errors import InvalidGuard
+from supervisor.files.job_checks import check_job
+from supervisor.hints import did_you_mean
+from supervisor.job.guarded_spec import GuardedTaskSpec
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.when import When
+from supervisor.times.durations import Duration
+
+#: Keys of a job that mean nothing without a schedule, or that the task itself says.
+NOT_IN_A_GUARD = (
+    *When.model_fields,
+    *("task", "steps", "params", "args", "kwargs", "catchup", "catchup_window", "paused"),
+)
+
+
+def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
+    """The job that a guarded task is. Raises InvalidGuard."""
+    where = f"task {task!r}"
+    if not isinstance(guard, Mapping):
+        raise InvalidGuard(where, [f"{guard!r} is neither True nor a mapping of a job's keys"])
+    return spec_without_schedule(where, task, {"task": task}, guard)
+
+
+def started_spec(job: str, steps: Sequence[Any], policies: Mapping[str, Any]) -> GuardedTaskSpec:
+    """The job that code starts steps of: (task, priority), or mappings of a step's keys.
+
+    Raises InvalidGuard.
+    """
+    named = [
+        {"task": step[0], "priority": step[1]} if isinstance(step, tuple | list) else step
+        for step in steps
+    ]
+    return spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
+
+
+def spec_without_schedule(
+    where: str, name: str, work: Mapping[str, Any], policies: Mapping[str, Any]
+) -> GuardedTaskSpec:
+    """`work`: the task or the steps. Raises InvalidGuard with all that is wrong."""
+    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
+    own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
+    # What a template needs is known when the task is called.
+    checked = {key: value for key, value in own.items() if key != "key"}
+    _, faults = check_job(name, {**checked, **work, "every": 60}, {}, None)
+    problems = refused + [
+        fault.what + (f" ({fault.hint})" if fault.hint else "") for fault in faults
+    ]
+    if problems:
+        raise InvalidGuard(where, problems)
+    try:
+        return GuardedTaskSpec(**{**own, **work, "name": name})
+    except ValidationError as error:
+        raise InvalidGuard(where, [str(e["msg"]) for e in error.errors()]) from error
+
+
+class GuardedCall(BaseModel):
+    """What one call says of its guard; None where it says nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str | None = None
+    overlap: OverlapPolicy | None = None
+    max_wait: Duration | None = None
+
+    @classmethod
+    def of(cls, header: Any, task: str) -> Self:
+        """Raises InvalidGuard."""
+        where = f"a call of {task!r}"
+        if header is None or header is True:
+            return cls()
+        if not isinstance(header, Mapping):
+            raise InvalidGuard(where, [f"{header!r} is neither True nor a mapping"])
+        try:
+            return cls.model_validate(dict(header))
+        except ValidationError as error:
+            raise InvalidGuard(where, [words(detail) for detail in error.errors()]) from error
+
+
+def words(detail: Any) -> str:
+    key = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{did_you_mean(key, GuardedCall.model_fields)}"
+    return f"{key!r}: {detail['msg']}"

@@ -1,0 +1,219 @@
+"""A job's mapping from a schedule file -> JobSpec, and all that is wrong with it in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from supervisor.errors import InvalidKey, InvalidSchedule
+from supervisor.files.job_faults import JobFault, apart, fault_of, item_faults, step_fault
+from supervisor.files.yaml_source import UNREADABLE, KeyPath, shown
+from supervisor.hints import closest
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS
+from supervisor.timing import EPOCH, is_fixed, schedule_of
+
+KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
+
+#: What a job is, as against how it is treated: never shared by all jobs of a file.
+NOT_IN_DEFAULTS = (
+    *("task", "steps", "params", *KINDS),
+    *("phase", "args", "kwargs", "ping_url", "description"),
+)
+
+MOST_HINTS = 50
+
+LARGEST_ARGUMENTS = 16 * 1024
+
+#: Take the place of what is wrong, so that the rest of the job is checked too.
+STAND_INS: Mapping[str, Any] = {"name": "job", "task": "task", "every": 60}
+
+
+def check_job(
+    name: str,
+    own: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    known_tasks: Collection[str] | None,
+) -> tuple[JobSpec, list[JobFault]]:
+    """The job and its faults; with any of these the spec holds stand-ins and is not to be used."""
+    given = {key: value for key, value in own.items() if key in KEYS}
+    values = {**defaults, **given, "name": name}
+    spec, _, faults = _settle(values, from_defaults=set(defaults) - set(own))
+    faults += _unknown_keys(own)
+    faults += _schedule_faults(spec, own)
+    faults += _argument_faults(spec)
+    faults += _key_faults(spec)
+    if known_tasks is not None:
+        faults += _task_faults(spec, own, known_tasks)
+    return spec, faults
+
+
+def check_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[JobFault]]:
+    """The defaults that hold, and the faults of the others."""
+    allowed = {k: v for k, v in values.items() if k in KEYS and k not in NOT_IN_DEFAULTS}
+    _, left, faults = _settle({**STAND_INS, **allowed})
+    faults += _unknown_keys(values)
+    faults += [
+        JobFault((key,), f"{key!r} cannot be a default", "give it in each job")
+        for key in NOT_IN_DEFAULTS
+        if key in values
+    ]
+    return {key: value for key, value in left.items() if key in allowed}, faults
+
+
+def _settle(
+    values: Mapping[str, Any], from_defaults: Collection[str] = ()
+) -> tuple[JobSpec, dict[str, Any], list[JobFault]]:
+    """Takes out what is wrong, round by round, until what is left is a job.
+
+    One round would not do: pydantic compares keys with each other only when each is right by
+    itself, and it stops at the first comparison that fails.
+    """
+    wrong = {key for key, value in values.items() if not _is_readable(value)}
+    left = {key: value for key, value in values.items() if key not in wrong}
+    faults: list[JobFault] = []
+    while True:
+        try:
+            return JobSpec.model_validate({**_stand_ins(wrong, left), **left}), left, faults
+        except ValidationError as error:
+            told = set(wrong)
+            for detail in _first_of_each_place(error):
+                if detail["type"] == "conflict" and not detail["loc"]:
+                    faults += _conflict(detail["ctx"], left, wrong, from_defaults)
+                    continue
+                key = str(detail["loc"][0]) if detail["loc"] else "steps"
+                if key not in told:
+                    faults += _faults_of(key, detail)
+                wrong.add(key)
+            if "every" in wrong:
+                wrong.add("phase")  # which cannot be judged without it
+            left = {key: value for key, value in left.items() if key not in wrong}
+
+
+def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
+    if detail["type"] == "inside":
+        return item_faults(key, detail["ctx"]["faults"])
+    if key == "steps" and len(detail["loc"]) > 1:
+        return [step_fault(detail)]
+    return [fault_of(key, detail)]
+
+
+def _stand_ins(wrong: set[str], left: Mapping[str, Any]) -> dict[str, Any]:
+    """`every` stands for whichever schedule is wrong."""
+    lacking = wrong - {"every"}
+    if "steps" in wrong and "task" not in left:
+        lacking |= {"task"}
+    if wrong & set(KINDS) and all(left.get(kind) is None for kind in KINDS):
+        lacking |= {"every"}
+    return {key: STAND_INS[key] for key in lacking if key in STAND_INS}
+
+
+def _conflict(
+    context: Mapping[str, Any],
+    left: Mapping[str, Any],
+    wrong: set[str],
+    from_defaults: Collection[str],
+) -> Iterator[JobFault]:
+    """Keys that do not go together: the last of those given is taken to be the wrong one."""
+    keys: tuple[str, ...] = context["keys"]
+    present = [key for key in keys if left.get(key) is not None]
+    inherited = [key for key in present if key in from_defaults]
+    if inherited:
+        hint = f"{inherited[0]} is from 'defaults'; {inherited[0]}: null takes it back"
+        yield JobFault(keys, context["text"], hint)
+    elif present or not wrong & set(keys):
+        yield JobFault(keys, context["text"], None if present else "it has none of them")
+    wrong.add(present[-1] if present else keys[-1])
+
+
+def _first_of_each_place(error: ValidationError) -> Iterable[ErrorDetails]:
+    """A union reports each of its branches; one of them is enough. A place may be a step's key."""
+    first: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for detail in error.errors(include_url=False):
+        is_step = detail["loc"][:1] == ("steps",)
+        first.setdefault(detail["loc"][: 3 if is_step else 1], detail)
+    return first.values()
+
+
+def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
+    unknown = len(values.keys() - set(KEYS))
+    for key in values:
+        if key == "name":
+            yield JobFault((key,), "unknown key 'name'", "a job's name is its key under 'jobs'")
+        elif key not in KEYS:
+            # So many are no misspelt ones, and each hint takes its time.
+            hint = closest(key, KEYS) if unknown <= MOST_HINTS else None
+            yield JobFault((key,), f"unknown key {shown(key)}", hint)
+
+
+def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFault]:
+    """Of a schedule that is right in itself: its expression, and whether it has times at all."""
+    kind = next((kind for kind in KINDS if getattr(spec, kind) and values.get(kind)), None)
+    if kind is None:
+        return
+    if spec.start_at is None and values.get("start_at") is not None:
+        spec = spec.model_copy(update={"start_at": EPOCH})  # its own fault is reported already
+    try:
+        first = schedule_of(spec).next_after(EPOCH)
+    except InvalidSchedule as error:
+        what, hint = apart(str(error))
+        yield JobFault((kind,), f"{kind!r}: {what}", hint)
+        return
+    if first is None:
+        what = f"{kind!r}: the job would never run"
+        yield JobFault((kind,), what, "look at 'start_at', 'end_at' and 'exclude'")
+    if values.get("dst") is not None and not is_fixed(spec):
+        what = "'dst' says nothing here: the job runs every hour, or is not told by the clock"
+        yield JobFault(("dst",), what, "leave it out")
+
+
+def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
+    try:
+        _ = spec.lock
+    except InvalidKey as error:
+        what, hint = apart(str(error))
+        yield JobFault(("key",), f"'key': {what}", hint)
+
+
+def _task_faults(
+    spec: JobSpec, own: Mapping[str, Any], known_tasks: Collection[str]
+) -> Iterator[JobFault]:
+    named: list[tuple[str, KeyPath, str]] = [
+        ("steps", (number, "task"), step.task) for number, step in enumerate(spec.steps)
+    ]
+    if spec.task is not None and spec.task == own.get("task"):
+        named.append(("task", (), spec.task))
+    for key, path, task in named:
+        if task not in known_tasks:
+            hint = closest(task, known_tasks) or "is its module among the app's imports?"
+            yield JobFault((key,), f"unknown task {shown(task, 255)}", hint, path)
+
+
+def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:
+    size = 0
+    given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs}
+    if spec.steps:
+        steps = [[step.args, step.kwargs] for step in spec.steps]
+        given = {"params": spec.params, "steps": steps}
+    for key, value in given.items():
+        try:
+            size += len(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+        except ValueError:
+            yield JobFault((key,), f"{key!r}: not JSON", "no .nan, no .inf, no half characters")
+    if size > LARGEST_ARGUMENTS:
+        what = f"the arguments are {size:,} bytes of JSON; {LARGEST_ARGUMENTS:,} are allowed"
+        keys = ("args", "kwargs", "params", "steps")
+        yield JobFault(keys, what, "store the data and pass where it is")
+
+
+def _is_readable(value: Any) -> bool:
+    """Whether nothing in the value has a fault that is reported already."""
+    if isinstance(value, dict):
+        return all(map(_is_readable, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_readable, value))
+    return value is not UNREADABLE

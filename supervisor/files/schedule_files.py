@@ -1,0 +1,197 @@
+"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.files.calendars import Calendars
+from supervisor.files.job_checks import check_defaults, check_job
+from supervisor.files.job_faults import JobFault, item_faults
+from supervisor.files.reference_checks import reference_faults
+from supervisor.files.text_files import UnusableFile, check_inside, text_of
+from supervisor.files.yaml_source import UNREADABLE, Document, KeyPath, read, shown
+from supervisor.hints import closest
+from supervisor.job.spec import JobSpec
+
+SUFFIXES = (".yaml", ".yml")
+TOP_LEVEL = ("jobs", "defaults")
+MOST_JOBS = 10_000
+
+#: Who has more of them is not helped by the rest, and waits for it.
+MOST_PROBLEMS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSet:
+    """specs: by job name; sources: job name -> "file:line".
+
+    digest: equal for two sets exactly when their specs are.
+    """
+
+    specs: Mapping[str, JobSpec]
+    digest: str
+    sources: Mapping[str, str]
+
+
+def load(
+    path: Path,
+    known_tasks: Collection[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ScheduleSet:
+    """All jobs of one file, or of the *.yaml and *.yml files in a directory.
+
+    With `known_tasks`, a job whose task is not among them is a problem; with `environ`, a reference
+    to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
+    """
+    calendars = Calendars(path if path.is_dir() else path.parent)
+    loading = _Loading(known_tasks, environ, calendars)
+    with suppress(_Enough):
+        for file in loading.files_of(path):
+            loading.add(file)
+    if problems := [*loading.problems, *loading.calendars.problems]:
+        raise ScheduleFilesInvalid(problems)
+    return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources)
+
+
+def _digest(specs: Mapping[str, JobSpec]) -> str:
+    content = {name: spec.model_dump(mode="json") for name, spec in specs.items()}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class _Enough(Exception):
+    """There are MOST_PROBLEMS."""
+
+
+@dataclass(slots=True)
+class _Loading:
+    """What was found so far, file by file."""
+
+    known_tasks: Collection[str] | None
+    environ: Mapping[str, str] | None
+    calendars: Calendars
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def files_of(self, path: Path) -> list[Path]:
+        """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
+        try:
+            if not path.is_dir():
+                path.stat()
+                return [path]
+            names = sorted(entry.name for entry in path.iterdir())
+        except OSError as error:
+            self._problem(path, 1, f"cannot be read: {error.strerror}")
+            return []
+        files = [path / name for name in names if not name.startswith(".")]
+        return [file for file in files if file.suffix in SUFFIXES and self._is_in(path, file)]
+
+    def _is_in(self, directory: Path, file: Path) -> bool:
+        try:
+            check_inside(directory, file)
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
+            return False
+        return True
+
+    def add(self, file: Path) -> None:
+        try:
+            document = read(text_of(file))
+        except UnusableFile as error:
+            self._problem(file, error.line, error.what, error.hint)
+            return
+        for fault in document.faults:
+            self._problem(file, fault.line, fault.what, fault.hint, job=_job_of(fault.path))
+        if document.data is not UNREADABLE:
+            self._add_jobs(file, document)
+
+    def _add_jobs(self, file: Path, document: Document) -> None:
+        top = document.data
+        if top is None:
+            self._problem(file, 1, "the file is empty", "for no jobs: jobs: {}")
+            return
+        if not isinstance(top, dict):
+            self._problem(file, document.line_of(()), "the file is not a mapping", "jobs: first")
+            return
+        for key in top:
+            if key not in TOP_LEVEL:
+                hint = closest(key, TOP_LEVEL) or "known are jobs and defaults"
+                self._problem(file, document.line_of((key,)), f"unknown key {shown(key)}", hint)
+        if "jobs" not in top:
+            self._problem(file, document.line_of(()), "'jobs' is missing", "for none: jobs: {}")
+        defaults = self._defaults(file, document)
+        for name, own in self._mapping_at(file, document, "jobs").items():
+            self._add_job(file, document, name, own, defaults)
+
+    def _mapping_at(self, file: Path, document: Document, key: str) -> dict[str, Any]:
+        value = document.data.get(key, {})
+        if isinstance(value, dict):
+            return value
+        if value is not UNREADABLE:
+            what = "is empty" if value is None else "is not a mapping"
+            self._problem(
+                file, document.line_of((key,)), f"{key!r} {what}", f"for none: {key}: {{}}"
+            )
+        return {}
+
+    def _defaults(self, file: Path, document: Document) -> dict[str, Any]:
+        values = self._mapping_at(file, document, "defaults")
+        resolved, file_faults = self.calendars.resolve(values)
+        defaults, faults = check_defaults(resolved)
+        for fault in [*faults, *item_faults("exclude", file_faults)]:
+            line = document.line_of(_place(("defaults",), fault, values))
+            self._problem(file, line, f"defaults: {fault.what}", fault.hint)
+        return defaults
+
+    def _add_job(
+        self, file: Path, document: Document, name: str, own: Any, defaults: Mapping[str, Any]
+    ) -> None:
+        line = document.line_of(("jobs", name))
+        if self._is_new(file, line, name) and own is not UNREADABLE:
+            if not isinstance(own, dict):
+                self._problem(file, line, "is not a mapping of keys to values", job=name)
+                return
+            resolved, file_faults = self.calendars.resolve(own)
+            spec, faults = check_job(name, resolved, defaults, self.known_tasks)
+            self.specs[name] = spec
+            faults += reference_faults(spec, self.environ)
+            for fault in [*faults, *item_faults("exclude", file_faults)]:
+                at = document.line_of(_place(("jobs", name), fault, own))
+                self._problem(file, at, fault.what, fault.hint, job=name)
+
+    def _is_new(self, file: Path, line: int, name: str) -> bool:
+        if name in self.sources:
+            what = f"this job is also in {self.sources[name]}"
+            self._problem(file, line, what, "rename one of the two", job=name)
+            return False
+        self.sources[name] = f"{file}:{line}"
+        if len(self.sources) == MOST_JOBS + 1:
+            self._problem(
+                file, line, f"more than {MOST_JOBS:,} jobs", "this is the first too many", job=name
+            )
+        return True
+
+    def _problem(
+        self, file: Path, line: int, what: str, hint: str | None = None, job: str | None = None
+    ) -> None:
+        if len(self.problems) == MOST_PROBLEMS:
+            what, hint = f"more than {MOST_PROBLEMS:,} problems", "the rest is not looked for"
+            self.problems.append(Problem(str(file), line, None, what, hint))
+            raise _Enough
+        self.problems.append(Problem(str(file), line, job, what, hint))
+
+
+def _job_of(path: KeyPath) -> str | None:
+    return str(path[1]) if len(path) > 1 and path[0] == "jobs" else None
+
+
+def _place(parent: KeyPath, fault: JobFault, values: Mapping[str, Any]) -> KeyPath:
+    """Where the fault's first key stands that is written there; else the parent itself."""
+    return next(((*parent, key, *fault.path) for key in fault.keys if key in values), parent)

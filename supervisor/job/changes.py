@@ -1,0 +1,111 @@
+"""The difference between two sets of jobs: what is loaded and what is wanted, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from supervisor.job.masks import masked
+from supervisor.job.references import TOKEN
+from supervisor.job.spec import JobSpec
+from supervisor.job.step_spec import StepSpec
+
+#: Keys of a job and of a step that its `mask` is about.
+ARGUMENTS = ("args", "kwargs", "params")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Names of jobs; `unchanged` is their number."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: int
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One key of a job; the values are as JSON has them, None for a key that is not set.
+
+    Of a secret they are what may be shown of it.
+    """
+
+    key: str
+    old: Any
+    new: Any
+
+
+def difference(
+    loaded: Mapping[str, JobSpec],
+    wanted: Mapping[str, JobSpec],
+    unread: Collection[str] = (),
+) -> Changes:
+    """unread: names of jobs that are loaded as well, in words that nobody here can read."""
+    known = loaded.keys() | set(unread)
+    kept = known & wanted.keys()
+    changed = {name for name in kept if loaded.get(name) != wanted[name]}
+    return Changes(
+        added=tuple(sorted(wanted.keys() - known)),
+        changed=tuple(sorted(changed)),
+        removed=tuple(sorted(known - wanted.keys())),
+        unchanged=len(kept) - len(changed),
+    )
+
+
+def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
+    """The keys whose values differ, in the order in which the documentation has them."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    found: list[Edit] = []
+    for key in new:
+        if old[key] == new[key]:
+            continue
+        if key == "steps":
+            found += step_edits(before, after)
+        elif key == "ping_url":
+            found.append(Edit(key, masked_url(old[key]), masked_url(new[key])))
+        else:
+            found.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
+    return tuple(found)
+
+
+def shown(spec: JobSpec, key: str, value: Any) -> Any:
+    return masked(spec.mask, value) if key in ARGUMENTS else value
+
+
+def masked_url(url: str | None) -> str | None:
+    """Of an address that whoever knows it may use: ``https://hc-ping.com/***``."""
+    if url is None or TOKEN.fullmatch(url):
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}/***"
+
+
+def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
+    """Step by step: ``steps.index.priority``; a whole step that came or went as what it says."""
+    old = {step.label: step for step in before.steps}
+    new = {step.label: step for step in after.steps}
+    for label in dict.fromkeys([*old, *new]):
+        if label not in old or label not in new:
+            was, is_now = said(before, old.get(label)), said(after, new.get(label))
+            yield Edit(f"steps.{label}", was, is_now)
+            continue
+        were, are = old[label].model_dump(mode="json"), new[label].model_dump(mode="json")
+        for key in are:
+            if were[key] != are[key]:
+                was, is_now = shown(before, key, were[key]), shown(after, key, are[key])
+                yield Edit(f"steps.{label}.{key}", was, is_now)
+    if old == new:
+        yield Edit("steps", list(old), list(new))  # their order, which settles what holds
+
+
+def said(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
+    if step is None:
+        return None
+    words = step.model_dump(mode="json", exclude_defaults=True)
+    return {key: shown(spec, key, value) for key, value in words.items()}

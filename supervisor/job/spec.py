@@ -1,0 +1,241 @@
+"""JobSpec: a job as its schedule file describes it, defaults and bounds in one place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property
+from typing import Annotated, Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from supervisor.job.faults import ItemFault, conflict, inside
+from supervisor.job.fields import NAME_PATTERN, Count, Name, PingUrl
+from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
+from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
+from supervisor.job.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
+from supervisor.job.run_rules import rules_of
+from supervisor.job.step_spec import StepSpec
+from supervisor.job.when import KINDS, When
+from supervisor.times.durations import Duration
+
+SERIAL_PREFIX = "serial."
+
+#: YAML 1.1 and people take these for booleans; as the name of a queue they are a mistake.
+BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
+
+
+class JobSpec(When):
+    """One job: what to run, when, and the policies."""
+
+    name: Name
+    """The key under ``jobs:``."""
+    task: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    """Name of the Celery task, as the worker registers it; or else `steps`."""
+    steps: tuple[StepSpec, ...] = ()
+    """Several tasks in order of priority, in place of `task`."""
+    params: dict[str, Any] = {}  # noqa: RUF012
+    """What the steps of a run begin with; what a step returns is added for the later ones."""
+    on_step_failure: OnStepFailure = OnStepFailure.STOP
+    """stop: a failed step ends the run; continue: the others run all the same. It is failed."""
+    args: tuple[Any, ...] = ()
+    """Positional arguments of the task."""
+    kwargs: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
+    """Keyword arguments of the task."""
+    mask: Annotated[bool, Field(strict=True)] | tuple[str, ...] = False
+    """true: no argument is shown anywhere; names: not these keyword arguments and params."""
+    queue: Name | None = None
+    """Queue the runs are sent to; without it the app's routes and default queue decide."""
+    serial: Annotated[bool, Field(strict=True)] | Name = False
+    """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    """What happens to a run that would overlap with the previous one."""
+    key: Annotated[str, Field(min_length=1, max_length=500)] | None = None
+    """Whose runs must not overlap: a text that jobs share, or a template such as "import:{url}"."""
+    max_running: Annotated[Count, Field(ge=1)] | None = None
+    """How many runs may be at work at once; 1, and with `overlap: allow` any number."""
+    max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = None
+    """After so many skipped runs in a row, `then` decides."""
+    then: OnMaxSkips = OnMaxSkips.ALERT
+    """What happens to a run that would be skipped after `max_consecutive_skips` others."""
+    max_wait: Duration | None = None
+    """How long a run may wait for the lock, or be re-queued, before it is skipped."""
+    max_waiting: Annotated[Count, Field(ge=1)] = 100
+    """Bound of the waiting list of `overlap: queue_all`."""
+    requeue_delay: Duration = timedelta(minutes=1)
+    """Time until a run of `overlap: requeue` is tried again."""
+    max_requeues: Count = 10
+    """How often a run is re-queued before it is skipped."""
+    start_deadline: Duration = timedelta(hours=1)
+    """How long a queued run may wait for a worker before it expires."""
+    lease_ttl: Duration = timedelta(seconds=30)
+    """How long the lock outlives the last sign of life of its worker."""
+    on_lease_lost: OnLeaseLost = OnLeaseLost.ABORT
+    """abort: LeaseLost is raised in a run that lost its lease; continue: it is let go on."""
+    stop_grace: Duration = timedelta(seconds=10)
+    """How long a run that is cancelled, replaced or aborted has to end by itself."""
+    soft_time_limit: Duration | None = None
+    """After this the task sees SoftTimeLimitExceeded."""
+    time_limit: Duration | None = None
+    """After this the task's process is killed."""
+    max_retries: Count = 0
+    """How often a failed attempt is tried again."""
+    retry_backoff: Duration = timedelta(seconds=10)
+    """Wait before the first retry; doubled for each further one."""
+    retry_backoff_max: Duration = timedelta(minutes=10)
+    """Upper bound of the wait between retries."""
+    on_crash: OnCrash = OnCrash.RERUN
+    """What is done with a run whose worker died."""
+    max_crashes: Annotated[Count, Field(ge=1)] = 3
+    """A run whose worker died this often is not run again."""
+    catchup: Catchup = Catchup.LATEST
+    """Which ticks run after a time in which nothing could emit them."""
+    catchup_window: Duration = timedelta(hours=1)
+    """Ticks older than this are missed, not caught up."""
+    history: Annotated[Count, Field(ge=1, le=10_000)] = 200
+    """How many runs are kept to be looked at, for at most seven days; counters keep all."""
+    paused: Annotated[bool, Field(strict=True)] = False
+    """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
+    ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
+    """Where starts and ends of runs are told, in the form of healthchecks.io; a secret."""
+    description: Annotated[str, Field(max_length=1000)] = ""
+    """A sentence for the people who are called at night."""
+
+    @field_validator("serial")
+    @classmethod
+    def _no_word_for_a_boolean(cls, serial: bool | str) -> bool | str:
+        if isinstance(serial, str) and serial.lower() in BOOLEAN_WORDS:
+            raise ValueError(f"{serial!r} is no name for a queue; write true or false, unquoted")
+        return serial
+
+    @field_validator("lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
+    @classmethod
+    def _a_second_or_more(cls, duration: timedelta | None) -> timedelta | None:
+        if duration is not None and duration < timedelta(seconds=1):
+            raise ValueError("must be at least 1s")
+        return duration
+
+    @model_validator(mode="after")
+    def _limits_in_order(self) -> Self:
+        if self.soft_time_limit and self.time_limit and self.soft_time_limit >= self.time_limit:
+            text = "'soft_time_limit' must be shorter than 'time_limit'"
+            raise conflict(text, "soft_time_limit", "time_limit")
+        return self
+
+    @field_validator("key")
+    @classmethod
+    def _a_template(cls, key: str | None) -> str | None:
+        if key is not None:
+            placeholders(key)
+        return key
+
+    @model_validator(mode="after")
+    def _nothing_masked_in_the_key(self) -> Self:
+        if self.mask and self.key is not None:
+            named = set(placeholders(self.key)) - {"job", "task", "arguments"}
+            hidden = named if isinstance(self.mask, bool) else named & set(self.mask)
+            if hidden:
+                text = f"'key' would show {min(hidden)!r}, which 'mask' hides"
+                raise conflict(text, "mask", "key")
+        return self
+
+    @model_validator(mode="after")
+    def _then_after_something(self) -> Self:
+        if self.then is not OnMaxSkips.ALERT and self.max_consecutive_skips is None:
+            text = "'then' needs 'max_consecutive_skips'"
+            raise conflict(text, "max_consecutive_skips", "then")
+        return self
+
+    @model_validator(mode="after")
+    def _one_queue(self) -> Self:
+        if self.serial and self.queue:
+            raise conflict("'serial' names the queue; leave 'queue' out", "serial", "queue")
+        return self
+
+    @model_validator(mode="after")
+    def _a_task_or_steps(self) -> Self:
+        if (self.task is None) == (not self.steps):
+            raise conflict("give either 'task' or 'steps'", "task", "steps")
+        if self.steps and (self.args or self.kwargs):
+            text = "'args' and 'kwargs' are a task's; give steps their own, or 'params'"
+            raise conflict(text, "args", "kwargs")
+        if not self.steps:
+            for key in ("params", "on_step_failure"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise conflict(f"{key!r} needs 'steps'", key)
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        labels = [step.label for step in self.steps]
+        faults = [
+            ItemFault((number,), f"a second step {label!r}", "give one of them a 'name'")
+            for number, label in enumerate(labels)
+            if label in labels[:number]
+        ]
+        faults += [
+            ItemFault((number,), f"{step.task!r} makes no name", "give the step a 'name'")
+            for number, step in enumerate(self.steps)
+            if not re.fullmatch(NAME_PATTERN, step.label)
+        ]
+        if faults:
+            raise inside(faults)
+        return self
+
+    @property
+    def work(self) -> str:
+        """For people: the task, or the steps in the order of their stages."""
+        if self.task is not None:
+            return self.task
+        stages = sorted({step.priority for step in self.steps}, reverse=True)
+        labels = [[s.label for s in self.steps if s.priority == stage] for stage in stages]
+        return " > ".join(", ".join(stage) for stage in labels)
+
+    @property
+    def serial_queue(self) -> str | None:
+        """Name of the dedicated queue of a serial job: ``serial.<name>``."""
+        if not self.serial:
+            return None
+        return SERIAL_PREFIX + (self.name if self.serial is True else self.serial)
+
+    @property
+    def serial_lock(self) -> str:
+        """The lock that a run takes when it begins; of a run of several steps, each of them."""
+        return SERIAL_LOCK + self.serial_queue if self.serial_queue else ""
+
+    @property
+    def routed_queue(self) -> str | None:
+        return self.serial_queue or self.queue
+
+    @property
+    def has_schedule(self) -> bool:
+        return any(getattr(self, kind) is not None for kind in KINDS)
+
+    @property
+    def lock(self) -> str:
+        """The lock of a run with the job's own arguments. Raises InvalidKey."""
+        return self.lock_for(self.args, self.params if self.steps else self.kwargs)
+
+    def lock_for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The lock of a run with these arguments. Raises InvalidKey."""
+        if self.key is None:
+            return self.name
+        return lock_key(self.key, job=self.name, task=self.work, args=args, kwargs=kwargs)
+
+    @property
+    def most_running(self) -> int | None:
+        """How many runs may be at work at once; None for any number."""
+        if self.max_running is None and self.overlap is not OverlapPolicy.ALLOW:
+            return 1
+        return self.max_running
+
+    def rules(self, lock: str | None = None) -> dict[str, Any]:
+        """What the scripts need to know of a run; `lock` is by default the job's own."""
+        return rules_of(self, self.lock if lock is None else lock)
+
+    @cached_property
+    def rules_text(self) -> str:
+        """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
+        return json.dumps(self.rules())

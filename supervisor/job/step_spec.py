@@ -1,0 +1,82 @@
+"""StepSpec: one step of a job of several tasks, as its schedule file describes it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from supervisor.job.faults import conflict
+from supervisor.job.fields import Count, Name
+from supervisor.job.policies import OnItemFailure
+from supervisor.times.durations import Duration
+
+#: A step's name is a part of its run's id, and the last part of its task's name by default.
+LONGEST_NAME = 100
+
+Percentage = Annotated[str, Field(pattern=r"^(100|[0-9]{1,2})%$")]
+
+
+class StepSpec(BaseModel):
+    """A task of a job, its place in the order, and what it says other than the job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: Annotated[str, Field(min_length=1, max_length=255)]
+    """Name of the Celery task, as the worker registers it."""
+    priority: Annotated[int, Field(ge=0, le=1_000, strict=True)]
+    """Steps of equal priority run in parallel; those of the next lower one when all are done."""
+    name: Name | None = None
+    """What the step is called; by default the last part of its task's name."""
+    args: tuple[Any, ...] = ()
+    """Positional arguments; the item of a batch comes before them."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments; parameters that are not given here are filled from the run's params."""
+    queue: Name | None = None
+    """Queue of this step; by default the job's."""
+    max_retries: Count | None = None
+    """How often a failed attempt of this step is tried again; by default as the job says."""
+    retry_backoff: Duration | None = None
+    """Wait before the first retry; by default as the job says."""
+    soft_time_limit: Duration | None = None
+    """After this the task sees SoftTimeLimitExceeded; by default as the job says."""
+    time_limit: Duration | None = None
+    """After this the task's process is killed; by default as the job says."""
+    foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Name of the param that holds a list: the task runs once for each of its items."""
+    max_parallel: Annotated[Count, Field(ge=1)] | None = None
+    """How many items may be queued or at work at once; by default as many as workers take."""
+    on_item_failure: OnItemFailure = OnItemFailure.FAIL
+    """What a batch does with an item that failed after its retries."""
+    max_failed: Count | Percentage | None = None
+    """With `on_item_failure: threshold`: as many items may fail, a number or such as 5%."""
+
+    @field_validator("soft_time_limit", "time_limit")
+    @classmethod
+    def _a_second_or_more(cls, duration: timedelta | None) -> timedelta | None:
+        if duration is not None and duration < timedelta(seconds=1):
+            raise ValueError("must be at least 1s")
+        return duration
+
+    @model_validator(mode="after")
+    def _only_of_batches(self) -> Self:
+        if self.foreach is None:
+            for key in ("max_parallel", "max_failed"):
+                if getattr(self, key) is not None:
+                    raise conflict(f"{key!r} needs 'foreach'", key)
+            if self.on_item_failure is not OnItemFailure.FAIL:
+                raise conflict("'on_item_failure' needs 'foreach'", "on_item_failure")
+        return self
+
+    @model_validator(mode="after")
+    def _threshold_with_a_number(self) -> Self:
+        if (self.on_item_failure is OnItemFailure.THRESHOLD) != (self.max_failed is not None):
+            text = "'on_item_failure: threshold' and 'max_failed' need each other"
+            raise conflict(text, "max_failed", "on_item_failure")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The step's name; unique in its job."""
+        return self.name or self.task.rpartition(".")[2][:LONGEST_NAME]

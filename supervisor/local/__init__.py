@@ -1,0 +1,1 @@
+"""Processes on one machine: `supervisor up`, and the server that comes with it."""

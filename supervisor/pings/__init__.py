@@ -1,0 +1,1 @@
+"""Telling others of runs."""

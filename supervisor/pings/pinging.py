@@ -1,0 +1,132 @@
+"""Tells starts and ends of runs to their jobs' `ping_url`, from threads beside the leading beat.
+
+1. The scripts that begin and end runs write pings into an outbox: a worker that is killed has lost
+   none, and no job waits for somebody else's server.
+2. At each tick beat looks at the outbox and starts a thread for each job that has pings and no
+   thread. It sends them in order, takes what was accepted out of the outbox, and stops at the first
+   that was not.
+3. A job whose server is away is tried again later and later. What is older than `GIVE_UP_AFTER` is
+   dropped, logged and counted, and so is what the server refuses. What cannot be read is dropped.
+4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
+   know a run by its `rid`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import structlog
+from redis.exceptions import RedisError
+
+from supervisor.errors import SecretMissing
+from supervisor.job.fields import is_address
+from supervisor.job.references import resolved
+from supervisor.ledger.pings import Ping, Pings
+from supervisor.ledger.runs import Ledger
+from supervisor.pings.ping_http import TIMEOUT_SECONDS, Answer, send
+
+GIVE_UP_AFTER = timedelta(minutes=10)
+FIRST_WAIT_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 60.0
+
+#: Looked at in one tick; more of them only stand there when servers are away.
+PINGS_PER_LOOK = 1_000
+MOST_THREADS = 8
+
+log = structlog.get_logger("supervisor.pinging")
+
+
+class Pinger:
+    def __init__(self, ledger: Ledger, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._ledger = ledger
+        self._pings = Pings(ledger.client, ledger.keys)
+        self._timeout = timeout_seconds
+        self._sending: set[str] = set()
+        self._waits: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()
+
+    def look(self, now: datetime) -> None:
+        """Returns at once; the sending goes on in threads that end by themselves."""
+        pings, unreadable = self._pings.oldest(PINGS_PER_LOOK)
+        for text in unreadable:
+            self._pings.remove(text)
+            log.error("ping dropped", reason="unreadable", text=text[:200])
+        for job in dict.fromkeys(ping.job for ping in pings):
+            if self._is_to_send(job):
+                threading.Thread(
+                    target=self._run, args=(job, now), name="supervisor-ping", daemon=True
+                ).start()
+
+    def _is_to_send(self, job: str) -> bool:
+        """Whether a thread may begin for the job; it counts as begun from then on."""
+        next_try, _ = self._waits.get(job, (0.0, 0.0))
+        with self._lock:
+            if job in self._sending or len(self._sending) >= MOST_THREADS:
+                return False
+            if time.monotonic() < next_try:
+                return False
+            self._sending.add(job)
+            return True
+
+    def _run(self, job: str, now: datetime) -> None:
+        try:
+            # Read anew: the thread before may have sent some since beat looked.
+            pings = [ping for ping in self._pings.waiting(PINGS_PER_LOOK) if ping.job == job]
+            self._send_all(job, pings, now)
+        except RedisError as error:
+            log.warning("pings not sent", job=job, error=str(error))
+        finally:
+            with self._lock:
+                self._sending.discard(job)
+
+    def _send_all(self, job: str, pings: Sequence[Ping], now: datetime) -> None:
+        spec = self._ledger.some_specs([job]).get(job)
+        for ping in pings:
+            if spec is None or spec.ping_url is None:
+                self._pings.done(ping)
+            elif now - ping.at > GIVE_UP_AFTER:
+                self._drop(ping, "too old")
+            elif not self._send(spec.ping_url, ping):
+                return
+        self._waits.pop(job, None)
+
+    def _send(self, url: str, ping: Ping) -> bool:
+        """Whether the next one may be sent."""
+        try:
+            answer, error = send(address_of(url), ping, self._timeout)
+        except SecretMissing as missing:
+            answer, error = Answer.AWAY, str(missing)
+        match answer:
+            case Answer.TAKEN:
+                self._pings.done(ping)
+                return True
+            case Answer.REFUSED:
+                self._drop(ping, error)
+                return True
+            case Answer.AWAY:
+                _, waited = self._waits.get(ping.job, (0.0, 0.0))
+                wait = min(max(FIRST_WAIT_SECONDS, 2 * waited), LONGEST_WAIT_SECONDS)
+                self._waits[ping.job] = (time.monotonic() + wait, wait)
+                log.warning("ping failed", **facts(ping), error=error, again_in=wait)
+                return False
+
+    def _drop(self, ping: Ping, why: str) -> None:
+        self._pings.drop(ping)
+        log.error("ping dropped", **facts(ping), reason=why)
+
+
+def address_of(url: str) -> str:
+    """Secrets in place of references. Raises SecretMissing."""
+    address = str(resolved(url, os.environ))
+    if not is_address(address):
+        raise SecretMissing("ping_url", "what it stands for is no http or https address")
+    return address
+
+
+def facts(ping: Ping) -> dict[str, str]:
+    """Of a log line; the address is a secret."""
+    return {"job": ping.job, "run": ping.run, "kind": ping.kind.value}

@@ -1,0 +1,1 @@
+"""What a run is, and what is said of it."""

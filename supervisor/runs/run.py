@@ -1,0 +1,233 @@
+"""A run: one execution of a job, its identity, its states, its record."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from supervisor.job.masks import masked
+from supervisor.runs.progress import Progress
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class RunState(StrEnum):
+    """One word for logs, metrics, pages and the command line."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    REPLACED = "replaced"
+    LOST = "lost"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    EXCLUDED = "excluded"
+
+    @property
+    def is_open(self) -> bool:
+        return self in OPEN_STATES
+
+
+OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})
+
+#: What a run that was given its turn can come to; label ``outcome`` of
+#: supervisor_runs_finished_total.
+OUTCOMES = (
+    RunState.SUCCEEDED,
+    RunState.FAILED,
+    RunState.TIMED_OUT,
+    RunState.CANCELLED,
+    RunState.REPLACED,
+    RunState.LOST,
+    RunState.EXPIRED,
+)
+
+#: Why ticks that beat could not emit were not caught up, and why others are never emitted;
+#: label ``reason`` of supervisor_ticks_missed_total and supervisor_ticks_excluded_total.
+MISSED_REASONS = ("catchup", "window", "edited")
+EXCLUDED_REASONS = ("paused",)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a run's work on one worker; `outcome` is None while it goes on."""
+
+    number: int
+    started_at: datetime
+    worker: str
+    finished_at: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        if self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How far a batch is: `ended` counts its items by outcome."""
+
+    total: int
+    ended: Mapping[str, int]
+
+    @property
+    def done(self) -> int:
+        return sum(self.ended.values())
+
+    @property
+    def failed(self) -> int:
+        """Items that ended, and not well."""
+        return self.done - self.ended.get(RunState.SUCCEEDED, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """How the run that was in the way was at that moment, `at`."""
+
+    state: str
+    attempt: int
+    fencing_token: int
+    lease_ends_at: datetime | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ledger knows of a run; instants are aware UTC.
+
+    `sends`: how often a message was sent for the attempt that has not begun, last at `sent_at`.
+    `args` and `kwargs` are None where they are the job's own, `rules` the job's at admission, and
+    `options` what a caller gave `apply_async` for the message.
+
+    A run that `has_steps` names in `error_step` the first that failed, and in `returned_twice` the
+    params for which a value of more than one step was there: of the last of them it was taken.
+    `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
+
+    `duplicates`: how often a second tick or message of the run came and was dropped.
+
+    For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
+    stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
+    `queue` is where its message was sent last.
+    """
+
+    id: str
+    job: str
+    state: RunState
+    nominal_at: datetime
+    queued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt: int = 0
+    crashes: int = 0
+    requeues: int = 0
+    fencing_token: int | None = None
+    reason: str | None = None
+    blocked_by: str | None = None
+    overlapped_with: str | None = None
+    due_at: datetime | None = None
+    worker: str | None = None
+    sent_at: datetime | None = None
+    sends: int = 0
+    ticks: int = 1
+    first_nominal_at: datetime | None = None
+    attempts: Sequence[Attempt] = ()
+    has_steps: bool = False
+    error_step: str | None = None
+    foreach: str | None = None
+    batch: Batch | None = None
+    returned_twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = field(default=None)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
+    blocker: Blocker | None = None
+    duplicates: int = 0
+    note: str | None = None
+    queue: str | None = None
+
+    @property
+    def attempts_dropped(self) -> int:
+        """How many there were before the first of `attempts`; the ledger keeps the last of them."""
+        return self.attempts[0].number - 1 if self.attempts else 0
+
+    def masked(self, arguments: Any) -> Any:
+        """Arguments or params of the run, as they may be shown."""
+        return masked(self.rules.get("mask"), arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of a run; `run` is None as long as its stage has not begun."""
+
+    name: str
+    task: str
+    priority: int
+    run: Run | None
+
+
+STEP_ID = re.compile(r"^([^/]*@[^/]*)/([^/#]+)(?:#([0-9]+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class StepId:
+    """Identity of a step of a run, ``<run>/<step>``, or of an item of a batch, ``...#<item>``."""
+
+    run: str
+    step: str
+    item: int | None = None
+
+    @classmethod
+    def of(cls, run_id: str) -> StepId | None:
+        """None for the id of a whole run."""
+        found = STEP_ID.match(run_id)
+        if found is None:
+            return None
+        run, step, item = found.groups()
+        return cls(run, step, None if item is None else int(item))
+
+    @property
+    def batch(self) -> str:
+        return f"{self.run}/{self.step}"
+
+
+def is_below(run_id: str) -> bool:
+    """Whether an id would be taken for that of something below another run."""
+    return "@" in run_id.partition("/")[0] and "/" in run_id
+
+
+def tick_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
+    moment = nominal_at.astimezone(UTC)
+    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    return f"{job}@{text.removesuffix('+00:00')}Z"
+
+
+def manual_id(job: str) -> str:
+    """Identity of a run triggered by hand: ``nightly@manual-<ulid>``, sortable by time."""
+    return f"{job}@manual-{ulid()}"
+
+
+def backfill_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a run for a time that has passed: ``nightly@2026-03-01T02:00:00Z+<ulid>``."""
+    return f"{tick_id(job, nominal_at)}+{ulid()}"
+
+
+def ulid() -> str:
+    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
+    return "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

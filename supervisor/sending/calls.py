@@ -1,0 +1,185 @@
+"""A guarded task that code calls: its run is admitted first, its message sent when it may begin.
+
+1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
+   guard; the keys are those of a schedule file's job, without the schedule.
+2. ``task.apply_async(args, headers={"guard": {...}})`` says for one call: ``key`` (the lock's key
+   itself), ``overlap``, ``max_wait``. The header alone guards a call of any supervised task. The
+   task's own arguments stay what they are.
+3. The ledger gives the run its place. One that waits is no message yet: it occupies no worker, and
+   is published by the worker that gives the lock back, or by beat. So is one with a `countdown`.
+4. What comes back is Celery's AsyncResult, with the `admission` on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import structlog
+from celery import Celery, Task
+from celery.app.task import Context
+from celery.result import AsyncResult
+from celery.utils.time import maybe_make_aware
+
+from supervisor.errors import InvalidGuard
+from supervisor.execution.delivery import GUARD, HEADER
+from supervisor.files.guarded import GuardedCall, guarded_task_spec
+from supervisor.job.guarded_spec import GuardedTaskSpec
+from supervisor.job.lock_keys import lock_key
+from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.requests import RunRequest
+from supervisor.runs.run import is_below
+from supervisor.sending.publisher import Publisher, as_json, publisher_of
+from supervisor.sending.tracing import current_headers
+
+log = structlog.get_logger("supervisor.calls")
+
+
+class GuardedResult(AsyncResult):  # type: ignore[type-arg]
+    """Celery's result of a call, and the place that the guard gave its run."""
+
+    def __init__(self, admission: Admission, task: Task[Any, Any]) -> None:
+        super().__init__(admission.run_id, app=task.app, backend=task.backend)
+        self.admission = admission
+
+    @property
+    def was_skipped(self) -> bool:
+        return self.admission.placement is Placement.SKIP
+
+
+def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:
+    headers = options.get("headers") or {}
+    if HEADER in headers or task.app.conf.task_always_eager:
+        return False
+    return bool(task.guard) or GUARD in headers
+
+
+def call_guarded(
+    task: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    task_id: str | None,
+    options: dict[str, Any],
+) -> GuardedResult:
+    """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
+    raises when the ledger is away.
+
+    A call that raises the latter may have been recorded, and then its run will start. Whoever wants
+    to call again gives a `task_id` from the beginning: under the same one there is one run.
+    """
+    request = request_of(task, args, kwargs, task_id, options)
+    publisher = publisher_of(task.app)
+    register(publisher, task)
+    admission = publisher.ledger.admit_request(spec_of(task), request)
+    if admission.placement is Placement.START:
+        publisher.publish([admission.run_id])
+    if admission.placement is Placement.SKIP:
+        task.backend.mark_as_revoked(
+            admission.run_id,
+            f"skipped: {admission.reason}",
+            request=context_of(admission.run_id, options),
+        )
+    return GuardedResult(admission, task)
+
+
+def context_of(run_id: str, options: Mapping[str, Any]) -> Context:
+    """What a worker would know of a call that never gets there: of which group or chord it is.
+
+    So a chord hears of it, and its body fails in place of waiting for ever.
+    """
+    of_canvas = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
+    return Context(id=run_id, group=options.get("group_id"), **of_canvas)
+
+
+def request_of(
+    task: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    task_id: str | None,
+    options: Mapping[str, Any],
+) -> RunRequest:
+    """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
+    check_arguments(task, args, kwargs)
+    options, spec = dict(options), spec_of(task)
+    if task_id and is_below(task_id):
+        raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
+    expires = until(task.app, options.pop("expires", None))
+    headers = {**current_headers(), **(options.pop("headers", None) or {})}
+    said = GuardedCall.of(headers.pop(GUARD, None), task.name)
+    return RunRequest(
+        run_id=task_id,
+        args=as_json(args),
+        kwargs=as_json(kwargs),
+        key=said.key or key_of(task, spec, args, kwargs),
+        overlap=said.overlap,
+        max_wait=shortest(said.max_wait, None if said.max_wait else spec.max_wait, expires),
+        start_deadline=expires,
+        delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
+        or timedelta(),
+        options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
+    )
+
+
+def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError for arguments that the task refuses, as Celery's own `apply_async`."""
+    if task.typing and hasattr(task, "__header__"):
+        task.__header__(*args, **kwargs)
+
+
+@cache
+def spec_of(task: Any) -> GuardedTaskSpec:
+    return guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
+
+
+def register(publisher: Publisher, task: Any) -> None:
+    """The ledger knows the task from then on, as a job without a schedule.
+
+    With each call: it may have forgotten the task with all its data.
+    """
+    publisher.ledger.register(spec_of(task))
+
+
+def register_all(app: Celery) -> None:
+    """Makes the guarded tasks known before anybody calls them: their metrics start at 0."""
+    for task in app.tasks.values():
+        if not getattr(task, "guard", None):
+            continue
+        try:
+            register(publisher_of(app), task)
+        except InvalidGuard as error:  # its calls are refused; the other tasks work
+            log.error("guard invalid", task=task.name, problems=error.problems)
+
+
+def key_of(
+    task: Any, spec: GuardedTaskSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """The spec's template, filled with the arguments under the names the task has for them."""
+    if spec.key is None:
+        return None
+    bound = inspect.signature(task.run).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=bound.arguments)
+
+
+def until(app: Celery, moment: Any) -> timedelta | None:
+    """How long from now until an instant, or in so many seconds; nothing less than now.
+
+    An instant without an offset is UTC, as Celery reads it, whatever the app's zone.
+    """
+    if moment is None:
+        return None
+    if isinstance(moment, datetime):
+        return max(timedelta(), maybe_make_aware(moment, app.timezone) - datetime.now(UTC))
+    return max(timedelta(), timedelta(seconds=float(moment)))
+
+
+def shortest(*durations: timedelta | None) -> timedelta | None:
+    return min((duration for duration in durations if duration is not None), default=None)
+
+
+def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a message sent by another process can have, too."""
+    return {key: value for key, value in options.items() if key not in ("producer", "connection")}

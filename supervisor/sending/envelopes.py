@@ -1,0 +1,203 @@
+"""Messages of ticks that differ in nothing but the run, made without asking Celery for each.
+
+Where the broker's queues are keys beside the ledger's, a run that starts is sent in the very script
+that admits it (ledger/admit.lua), and the script is given the message beforehand:
+
+1. Jobs of one task, with the same queue, limits and retries, have messages of one shape. Celery and
+   kombu make it, like any other message, for a run that stands for all of them.
+2. A job's envelope is the shape with the job's own name, rules and arguments in it.
+3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
+
+What may differ in more has no envelope: those runs go through the outbox. So it is when arguments
+are masked or name secrets, when somebody listens to messages being sent, when a task or a router
+has code of its own that decides how, and when the shape, filled with what it was made of, is not
+what Celery had made of it.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from celery import Celery, Task, signals
+from celery.app.routes import MapRoute
+from celery.utils.saferepr import saferepr
+from kombu.serialization import dumps as serialized
+from kombu.utils.json import dumps
+
+from supervisor.execution.assignments import of_job
+from supervisor.execution.delivery import HEADER
+from supervisor.job.references import has_references
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import Client
+from supervisor.ledger.ticks import Message, Tick
+from supervisor.runs.run import Run, RunState, tick_id
+from supervisor.sending.publisher import AWAY
+from supervisor.sending.recording import Send, queues_are_beside, recorded
+from supervisor.worker.tasks import GuardedTask
+
+#: A nominal time of no schedule, and the run of it, which stands for all.
+NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
+RUN = tick_id("any", NOMINAL)
+
+#: No job, argument or setting is called like them.
+MARKS = {name: f"<{name} of {RUN}>" for name in ("job", "rules", "argsrepr", "kwargsrepr", "body")}
+
+#: Who listens to one of them is told of each message, and may change it.
+LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+
+#: What a task's class may say of how it is sent.
+SENDING = ("apply_async", "shadow_name")
+
+#: Jobs whose envelopes are kept, about 2 kB each.
+MOST_ENVELOPES = 20_000
+
+log = structlog.get_logger("supervisor.envelopes")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """`queue` and `key` as in a Message."""
+
+    queue: str
+    key: str
+    text: str
+    delivery_tag: str
+
+    def message(self, tick: Tick) -> Message:
+        text = self.text.replace(RUN, tick.run_id)
+        text = text.replace(NOMINAL.isoformat(), tick.nominal_at.isoformat())
+        return Message(self.queue, self.key, text.replace(self.delivery_tag, str(uuid4())))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A message with marks where jobs differ.
+
+    `embed`: what its body has beside the arguments; `levels` and `length` bound their description.
+    """
+
+    queue: str
+    key: str
+    text: str
+    delivery_tag: str
+    embed: Mapping[str, Any]
+    levels: int
+    length: int
+
+    def envelope(self, spec: JobSpec) -> Envelope:
+        _, _, body = serialized((spec.args, spec.kwargs, self.embed), serializer="json")
+        values = {
+            "job": json.dumps(spec.name),
+            "rules": spec.rules_text,
+            "argsrepr": json.dumps(saferepr(spec.args, self.length, self.levels)),
+            "kwargsrepr": json.dumps(saferepr(spec.kwargs, self.length, self.levels)),
+            "body": json.dumps(b64encode(body.encode()).decode()),
+        }
+        text = self.text
+        for mark, value in values.items():
+            text = text.replace(json.dumps(MARKS[mark]), value)
+        return Envelope(self.queue, self.key, text, self.delivery_tag)
+
+
+def marked(message: dict[str, Any]) -> str:
+    """The message as text, with a mark for each value that is a job's own."""
+    headers = message["headers"]
+    own = {**headers[HEADER], "job": MARKS["job"], "rules": MARKS["rules"]}
+    reprs = {name: MARKS[name] for name in ("argsrepr", "kwargsrepr")}
+    return dumps({**message, "body": MARKS["body"], "headers": {**headers, **reprs, HEADER: own}})
+
+
+class Envelopes:
+    """`send` publishes with a given producer, as everything is published."""
+
+    def __init__(self, app: Celery, ledger: Client, send: Send) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._send = send
+        self._shapes: dict[tuple[Any, ...], Shape | None] = {}
+        self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
+        self._are_beside: bool | None = None
+
+    def filled(self, tick: Tick) -> Tick:
+        """The tick with its message, where it may have one beforehand."""
+        if any(signal.receivers for signal in LISTENED_TO):
+            return tick
+        envelope = self.prepare(tick.spec)
+        return tick if envelope is None else tick.sent_as(envelope.message(tick))
+
+    def unknown_of(self, jobs: Iterable[str]) -> list[str]:
+        """Those of the named jobs for which nothing is prepared."""
+        return [job for job in jobs if job not in self._envelopes]
+
+    def prepare(self, spec: JobSpec) -> Envelope | None:
+        made_for, envelope = self._envelopes.get(spec.name, (None, None))
+        if made_for is not spec:
+            if len(self._envelopes) >= MOST_ENVELOPES:
+                self._envelopes.clear()
+            envelope = self._envelope(spec)
+            self._envelopes[spec.name] = spec, envelope
+        return envelope
+
+    def _envelope(self, spec: JobSpec) -> Envelope | None:
+        if self._are_beside is None:
+            self._are_beside = queues_are_beside(self._app, self._ledger)
+        own = [spec.args, spec.kwargs]
+        if not self._are_beside or spec.task is None or spec.mask or has_references(own):
+            return None
+        try:
+            task: Any = self._app.tasks.get(spec.task)
+            if task is not None and task.typing:
+                task.__header__(*spec.args, **spec.kwargs)  # refuses what it cannot be called with
+            shape = self._shape(spec, spec.task)
+            return shape.envelope(spec) if shape else None
+        except AWAY:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
+            log.info("no envelope", job=spec.name, error=str(error))
+            return None
+
+    def _shape(self, spec: JobSpec, task: str) -> Shape | None:
+        key = (
+            *(task, spec.routed_queue, spec.soft_time_limit, spec.time_limit),
+            *(spec.max_retries, spec.retry_backoff, spec.retry_backoff_max),
+        )
+        if key not in self._shapes:
+            self._shapes[key] = self._made(spec, task) if self._are_alike(task) else None
+        return self._shapes[key]
+
+    def _made(self, spec: JobSpec, task: str) -> Shape | None:
+        run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
+        push = recorded(self._app, self._send, of_job(run, spec, task))
+        if push is None:
+            return None
+        message = json.loads(push.text)
+        if message["content-type"] != "application/json" or message["headers"].get("expires"):
+            return None
+        _, _, embed = json.loads(b64decode(message["body"]))
+        shape = Shape(
+            queue=message["headers"][HEADER]["queue"],
+            key=push.key,
+            text=marked(message),
+            delivery_tag=message["properties"]["delivery_tag"],
+            embed=embed,
+            levels=self._app.conf.task_repr_maxlevels,
+            length=self._app.amqp.argsrepr_maxsize,
+        )
+        return shape if shape.envelope(spec).text == push.text else None
+
+    def _are_alike(self, name: str) -> bool:
+        """Whether all messages of the task are made from the same: no code is asked of each."""
+        classes = type(self._app.tasks.get(name)).__mro__
+        own = [c for c in classes if c not in (GuardedTask, Task) and vars(c).keys() & {*SENDING}]
+        return (
+            not own
+            and not self._app.conf.task_send_sent_event
+            and all(isinstance(route, MapRoute) for route in self._app.amqp.routes)
+        )

@@ -1,0 +1,183 @@
+"""Sends the messages of queued runs. A message names its run; the ledger knows everything else."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import cache, cached_property
+from typing import Any
+
+import structlog
+from celery import Celery
+from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
+from kombu.utils.json import dumps
+from redis.exceptions import RedisError
+
+from supervisor.app import required_settings
+from supervisor.execution.assignments import Assignment, Assignments
+from supervisor.execution.delivery import HEADER, message_header
+from supervisor.job.masks import masked
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import Run, RunState, StepId
+from supervisor.sending.queues import destination, producers_of
+from supervisor.sending.tracing import current_headers, trace_headers, within
+
+#: Messages sent before the ledger is told of them.
+RUNS_PER_ROUND = 100
+
+#: A run that only another version of this code can send is not looked at again before.
+LATER = timedelta(minutes=1)
+
+#: The broker, or the ledger, is away.
+AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
+
+log = structlog.get_logger("supervisor.publisher")
+
+
+class Publisher:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._assignments = Assignments(ledger)
+
+    @cached_property
+    def _producers(self) -> Any:
+        return producers_of(self._app)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    def publish(self, run_ids: Sequence[str]) -> int:
+        """Sends those of the runs that are queued; returns how many messages the broker took.
+
+        Of a run of several steps it is those that are queued, of a batch its items. A broker that
+        is away is logged: the runs stay in the outbox and beat sends them later.
+        """
+        sent = 0
+        try:
+            for start in range(0, len(run_ids), RUNS_PER_ROUND):
+                sent += self._publish(self._ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
+        except AWAY as error:
+            log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
+        return sent
+
+    def _publish(self, runs: Sequence[Run]) -> int:
+        steps = self._ledger.steps.below([run.id for run in runs if run.has_steps])
+        open_runs = [*(run for run in runs if not run.has_steps), *self._ledger.runs(steps)]
+        queued = [run for run in open_runs if run.state is RunState.QUEUED]
+        sent = self._send_all([run for run in queued if run.foreach is None])
+        for batch in queued:
+            if batch.foreach is not None:
+                sent += self._publish_items(batch, batch.foreach)
+        return sent
+
+    def _publish_items(self, batch: Run, param: str) -> int:
+        """The first items of a batch, portion by portion; a broker that is away ends it."""
+        sent, run_ids = 0, self._expanded(batch, param)
+        while run_ids and (taken := self.publish(run_ids)):
+            sent += taken
+            run_ids = self._ledger.steps.fill(batch.id)
+        return sent
+
+    def _expanded(self, batch: Run, param: str) -> list[str]:
+        """Ids of the first items of a batch that may be published."""
+        place = StepId.of(batch.id)
+        items = place and self._ledger.steps.param(place.run, param)
+        if not isinstance(items, list):
+            what = f"there is no param {param!r}" if items is None else f"{param!r} is no list"
+            self._ledger.give_up(batch.id, what)
+            return []
+        return self._ledger.steps.expand(batch.id, items)
+
+    def _send_all(self, runs: Sequence[Run]) -> int:
+        sent: dict[str, str] = {}
+        assignments = self._assignments.of(runs)
+        traces = trace_headers(self._ledger, runs)
+        # One round trip for all of them. When it fails it is not known which of them the broker
+        # took: those that are not recorded are sent once more, and dropped as duplicates.
+        with self._producers.acquire(block=True) as producer, producer.batch():
+            for run in runs:
+                with within(traces.get(run.id, {})):
+                    sent |= self._send(producer, run, assignments.get(run.id))
+        self._ledger.sent(sent)
+        return len(sent)
+
+    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> dict[str, str]:
+        """The run and its queue, if the message could be made."""
+        if assignment is None:
+            self._do_without(run)
+            return {}
+        try:
+            return {run.id: self.send(producer, assignment)}
+        except AWAY:
+            raise
+        except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
+            if isinstance(error.__cause__, AWAY):
+                # Celery listens for a result before it sends the message; its backend is away.
+                raise OperationalError(str(error).strip()) from error
+            self._ledger.cancel(run.id, f"cannot be published: {error}")
+            log.exception("run cannot be published", job=run.job, run=run.id)
+            return {}
+
+    def _do_without(self, run: Run) -> None:
+        """Its job is gone; or only another version can read it, and can send the run later."""
+        if StepId.of(run.id) is None and self._ledger.knows(run.job):
+            self._ledger.put_off(run.id, LATER)
+        else:
+            self._ledger.cancel(run.id, "job removed from the schedule files")
+
+    def send(self, producer: Any, assignment: Assignment) -> str:
+        """Sends the message of one run by Celery's own ways; gives its queue."""
+        run, queue = assignment.run, destination(self._app, assignment)
+        options: dict[str, Any] = {
+            "task_id": run.id,
+            "producer": producer,
+            "retry": False,  # the outbox is the retry
+            "retries": max(0, run.attempt - run.crashes),
+        }
+        if mask := run.rules.get("mask"):
+            options["argsrepr"] = repr(masked(mask, assignment.args))
+            options["kwargsrepr"] = repr(masked(mask, assignment.kwargs))
+        for name in ("time_limit", "soft_time_limit", "queue"):
+            if getattr(assignment, name):
+                options[name] = getattr(assignment, name)
+        options |= run.options
+        options["headers"] = {
+            **current_headers(),
+            **options.get("headers", {}),
+            HEADER: message_header(assignment, queue),
+        }
+        args, kwargs = assignment.args, dict(assignment.kwargs)
+        # As Celery's beat does: a task it knows brings its own options and routes.
+        task = self._app.tasks.get(assignment.task)
+        if task is None:
+            self._app.send_task(assignment.task, args, kwargs, **options)
+        elif assignment.fills_up:
+            # `apply_async` would miss the arguments that are filled in by the worker.
+            own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
+            self._app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
+        else:
+            task.apply_async(args, kwargs, **options)
+        return queue
+
+
+def as_json(value: Any) -> Any:
+    """The value in plain JSON, with kombu's marks for times, UUIDs and decimals.
+
+    They come back as what they were when the message is read.
+    """
+    return json.loads(dumps(value))
+
+
+def publisher_of(app: Any) -> Publisher:
+    """One publisher a process: connections do not survive a fork."""
+    return _publisher_of(app, os.getpid())
+
+
+@cache
+def _publisher_of(app: Celery, _pid: int) -> Publisher:
+    return Publisher(app, Ledger.open(required_settings(app)))

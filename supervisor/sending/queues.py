@@ -1,0 +1,126 @@
+"""The queues of an app's broker: where its jobs go, and how many messages lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+from kombu.pools import producers
+
+from supervisor.app import broker_address
+from supervisor.execution.assignments import Assignment
+from supervisor.job.spec import JobSpec
+from supervisor.job.topology import queues_of
+from supervisor.redis_url import is_redis
+
+#: A broker that hangs must not hang who only looks, nor who sends messages.
+PATIENCE_SECONDS = 2
+SENDING_PATIENCE_SECONDS = 5
+
+log = structlog.get_logger("supervisor.queues")
+
+
+class AppQueues:
+    """Asked of the broker, with the app's own routes and transport."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def of(self, spec: JobSpec) -> tuple[str, ...]:
+        return queues_of(spec, lambda task: queue_of(self._app, task))
+
+    def lengths(self, queues: Sequence[str]) -> dict[str, int]:
+        """One round trip with Redis, else one a queue; empty while the broker is away."""
+        try:
+            with channel_of(self._app) as channel:
+                if hasattr(channel, "priority_steps"):
+                    return redis_lengths(channel, queues)
+                return {queue: message_count(channel, queue) for queue in queues}
+        except (OperationalError, OSError) as error:
+            log.warning("queues not asked for", error=str(error))
+            return {}
+
+
+@contextmanager
+def channel_of(app: Celery) -> Iterator[Any]:
+    """To ask the broker by. Raises OperationalError or OSError when it is away, or hangs."""
+    with app.connection_for_read(**bounded(app)) as connection, reraised(connection):
+        connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
+        yield connection.default_channel
+
+
+@contextmanager
+def reraised(connection: Any) -> Iterator[None]:
+    """Whatever the transport calls its errors."""
+    try:
+        yield
+    except connection.connection_errors + connection.channel_errors as error:
+        raise OperationalError(str(error)) from error
+
+
+def bounded(app: Celery) -> dict[str, Any]:
+    options = time_outs(app, PATIENCE_SECONDS)
+    return {"connect_timeout": PATIENCE_SECONDS, "transport_options": options}
+
+
+def producers_of(app: Celery) -> Any:
+    """A pool of producers whose calls do not hang; the app's own may, as the app has set them."""
+    given = app.conf.broker_transport_options or {}
+    options = {**time_outs(app, SENDING_PATIENCE_SECONDS), **given}
+    pool = producers[app.connection_for_write(transport_options=options)]
+    pool.limit = app.pool.limit
+    return pool
+
+
+def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
+    """Transport options with which no call to the broker hangs for longer, as its kind has them."""
+    url = broker_address(app)
+    if is_redis(url):
+        return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
+    if url.startswith(("amqp", "pyamqp")):
+        once_more = {"max_retries": 1, "interval_start": 0}
+        return {"read_timeout": seconds, "write_timeout": seconds, **once_more}
+    return {}
+
+
+def redis_lengths(channel: Any, queues: Sequence[str]) -> dict[str, int]:
+    """A queue is a list for each priority; the channel knows the names, and the app's prefix."""
+    steps = channel.priority_steps
+    with channel.client.pipeline(transaction=False) as pipe:
+        for queue in queues:
+            for priority in steps:
+                pipe.llen(channel._q_for_pri(queue, priority))
+        lengths = pipe.execute()
+    return {
+        queue: sum(lengths[number * len(steps) : (number + 1) * len(steps)])
+        for number, queue in enumerate(queues)
+    }
+
+
+@cache
+def queue_of(app: Celery, task: str) -> str:
+    """Where a call of the task goes that names no queue."""
+    own = getattr(app.tasks.get(task), "queue", None)
+    return str(own or app.amqp.router.route({}, task)["queue"].name)
+
+
+def destination(app: Celery, assignment: Assignment) -> str:
+    """Where the message of a run goes."""
+    named = assignment.run.options.get("queue") or assignment.queue
+    return str(named or queue_of(app, assignment.task))
+
+
+def message_count(channel: Any, queue: str) -> int:
+    """Messages that no worker has fetched; 0 also for a queue that does not exist.
+
+    In Redis an empty queue does not.
+    """
+    try:
+        return int(channel.queue_declare(queue, passive=True).message_count)
+    except channel.connection.client.channel_errors:
+        return 0

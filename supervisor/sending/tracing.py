@@ -1,0 +1,133 @@
+"""A run's place in a distributed trace, where `opentelemetry-api` is installed (extra `otel`).
+
+1. Code that asks for a run leaves its trace context in the run's record, in the headers that its
+   messages will have: a run that waits is sent by another process, hours later.
+2. Whoever sends a message of the run does so within that context, and so for each step of it.
+3. The worker makes a span of it around the task's body. Where opentelemetry-instrumentation-celery
+   has made one already, that span is told of the run and no second one is made.
+
+Without the library all of this is nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import Run, StepId
+
+if TYPE_CHECKING:
+    from supervisor.execution.delivery import Delivery
+
+NAME = "supervisor"
+
+
+@cache
+def is_there() -> bool:
+    try:
+        import opentelemetry.propagate
+        import opentelemetry.trace  # noqa: F401 - whether it can be
+    except ImportError:
+        return False
+    return True
+
+
+def current_headers() -> dict[str, str]:
+    """Those that carry the trace of who is asking; empty outside of any."""
+    carrier: dict[str, str] = {}
+    if is_there():
+        from opentelemetry import propagate
+
+        propagate.inject(carrier)
+    return carrier
+
+
+def options_with_trace() -> dict[str, Any]:
+    """Options of a run's messages, as `RunRequest` has them."""
+    headers = current_headers()
+    return {"headers": headers} if headers else {}
+
+
+def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, str]]:
+    """By run id; a step has those of the run that it belongs to."""
+    if not is_there():
+        return {}
+    from opentelemetry import propagate
+
+    places = {run.id: place.run for run in runs if (place := StepId.of(run.id))}
+    options = {run.id: run.options for run in runs if run.id not in places}
+    options |= ledger.steps.options(sorted(set(places.values())))
+    ours = propagate.get_global_textmap().fields
+    found: dict[str, dict[str, str]] = {}
+    for run in runs:
+        headers = options.get(places.get(run.id, run.id), {}).get("headers", {})
+        found[run.id] = {name: value for name, value in headers.items() if name in ours}
+    return found
+
+
+@contextmanager
+def within(headers: Mapping[str, str]) -> Iterator[None]:
+    """In the trace of these headers, else in none: not in that of whoever happens to send."""
+    if not is_there():
+        yield
+        return
+    from opentelemetry import context, propagate
+
+    token = context.attach(propagate.extract(headers, context=context.Context()))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+@contextmanager
+def traced(task: Any, delivery: Delivery) -> Iterator[None]:
+    """Around the task's body."""
+    if not is_there():
+        yield
+        return
+    from opentelemetry import context, propagate, trace
+
+    present = trace.get_current_span()
+    if present.get_span_context().is_valid:
+        present.set_attributes(attributes_of(task, delivery))
+        yield
+        return
+    span = trace.get_tracer(NAME).start_as_current_span(
+        f"run {delivery.job}",
+        context=propagate.extract(task.request.headers or {}, context=context.Context()),
+        kind=trace.SpanKind.CONSUMER,
+        attributes=attributes_of(task, delivery),
+        record_exception=False,
+        set_status_on_exception=False,
+    )
+    with span as opened:
+        try:
+            yield
+        except (Ignore, Reject, Retry):  # how a task says what is next: no errors
+            raise
+        except BaseException as error:
+            opened.record_exception(error)
+            opened.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise
+
+
+def attributes_of(task: Any, delivery: Delivery) -> dict[str, str | int]:
+    place = StepId.of(delivery.run_id)
+    attributes: dict[str, str | int] = {
+        "supervisor.job": delivery.job,
+        "supervisor.run": place.run if place else delivery.run_id,
+        "celery.task_name": task.name,
+    }
+    if delivery.grant:
+        attributes["supervisor.attempt"] = delivery.grant.attempt
+    if place:
+        attributes["supervisor.step"] = place.step
+        if place.item is not None:
+            attributes["supervisor.item"] = place.item
+    return attributes

@@ -1,0 +1,120 @@
+"""Which ticks of a job beat emits now, and which have passed for good: a pure function of time.
+
+1. The ticks after the watermark and up to now are taken in order; none is looked at twice.
+2. Ticks younger than `PROMPT` are emitted as usual: beat was a moment late, or changed leaders.
+3. Older ones passed while nothing could emit them. Outside `catchup_window` they are missed;
+   inside, `catchup` decides: none, only the latest (if no younger one is emitted anyway), or all.
+4. Ticks that fall into a pause are excluded, also when the pause is over by now.
+5. At most `BATCH` ticks of a job a pass, so that one job's backlog does not delay the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from supervisor.job.policies import Catchup
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.marks import Pause
+from supervisor.ledger.ticks import PassedOver, Tick
+from supervisor.runs.run import RunState
+from supervisor.timing import Schedule, missed_before, ticks_between
+
+#: A beat that leads again within this time was late, not away: longer than a change of leaders.
+PROMPT = timedelta(seconds=15)
+
+BATCH = 100
+
+INSTANT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """`next_at`: when the job is to be looked at again; None when its schedule has ended."""
+
+    spec: JobSpec
+    passed: tuple[PassedOver, ...]
+    ticks: tuple[Tick, ...]
+    next_at: datetime | None
+
+
+def emission(
+    spec: JobSpec,
+    schedule: Schedule,
+    watermark: datetime,
+    now: datetime,
+    pause: Pause | None = None,
+) -> Emission:
+    """What is due for a job whose ticks up to `watermark` have been dealt with."""
+    if pause is None:
+        return unpaused(spec, schedule, watermark, now)
+    start, end = pause.start, pause.end or datetime.max.replace(tzinfo=UTC)
+    tick = schedule.next_after(watermark)
+    if tick is None or tick >= end or tick > now or start > now:
+        return unpaused(spec, schedule, watermark, now)
+    if tick < start:  # what was due before the pause comes first, the rest at the next look
+        return unpaused(spec, schedule, watermark, start - INSTANT)
+    until = min(now, end - INSTANT)
+    passed = passed_over(spec, schedule, watermark, until, RunState.EXCLUDED, "paused")
+    return Emission(spec, tuple(passed), (), schedule.next_after(until))
+
+
+def unpaused(spec: JobSpec, schedule: Schedule, watermark: datetime, now: datetime) -> Emission:
+    prompt_from = now - PROMPT
+    passed: list[PassedOver] = []
+    caught_up: list[datetime] = []
+    tick = schedule.next_after(watermark)
+    if tick is not None and tick <= prompt_from:
+        window_from = max(watermark, now - spec.catchup_window)
+        passed += missed(spec, schedule, watermark, min(window_from, prompt_from), "window")
+        if window_from < prompt_from:
+            caught_up, superseded_until = catch_up(spec, schedule, window_from, prompt_from, now)
+            passed += missed(spec, schedule, window_from, superseded_until, "catchup")
+        tick = schedule.next_after(prompt_from)
+    due = caught_up
+    while tick is not None and tick <= now and len(due) < BATCH:
+        due.append(tick)
+        tick = schedule.next_after(tick)
+    if len(due) == BATCH:
+        tick = schedule.next_after(due[-1])
+    return Emission(spec, tuple(passed), tuple(Tick(spec, at) for at in due), tick)
+
+
+def catch_up(
+    spec: JobSpec, schedule: Schedule, after: datetime, until: datetime, now: datetime
+) -> tuple[list[datetime], datetime]:
+    """The ticks in (after, until] that run late, and up to when the others are missed."""
+    match spec.catchup:
+        case Catchup.ALL:
+            return ticks_between(schedule, after, until, BATCH), after
+        case Catchup.NONE:
+            return [], until
+        case Catchup.LATEST:
+            _, latest = missed_before(schedule, after, until, keep=1)
+            if not latest or ticks_between(schedule, until, now, 1):
+                return [], until
+            return latest, latest[0] - timedelta(microseconds=1)
+
+
+def missed(
+    spec: JobSpec, schedule: Schedule, after: datetime, until: datetime, reason: str
+) -> list[PassedOver]:
+    return passed_over(spec, schedule, after, until, RunState.MISSED, reason)
+
+
+def passed_over(
+    spec: JobSpec,
+    schedule: Schedule,
+    after: datetime,
+    until: datetime,
+    state: RunState,
+    reason: str,
+) -> list[PassedOver]:
+    """The ticks in (after, until] as one range, if there are any."""
+    if until <= after:
+        return []
+    ticks, last = missed_before(schedule, after, until, keep=1)
+    first = schedule.next_after(after)
+    if not ticks or first is None:
+        return []
+    return [PassedOver(spec, state, reason, first, last[0], ticks)]

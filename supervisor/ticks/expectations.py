@@ -1,0 +1,125 @@
+"""What is to be expected of a job: how late it starts, how long it works, by when it succeeds.
+
+Pure functions of its spec, of what was observed, and of its ticks. Alerts compare with them;
+docs/metrics.md says the rules in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
+
+from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import JobRecord
+from supervisor.timing import schedule_of, ticks_after
+
+#: Of the next ticks, so many are looked at.
+TICKS = 10
+
+#: Fewer observations say little about what is usual.
+ENOUGH_OBSERVATIONS = 10
+
+#: How late a start may be: this share of the interval, within these bounds.
+LATE_SHARE = 0.1
+LATE_LEAST = timedelta(seconds=30)
+LATE_MOST = timedelta(minutes=15)
+
+#: How long a run takes of which nothing is known; the interval, if that is shorter.
+UNKNOWN_DURATION = timedelta(hours=1)
+
+#: For what else takes its time: a rescue, a scrape.
+SLACK = timedelta(minutes=1)
+
+#: So many times as long as usual is too long.
+TOO_LONG = 4
+
+#: Whoever retries for longer than this expects nothing.
+LONGEST = timedelta(days=366)
+
+#: Skips in a row that are too many where the job says nothing.
+SKIPS_IN_A_ROW = 3
+
+MAY_WAIT = (
+    *(OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL),
+    *(OverlapPolicy.REQUEUE, OverlapPolicy.REPLACE),
+)
+
+
+def next_ticks(spec: JobSpec, now: datetime) -> tuple[datetime, ...]:
+    if not spec.has_schedule:
+        return ()
+    return tuple(islice(ticks_after(schedule_of(spec), now), TICKS))
+
+
+def interval_of(ticks: Sequence[datetime]) -> timedelta | None:
+    """The shortest distance between two of them."""
+    return min((later - tick for tick, later in pairwise(ticks)), default=None)
+
+
+def usual_duration(
+    spec: JobSpec, durations: Histogram, interval: timedelta | None = None
+) -> timedelta:
+    """p95 of enough observations, else the time limit, else the longest so far, else a guess."""
+    if (observed := observed_p95(durations)) is not None:
+        return observed
+    if spec.time_limit is not None and not spec.steps:
+        return spec.time_limit
+    if durations.longest is not None:
+        return timedelta(seconds=min(durations.longest, durations.bounds[-1]))
+    return min(UNKNOWN_DURATION, interval or UNKNOWN_DURATION)
+
+
+def observed_p95(durations: Histogram) -> timedelta | None:
+    if durations.observations < ENOUGH_OBSERVATIONS:
+        return None
+    seconds = durations.quantile(0.95)
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> timedelta:
+    """How long after its nominal time a start is late.
+
+    A tenth of the interval, from half a minute to a quarter of an hour, and no more than the
+    start deadline. A run that may wait for another has that one's usual duration in addition.
+    """
+    late = LATE_MOST if interval is None else max(LATE_LEAST, min(LATE_MOST, interval * LATE_SHARE))
+    late = min(late, spec.start_deadline)
+    if spec.overlap in MAY_WAIT or spec.serial:
+        late += usual
+    if spec.overlap is OverlapPolicy.REQUEUE:
+        late += spec.requeue_delay
+    return late
+
+
+def work_until_success(spec: JobSpec, usual: timedelta) -> timedelta:
+    """From the start to the end of the last attempt. Retries of steps are in the usual duration."""
+    if spec.steps:
+        return usual
+    return min(LONGEST, usual * (spec.max_retries + 1) + retry_waits(spec))
+
+
+def retry_waits(spec: JobSpec) -> timedelta:
+    """All of them: each is twice as long as the one before, up to the longest."""
+    waits, wait = timedelta(), spec.retry_backoff
+    for left in range(spec.max_retries if wait else 0, 0, -1):
+        if wait >= spec.retry_backoff_max:
+            return waits + left * spec.retry_backoff_max
+        waits, wait = waits + wait, wait * 2
+    return waits
+
+
+def success_due_after(record: JobRecord) -> datetime | None:
+    """The first tick after this is to come to a success."""
+    known = (record.last_success_at, record.loaded_at, record.resumed_at)
+    return max((moment for moment in known if moment is not None), default=None)
+
+
+def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:
+    """How long a run may be at work; None as long as that is not known."""
+    if spec.time_limit is not None and not spec.steps:
+        return spec.time_limit + spec.stop_grace
+    usual = observed_p95(durations)
+    return None if usual is None else TOO_LONG * usual

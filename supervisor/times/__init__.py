@@ -1,0 +1,1 @@
+"""Instants, durations and clocks."""

@@ -1,0 +1,1 @@
+"""Celery's worker under the guard."""

@@ -1,0 +1,171 @@
+"""The guard in a worker's main process: the request class of a supervised app.
+
+It tells the heartbeat which child works for which run, and what a child is about to be ended for.
+It never gives a lease back while the child may still be at work: the heartbeat does, once it is
+gone.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from celery import Celery, bootsteps, signals
+from celery.utils.imports import symbol_by_name
+from celery.worker import state
+from celery.worker.request import Request
+
+from supervisor.app import required_settings
+from supervisor.errors import WrongSchema
+from supervisor.execution import at_work
+from supervisor.execution.delivery import TOKEN, supervised, work_of
+from supervisor.execution.heartbeat import Heartbeat
+from supervisor.execution.leases import HeldLease
+from supervisor.ledger.connection import RedisError, Unavailable, connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.migrations import upgrade
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import RunState
+from supervisor.sending import tracing
+from supervisor.sending.calls import register_all
+from supervisor.sending.publisher import Publisher, publisher_of
+from supervisor.worker.acknowledgements import keep_no_record_of_runs
+from supervisor.worker.adopting import adopt
+from supervisor.worker.attendance import attend
+from supervisor.worker.results import take_over_started
+from supervisor.worker.tasks import worker_name
+
+_starting = Lock()
+
+log = structlog.get_logger("supervisor.worker")
+
+
+class GuardedRequest(Request):
+    """The main process' view of a delivery; it makes the token that the child begins with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._header = supervised(self.request_dict, str(self.id))
+        self._token = uuid4().hex
+        if self._header is not None:
+            self.request_dict[TOKEN] = self._token
+
+    def info(self, safe: bool = False) -> Any:
+        """What `celery inspect` shows, which would be the arguments themselves."""
+        is_masked = bool(self._header and self._header["rules"].get("mask"))
+        return super().info(safe=safe or is_masked)
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        super().on_accepted(pid, time_accepted)
+        if self._header is not None:
+            heartbeat_of(self.app).watch(
+                HeldLease(
+                    work=work_of(self._header, worker_name(pid)),
+                    token=self._token,
+                    pid=pid,
+                    is_active=lambda: self in state.active_requests,
+                )
+            )
+
+    def revoked(self) -> bool:
+        """A message that Celery drops before any hook of ours: its run has ended as well."""
+        is_revoked = bool(super().revoked())
+        if is_revoked and self._header is not None:
+            try:
+                publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
+            except (RedisError, WrongSchema) as error:
+                log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
+        return is_revoked
+
+    def on_timeout(self, soft: bool, timeout: Any) -> None:
+        if not soft:
+            self._mark(RunState.TIMED_OUT)
+        super().on_timeout(soft, timeout)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        self._mark(RunState.CANCELLED)
+        super().terminate(pool, signal)
+
+    def _mark(self, outcome: RunState) -> None:
+        if self._header is not None:
+            heartbeat_of(self.app).mark(self._token, outcome)
+
+
+@cache
+def guarded_request(own: Any) -> Any:
+    """The main process' side of the guard over a task's own request class. Raises TypeError."""
+    if issubclass(own, GuardedRequest):
+        return own
+    if own is Request:
+        return GuardedRequest
+    return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
+
+
+def take_over_requests(app: Celery) -> None:
+    """Before the worker asks its tasks for them; a lease lives by what they tell the heartbeat."""
+    for task in app.tasks.values():
+        try:
+            task.Request = guarded_request(symbol_by_name(task.Request))
+        except TypeError as error:
+            text = f"the Request class of task {task.name!r} cannot be put under the guard: {error}"
+            raise SystemExit(text) from error
+
+
+class TellsChildren(bootsteps.StartStopStep):
+    """However the worker is told to stop: a child that waits for the ledger has to know."""
+
+    def close(self, worker: Any) -> None:
+        at_work.tell_stopping()
+
+
+def prepare(sender: Any) -> None:
+    """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
+
+    And a ledger that a newer version writes; an older one is upgraded.
+    """
+    if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
+        raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
+    adopt(sender.app)
+    take_over_requests(sender.app)
+    # A thread that imports while a child is forked leaves it a lock that nobody will give back.
+    tracing.is_there()
+    take_over_started(sender.app)
+    at_work.share()
+    sender.app.steps["worker"].add(TellsChildren)
+    keep_no_record_of_runs()
+    attend()
+    try:
+        ledger = publisher_of(sender.app).ledger
+        for schema in upgrade(ledger.client, ledger.keys):
+            log.warning("ledger upgraded", schema=schema)
+        register_all(sender.app)
+    except WrongSchema as error:
+        raise SystemExit(str(error)) from error
+    except Unavailable as error:  # they are registered when they are called
+        log.warning("guarded tasks not registered", error=str(error))
+
+
+@signals.worker_shutdown.connect(weak=False)
+def stop_heartbeat(sender: Any, **_: Any) -> None:
+    if _heartbeat_of.cache_info().currsize:
+        heartbeat_of(sender.app).stop()
+
+
+def heartbeat_of(app: Any) -> Heartbeat:
+    """Started with the first guarded task: nothing of it exists when children are forked."""
+    with _starting:  # in a pool of threads, tasks are accepted side by side
+        return _heartbeat_of(app)
+
+
+@cache
+def _heartbeat_of(app: Celery) -> Heartbeat:
+    settings = required_settings(app)
+    ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    # What another thread publishes, it reads by a connection of its own, that may insist.
+    heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
+    heartbeat.start()
+    return heartbeat

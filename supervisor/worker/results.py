@@ -1,0 +1,111 @@
+"""What Celery's result backend, where a task has one, is told of a run at work.
+
+Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
+comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
+unless it is told that one may be shared); the report is closed before Celery stores how the task
+ended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import structlog
+from celery import Celery, Task, states
+from celery.app.task import get_actual_ignore_result  # type: ignore[attr-defined]
+from celery.backends.base import DisabledBackend
+from celery.exceptions import SoftTimeLimitExceeded
+
+from supervisor.app import required_settings
+from supervisor.execution import at_work
+from supervisor.execution.context import current_run, set_current_run
+from supervisor.execution.delivery import Delivery
+from supervisor.execution.reporter import Reporter
+from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.reports import Reports
+from supervisor.ledger.scripts import Scripts
+from supervisor.runs.progress import SaidProgress
+from supervisor.times.elapsed import clock
+
+PROGRESS = "PROGRESS"
+
+log = structlog.get_logger("supervisor.results")
+
+
+#: Names of the tasks whose start Celery would store, with `task_track_started`.
+_tracked: set[str] = set()
+
+
+def take_over_started(app: Celery) -> None:
+    """In a worker's main process: from now on only `store_started` stores that a task has started.
+
+    Celery would before a delivery can be refused, over what is stored of the run at work.
+    """
+    for task in app.tasks.values():
+        if task.track_started:
+            task.track_started = False
+            _tracked.add(task.name)
+
+
+def store_started(task: Any, *, is_run: bool) -> None:
+    """Of every run, and else as Celery does; a backend that is away fails no run."""
+    if not (is_run or task.name in _tracked) or not keeps_results(task):
+        return
+    meta = {"pid": os.getpid(), "hostname": task.request.hostname}
+    try:
+        task.backend.store_result(task.request.id, meta, states.STARTED, request=task.request)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:  # each backend has errors of its own
+        log.exception("start not stored", run=task.request.id)
+
+
+@contextmanager
+def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
+    """The job's code: what it says is written down, the rest of it before this is left."""
+    run, reporter = current_run(), reporter_of(task.app, os.getpid())
+    report = reporter.open(delivery.run_id, delivery.token, publisher_of_progress(task))
+    set_current_run(replace(run, _report=report) if run else None)
+    try:
+        yield
+    finally:
+        # What is left to do is ours: no cancellation may interrupt it any more.
+        delivery.at_work, delivery.ended_at = False, clock()
+        at_work.tell(False)
+        reporter.close(report)
+
+
+def publisher_of_progress(task: Any) -> Callable[[SaidProgress], None] | None:
+    if not keeps_results(task):
+        return None
+    request = task.request  # of this thread: the reporter's knows no request
+
+    def publish(said: SaidProgress) -> None:
+        meta = {"current": said.done, "total": said.total, "text": said.text}
+        task.backend.store_result(request.id, meta, PROGRESS, request=request)
+
+    return publish
+
+
+def keeps_results(task: Task[Any, Any]) -> bool:
+    return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(
+        task, task.request
+    )
+
+
+@cache
+def reporter_of(app: Celery, pid: int) -> Reporter:
+    """One a process: a child makes its own."""
+
+    def connect() -> Reports:
+        settings = required_settings(app)
+        client, keys = connect_for_heartbeat(settings), Keys(settings.prefix)
+        return Reports(client, keys, Scripts(client, keys))
+
+    return Reporter(connect)

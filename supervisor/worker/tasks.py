@@ -1,0 +1,224 @@
+"""The guard in a worker's child: the task class of a supervised app.
+
+The hooks are those that were measured to hold (docs/design.md):
+
+* begin in `before_start`: the last hook before the body, and one that can veto.
+* the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA
+  message; `sys.exit` and MemoryError become ordinary failures.
+* the end in the `task_postrun` signal, which fires for every end that unwinds (endings.py).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
+from celery import Celery, Task, signals
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from kombu.utils.json import loads
+
+from supervisor.errors import (
+    JobExited,
+    JobOutOfMemory,
+    RunCancelled,
+    RunInterrupted,
+    UnusableReturn,
+)
+from supervisor.execution import at_work
+from supervisor.execution.context import current_run
+from supervisor.execution.delivery import TOKEN, Delivery, supervised
+from supervisor.execution.guard import Guard
+from supervisor.execution.interrupts import receive_interrupts
+from supervisor.ledger.replies import Refused
+from supervisor.runs.arguments import filled
+from supervisor.runs.params import handed_on
+from supervisor.runs.run import RunState
+from supervisor.sending.calls import call_guarded, is_guarded_call
+from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.sending.tracing import traced
+from supervisor.worker.endings import reason_of, report
+from supervisor.worker.results import reporting, store_started
+from supervisor.worker.retrying import retry_of, until
+
+log = structlog.get_logger("supervisor.tasks")
+
+_delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
+
+
+class GuardedTask(Task):  # type: ignore[type-arg]
+    """The base of a supervised app's tasks; messages without our header pass through untouched."""
+
+    abstract = True
+    Request = "supervisor.worker.process:GuardedRequest"
+
+    #: Keys of a schedule file's job that put the task under the guard also when code calls it.
+    guard: Any = None
+
+    def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        header = supervised(self.request.headers, task_id)
+        if header is not None:
+            token = getattr(self.request, TOKEN, None) or uuid4().hex
+            delivery = Delivery.of(header, token, self.request.retries)
+            guard = guard_of(self.app, os.getpid())
+            answer = guard.begin(delivery.run_id, delivery.job, token, delivery.queue)
+            if isinstance(answer, Refused):
+                raise Ignore(answer.refusal.value)
+            delivery.grant = answer
+            _delivery.set(delivery)
+        store_started(self, is_run=header is not None)
+        super().before_start(task_id, args, kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        delivery = _delivery.get()
+        if delivery is None or delivery.entered or self.request.id != delivery.run_id:
+            return super().__call__(*args, **kwargs)
+        delivery.entered = True
+        try:
+            returned = self._run_body(delivery, args, kwargs)
+        except BaseException as error:
+            delivery.raised = error
+            raise
+        delivery.has_returned = True
+        return returned
+
+    def _run_body(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+        """What the body returns; what it raises is raised as Celery is to take it."""
+        try:
+            delivery.at_work = True
+            at_work.tell(True)
+            with traced(self, delivery), reporting(self, delivery):
+                return self._work(delivery, args, kwargs)
+        except (Ignore, Reject, Retry):
+            raise
+        except RunInterrupted as interruption:
+            delivery.interrupted = interruption
+            if isinstance(interruption, RunCancelled):
+                self.backend.mark_as_revoked(delivery.run_id, "cancelled", request=self.request)
+            raise Ignore(reason_of(interruption)) from interruption
+        except SystemExit as error:
+            if terminate_handler_fired():
+                raise
+            raise self._retry_or(delivery, JobExited(error.code)) from error
+        except MemoryError as error:
+            # One that reaches Celery kills the worker, and the next that gets the message.
+            raise self._retry_or(delivery, JobOutOfMemory()) from error
+        except Exception as error:
+            again = self._retry_or(delivery, error)
+            if again is error:
+                raise
+            raise again from error
+        finally:
+            delivery.at_work = False
+            at_work.tell(False)
+
+    def _work(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+        """The task's body; a step's arguments are filled up, and what it returns is kept."""
+        run = current_run()
+        if delivery.references:
+            args, kwargs = delivery.with_secrets(args, kwargs, os.environ)
+        if run is None or run.step is None:
+            return super().__call__(*args, **kwargs)
+        returned = super().__call__(*args, **filled(self.run, args, kwargs, run.params))
+        if run.item is None:
+            delivery.returned = handed_on(returned, as_json)
+        return returned
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; the call of a guarded task is a run (calls.py)."""
+        if is_guarded_call(self, options):
+            links = {"link": link, "link_error": link_error, "shadow": shadow}
+            options |= {key: value for key, value in links.items() if value is not None}
+            return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
+        return super().apply_async(
+            args, kwargs, task_id, producer, link, link_error, shadow, **options
+        )
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
+        delivery = _delivery.get()
+        if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        limit = self.max_retries if max_retries is None else max_retries
+        if limit is not None and delivery.retries >= limit:
+            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
+        delivery.retry_in = until(eta, countdown, self.default_retry_delay)
+        # What is sent on as it came is still the job's own, with its references.
+        delivery.retry_args = None if args == self.request.args else args
+        delivery.retry_kwargs = None if kwargs == self.request.kwargs else kwargs
+        delivery.error = exc
+        again = retry_of(exc, delivery.retry_in)
+        if throw:
+            raise again
+        return again
+
+    def _retry_or(self, delivery: Delivery, failure: Exception) -> Exception:
+        if not delivery.has_retries_left or isinstance(failure, (UnusableReturn, *self.throws)):
+            return failure
+        delivery.retry_in, delivery.error = delivery.backoff, failure
+        return retry_of(failure, delivery.backoff)
+
+
+@signals.task_postrun.connect(weak=False)
+def report_end(task: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
+    """The attempt is over, however it ended; a delivery that was refused has nothing to report."""
+    delivery = _delivery.get()
+    if delivery is None or delivery.grant is None or task.request.id != delivery.run_id:
+        return
+    _delivery.set(None)
+    guard, grant = guard_of(task.app, os.getpid()), delivery.grant
+    try:
+        try:
+            report(guard, grant, delivery, task, retval, state)
+        except SoftTimeLimitExceeded:
+            # It is for the job's code, which is over; said again, an end changes nothing.
+            report(guard, grant, delivery, task, retval, state)
+    except Exception as error:
+        # Celery would swallow it, and a run without an end would keep its lock.
+        log.exception("end cannot be reported as it was", run=grant.run_id)
+        guard.end(grant, RunState.FAILED, reason_of(error))
+    finally:
+        delivery.raised = delivery.error = None  # with all that their frames hold
+
+
+@cache
+def guard_of(app: Celery, pid: int) -> Guard:
+    """One guard a process, and the handlers of what may interrupt a run in it."""
+    receive_interrupts(run_at_work)
+    publisher = publisher_of(app)
+    return Guard(publisher.ledger, publisher.publish, worker_name(pid), loads)
+
+
+def run_at_work() -> str | None:
+    delivery = _delivery.get()
+    return delivery.run_id if delivery is not None and delivery.at_work else None
+
+
+def worker_name(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
