@@ -29,7 +29,7 @@ jobs:
 IMPATIENT = """
 from datetime import timedelta
 from functools import partial
-from supervisor.worker.process import tasks
+from supervisor.worker import tasks
 tasks.Guard = partial(tasks.Guard, patience=timedelta(seconds=1))
 
 @app.task(bind=True)

@@ -120,7 +120,7 @@ def test_the_steps_of_a_run_continue_its_trace(traced: Project) -> None:
     assert [span["attributes"]["supervisor.step"] for span in found] == ["work", "tell"]
 
 
-START = "__import__('supervisor.starting').starting.start"
+START = "__import__('supervisor.sending.starting').sending.starting.start"
 
 
 def test_a_failure_is_the_spans_and_a_run_of_beat_begins_a_trace(traced: Project) -> None:

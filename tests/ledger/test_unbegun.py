@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.beat.scheduler import unbegun
+from supervisor.beat import unbegun
 from supervisor.beat.unbegun import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of

@@ -9,7 +9,8 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import BOUNDS, JobRecord, job_from
+from supervisor.ledger.records import JobRecord, job_from
+from supervisor.ledger.scripts import BOUNDS
 from supervisor.ticks.expectations import (
     interval_of,
     late_after,

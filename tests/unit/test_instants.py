@@ -11,7 +11,7 @@ from celery import Celery
 from celery.utils.time import maybe_make_aware
 
 from supervisor.sending import calls
-from supervisor.worker.process import retrying
+from supervisor.worker import retrying
 
 IN_AN_HOUR = timedelta(hours=1)
 
