@@ -24,7 +24,7 @@ up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl
 	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore tests/rabbitmq
+	$(BIN)/python -m pytest -n 6 --dist loadfile --ignore tests/rabbitmq
 
 test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }

@@ -34,7 +34,7 @@ from tests.ledger.contents import DIGESTS
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
 from tests.ledger.model import Attempt, Model
 
-STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "12000"))
+STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "8000"))
 STEPS_EACH = 50
 REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
 #: None: the heartbeat comes before the end.
