@@ -35,3 +35,8 @@ def output_of(program: str, *arguments: str | Path) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def optional(program: str) -> pytest.MarkDecorator:
+    """For tests of what others check as well: no package of every Debian has the program."""
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"no {program} here")

@@ -177,7 +177,9 @@ class Heartbeat(threading.Thread):
                     pidfd = self._pidfds.get(lease.pid)
                     interrupt(lease, interrupts.CANCELLED, kill_at, pidfd)
             case LeaseState.LOST:
-                # Kept: each further sign of life makes the measured overlap longer.
+                # Only what has begun is lost. Kept: each further sign of life makes the measured
+                # overlap longer.
+                lease.has_begun = True
                 lose(lease, renewal.detail, clock(), self._pidfds.get(lease.pid))
             case LeaseState.ENDED:
                 self._forget(lease)

@@ -1,7 +1,8 @@
 -- The heartbeat of a worker: the leases of all its running runs, in one call.
 --
 -- ARGV  for each: run id, token, '1' when an earlier renewal said that it had begun (or '0'), '2' when its work is
---       over and it only has that to report
+--       over and it only has that to report. Of '0' it is not known whether it still works: no overlap is
+--       measured
 -- gives for each {verdict, detail}; verdict:
 --       renewed
 --       reasserted  the lease had run out, or the run was to be run again, or the server had lost
@@ -41,7 +42,7 @@ local function renew(id, token, has_begun)
       note_late(run, run.queued)
       write_interval(run)
     else
-      return { 'lost', has_begun ~= '2' and measure_overlap(run, token, now_us) or '' }
+      return { 'lost', has_begun == '1' and measure_overlap(run, token, now_us) or '' }
     end
   elseif run.state == 'queued' and run.last_token ~= token then
     if has_begun == '0' or not is_own then return { 'not_begun', '' } end

@@ -49,6 +49,20 @@ def work(self, seconds=0.0):
 
 
 @app.task(bind=True)
+def hold(self, fails=False):
+    """Works until the test lets it end, with `Project.let_end`."""
+    gate = WITNESS.with_name(f"may-end-{current_run().run_id}")
+    sign("start", self)
+    try:
+        while not gate.exists():
+            time.sleep(0.01)
+    finally:
+        sign("end", self)
+    if fails:
+        raise ValueError("not so")
+
+
+@app.task(bind=True)
 def tell(self, gate=None, fails=False):
     """Says where it is, waits for the gate to be there, and says the rest."""
     run = current_run()

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.ledger.requests import RunRequest
 from tests.acceptance.project import Project
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
 
 JOBS = """
 jobs:
-  work: {task: team.work, every: 24h, paused: true, on_crash: fail, lease_ttl: 8s}
+  work: {task: team.hold, every: 24h, paused: true, on_crash: fail, lease_ttl: 8s}
 """
 
 
@@ -40,15 +39,17 @@ def test_a_run_that_ended_while_it_was_cut_off_did_not_overlap_with_what_began_l
     cut_off.worker(processes=1)
     ledger = project.ledger
     spec = wait_until(lambda: ledger.scheduled().get("work"), 20)
-    given_up = ledger.trigger(spec, RunRequest(args=[1.5]))
+    given_up = ledger.trigger(spec)
     wait_until(lambda: cut_off.starts("work"))
     way.freeze()
+    cut_off.let_end(given_up.id)
     project.worker(processes=1)
     project.run_when(given_up.id, "lost")
 
-    successor = ledger.trigger(spec, RunRequest(args=[60]))
+    successor = ledger.trigger(spec)
     began_at = wait_until(lambda: project.starts("work"))[0].at
-    assert max(sign.at for sign in cut_off.witness("work")) < began_at
+    [_, end] = cut_off.witness("work")
+    assert end.at < began_at
     wait_until(lambda: ledger.now().timestamp() > began_at + 1)
     way.thaw()
     wait_until(lambda: [e for e in cut_off.events("worker0", "lease lost") if "outcome" in e], 20)

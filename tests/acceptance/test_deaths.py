@@ -11,7 +11,7 @@ from tests.acceptance.project import Project, overlapping, ticks_between
 from tests.acceptance.test_ticks import accounted
 from tests.waiting import wait_until
 
-LONG = "jobs: {long: {task: team.work, every: 24h, args: [3], lease_ttl: 4s, paused: true}}"
+LONG = "jobs: {long: {task: team.hold, every: 24h, lease_ttl: 4s, paused: true}}"
 
 
 def test_a_run_whose_worker_was_killed_runs_again_after_its_lease(project: Project) -> None:
@@ -25,6 +25,7 @@ def test_a_run_whose_worker_was_killed_runs_again_after_its_lease(project: Proje
     worker.kill()
     survivor = project.worker()
     again = wait_until(lambda: project.starts("long")[1:])[0]
+    project.let_end(run.id)
     done = project.run_when(run.id, "succeeded")
     lost, second = done.attempts
     assert (lost.outcome, second.outcome) == ("lost", "succeeded")
@@ -110,6 +111,7 @@ def test_a_second_copy_of_a_message_is_dropped_and_counted(project: Project) -> 
     ledger.client.rpush("celery", message, message)
     project.worker(processes=3)
     wait_until(lambda: ledger.job("long").counters.get("duplicates", 0) >= 2, 20)
+    project.let_end(run.id)
     project.run_when(run.id, "succeeded")
     assert len(project.starts("long")) == 1
     assert ledger.job("long").counters["finished:succeeded"] == 1

@@ -27,7 +27,7 @@ jobs:
   stubborn: {task: team.stubborn, every: 24h, args: [30]}
   replaced: {task: team.work, every: 24h, args: [30], overlap: replace}
   aborts: {task: team.work, every: 24h, args: [30], on_crash: fail}
-  continues: {task: team.work, every: 24h, args: [8], on_crash: fail, on_lease_lost: continue}
+  continues: {task: team.hold, every: 24h, on_crash: fail, on_lease_lost: continue}
 """
 
 
@@ -100,6 +100,8 @@ def test_an_overlap_made_on_purpose_is_counted_told_and_named(team: Project, job
     ledger.pause(job)
     wait_until(lambda: signs(team, successor.run_id, "start"), 15)
     thaw(frozen)
+    wait_until(lambda: counted(team, job), 10)
+    team.let_end(run.id)
     wait_until(lambda: signs(team, run.id, "end"), 20)
 
     assert (run.id, successor.run_id) in overlapping(team.witness(job))

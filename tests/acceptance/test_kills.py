@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 JOBS = """
 defaults: {paused: true, lease_ttl: 1s, overlap: queue_one}
 jobs:
-  work: {task: team.work, every: 24h}
+  held: {task: team.hold, every: 24h}
   hang: {task: team.hang, every: 24h}
   gives-up: {task: team.work, every: 24h, on_crash: fail}
   kills-itself: {task: team.leave, every: 24h, args: [kill], max_crashes: 3}
@@ -124,34 +124,37 @@ def test_a_killed_worker_gives_the_lock_back_within_its_lease_and_a_tick(crew: C
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of the killed")
 def test_no_child_of_a_killed_worker_works_on_beside_its_successor(crew: Crew) -> None:
-    # Left alone, the first body would end before its successor does.
-    run = crew.trigger("work", 1.5)
+    run = crew.trigger("held")
     orphan = crew.start_of(run).pid
     crew.worker_of(run).kill()
+    crew.start_of(run, 2)
+    crew.project.let_end(run.id)
     crew.project.run_when(run.id, "succeeded")
     assert orphan not in [sign.pid for sign in crew.ends(run)]
     assert len(crew.ends(run)) == 1
-    assert crew.count("work", "overlaps") == 0
+    assert crew.count("held", "overlaps") == 0
 
 
 def test_a_worker_that_wakes_up_too_late_is_refused_and_the_overlap_counted_once(
     crew: Crew,
 ) -> None:
-    run = crew.trigger("work", 1.5)
+    run = crew.trigger("held")
     child = crew.start_of(run).pid
     worker = crew.worker_of(run).pid
-    overlaps = crew.count("work", "overlaps")
+    overlaps = crew.count("held", "overlaps")
     for pid in (worker, child):
         os.kill(pid, SIGSTOP)
     again = crew.start_of(run, 2)
     for pid in (child, worker):
         os.kill(pid, SIGCONT)
+    wait_until(lambda: crew.count("held", "overlap_ms"))
+    crew.project.let_end(run.id)
     wait_until(lambda: len(crew.ends(run)) == 2)
     crew.project.run_when(run.id, "succeeded")
     assert crew.outcomes(run) == ["lost", "succeeded"]
     assert again.fencing_token > crew.starts(run)[0].fencing_token
-    assert crew.count("work", "overlaps") == overlaps + 1
-    assert crew.count("work", "overlap_ms") > 0
+    assert crew.count("held", "overlaps") == overlaps + 1
+    assert crew.count("held", "overlap_ms") > 0
 
 
 def test_a_frozen_child_keeps_its_lock_until_its_time_limit(crew: Crew) -> None:

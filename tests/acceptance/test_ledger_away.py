@@ -19,10 +19,10 @@ from tests.waiting import wait_until
 JOBS = """
 defaults: {paused: true, lease_ttl: 4s, on_crash: rerun}
 jobs:
-  work: {task: team.work, every: 24h, args: [1.5]}
-  limited: {task: team.work, every: 24h, args: [1.5], time_limit: 4s}
-  softly-limited: {task: team.work, every: 24h, args: [1.5], soft_time_limit: 3s, time_limit: 60s}
-  fails: {task: team.fail_late, every: 24h}
+  work: {task: team.hold, every: 24h}
+  limited: {task: team.hold, every: 24h, time_limit: 4s}
+  softly-limited: {task: team.hold, every: 24h, soft_time_limit: 3s, time_limit: 60s}
+  fails: {task: team.hold, every: 24h, args: [true]}
 """
 
 #: Ends are given up a second after the worker is told to stop.
@@ -31,12 +31,6 @@ from datetime import timedelta
 from functools import partial
 from supervisor.worker import tasks
 tasks.Guard = partial(tasks.Guard, patience=timedelta(seconds=1))
-
-@app.task(bind=True)
-def fail_late(self):
-    sign("start", self)
-    time.sleep(1.5)
-    raise ValueError("not so")
 """
 
 
@@ -64,6 +58,7 @@ def insisting(server: EmbeddedServer, project: Project, job: str) -> tuple[Run, 
     run = ledger.trigger(ledger.spec(job))
     child = wait_until(lambda: project.starts(job), 20)[0].pid
     server.stop()
+    project.let_end(run.id)
     wait_until(lambda: project.events("worker1", "ledger away"), 20)
     return run, child
 

@@ -19,7 +19,7 @@ jobs:
   work-3: {task: team.work, every: 24h}
   work-4: {task: team.work, every: 24h}
   hang: {task: team.hang, every: 24h}
-  clings: {task: team.work, every: 24h, args: [4]}
+  held: {task: team.hold, every: 24h}
   fails: {task: team.fail, every: 24h}
   leaves: {task: team.leave, every: 24h}
 """
@@ -61,7 +61,7 @@ def test_runs_at_work_side_by_side_keep_their_leases_and_succeed(crew: Crew) -> 
 
 
 def test_a_cancelled_run_is_ended_in_the_main_thread_and_else_no_harm_is_done(crew: Crew) -> None:
-    run = crew.trigger("clings")
+    run = crew.trigger("held")
     crew.start_of(run)
     worker = crew.worker_of(run)
     assert crew.project.supervisor("cancel", run.id).returncode == 0
@@ -69,6 +69,7 @@ def test_a_cancelled_run_is_ended_in_the_main_thread_and_else_no_harm_is_done(cr
         crew.project.run_when(run.id, "cancelled")
     else:
         wait_until(lambda: crew.project.events_of(worker, "run not interrupted"))
+        crew.project.let_end(run.id)
         crew.project.run_when(run.id, "succeeded")
     assert worker.poll() is None
 

@@ -14,9 +14,9 @@ from tests.acceptance.crew import Crew, Process, crew_of, database
 JOBS = """
 defaults: {paused: true, lease_ttl: 1s}
 jobs:
-  work: {task: team.work, every: 24h}
+  held: {task: team.hold, every: 24h}
   hang: {task: team.hang, every: 24h}
-  soft-work: {task: team.work, every: 24h, queue: soft}
+  soft-held: {task: team.hold, every: 24h, queue: soft}
   soft-hang: {task: team.hang, every: 24h, queue: soft}
 """
 
@@ -31,9 +31,9 @@ def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module", autouse=True)
 def soft(shared: Crew) -> Process:
-    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for two seconds."""
+    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for four seconds."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SOFT", "2")
+        patched.setenv("SOFT", "4")
         patched.setenv("REMAP_SIGTERM", "SIGQUIT")
         return shared.hire_for("soft")
 
@@ -44,13 +44,14 @@ def crew(shared: Crew) -> Crew:
 
 
 def test_a_warm_shutdown_lets_a_run_end_however_often_it_is_asked_for(crew: Crew) -> None:
-    run = crew.trigger("work", 2.2)
+    run = crew.trigger("held")
     crew.start_of(run)
     crew.tell(crew.worker_of(run), SIGTERM, SIGTERM)
+    crew.project.let_end(run.id)
     crew.project.run_when(run.id, "succeeded")
     assert crew.outcomes(run) == ["succeeded"]
     assert len(crew.starts(run)) == len(crew.ends(run)) == 1
-    assert crew.lock_is_free("work")
+    assert crew.lock_is_free("held")
 
 
 @pytest.mark.parametrize(
@@ -91,10 +92,11 @@ def test_a_run_comes_again_once_when_every_process_of_its_worker_is_told_to_stop
 def test_a_soft_shutdown_lets_end_what_ends_in_time_and_the_rest_comes_again_once(
     soft: Process, crew: Crew
 ) -> None:
-    hangs, works = crew.trigger("soft-hang"), crew.trigger("soft-work", 1)
+    hangs, works = crew.trigger("soft-hang"), crew.trigger("soft-held")
     crew.start_of(hangs)
     crew.start_of(works)
     soft.send_signal(SIGTERM)
+    crew.project.let_end(works.id)
     crew.hire_for("soft")
     crew.project.run_when(works.id, "succeeded")
     assert crew.outcomes(works) == ["succeeded"]

@@ -60,9 +60,10 @@ def test_what_was_over_later_overlapped_until_then(ledger: Ledger, report: Repor
     assert 50 <= counters["overlap_ms"] < 500
 
 
-def test_a_heartbeat_makes_no_overlap_of_what_is_over(ledger: Ledger) -> None:
+@pytest.mark.parametrize("begun", [Begun.OVER, Begun.UNKNOWN])
+def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun: Begun) -> None:
     spec = followed(ledger, 50)
-    [renewal] = ledger.renew([(run_id(spec, 0), "token", Begun.OVER)])
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", begun)])
     assert (renewal.state, renewal.detail) == (LeaseState.LOST, None)
     assert "overlaps" not in ledger.job(spec.name).counters
     assert with_success(ledger, run_id(spec, 0), clock() - 60).overlapped_with is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +29,7 @@ from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
+from tests.programs import needed
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -311,9 +311,7 @@ def test_no_command_of_a_scrape_names_so_many_jobs_that_the_server_is_kept_busy(
 
 
 def test_promtool_finds_nothing_to_complain_about(ledger: Ledger) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed")
+    promtool = needed("promtool")
     everything_happens(ledger)
     checked = subprocess.run(
         [promtool, "check", "metrics"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +14,9 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.cli import MODULES
+from tests.programs import optional
 from tests.render.layouts import settings
 from tests.render.walkthrough import Walk, commands, walk
-
-KUBECTL = shutil.which("kubectl")
 
 
 def assignments(path: Path) -> dict[str, str]:
@@ -165,11 +163,11 @@ def test_the_image_that_the_pods_run_is_the_one_that_was_pushed(cluster: Walk) -
     assert ["docker", "push", images[0]] in cluster.calls
 
 
-@pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
+@optional("kubectl")
 def test_what_is_applied_can_be_made(cluster: Walk) -> None:
     path = cluster.options_of("kubectl", "apply", "--kustomize")["--kustomize"]
     done = subprocess.run(
-        [str(KUBECTL), "kustomize", str(cluster.project / path)], capture_output=True, check=False
+        ["kubectl", "kustomize", str(cluster.project / path)], capture_output=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from supervisor.render import compose, kubernetes
 from supervisor.render.directory import write
 from supervisor.render.kubernetes import KubernetesOptions
 from supervisor.render.schedule_texts import texts_of
+from tests.programs import optional, output_of
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
 
@@ -36,9 +36,7 @@ groups:
 #: Kinds of others, whose schemas are not at hand in the tests.
 FOREIGN = {"PodMonitor", "PrometheusRule", "ScaledObject", "TriggerAuthentication"}
 
-needs_kubectl = pytest.mark.skipif(
-    shutil.which("kubectl") is None, reason="kubectl is not installed"
-)
+needs_kubectl = optional("kubectl")
 
 
 def files_of(*jobs: JobSpec, **options: object) -> Mapping[str, str]:
@@ -209,10 +207,8 @@ def test_rules_are_taken_over_as_they_are_and_promtool_takes_them(
     rule = yaml.safe_load(files["components/monitoring/prometheusrule.yaml"])
     assert rule["spec"] == yaml.safe_load(RULES)
     assert "# What is wrong." in files["components/monitoring/prometheusrule.yaml"]
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(rule["spec"]))
-    subprocess.run(["promtool", "check", "rules", "rules.yml"], cwd=tmp_path, check=True)
+    output_of("promtool", "check", "rules", tmp_path / "rules.yml")
 
 
 def test_without_rules_of_ones_own_the_packages_are_taken() -> None:

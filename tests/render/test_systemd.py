@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,11 @@ from supervisor.local.embedded import free_port, server_binary
 from supervisor.render import systemd
 from supervisor.render.directory import write
 from supervisor.render.systemd import SystemdOptions
+from tests.programs import needed, optional
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.waiting import wait_until
 
-needs_systemd = pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
-)
+needs_systemd = optional("systemd-analyze")
 
 #: Of 100, where Celery's own units of beat have 92; docs/deploying.md states it.
 EXPOSURE = 11
@@ -140,9 +138,7 @@ def test_beat_follows_the_schedule_files_that_were_read(
 
 def test_redis_takes_the_arguments_that_valkey_is_given(tmp_path: Path) -> None:
     """Where a distribution has no Valkey: `--valkey /usr/bin/redis-server`."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is not installed")
+    program = needed("redis-server")
     [line] = settings_of(rendered(valkey=program)["supervisor-valkey.service"], "ExecStart")
     (tmp_path / "valkey.conf").write_text("requirepass of-the-test\n")
     port = free_port()
