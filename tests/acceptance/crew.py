@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import redis
 from celery import Celery
 
 from supervisor.ledger.requests import RunRequest
 from supervisor.runs.run import Run
 from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project, Sign
+from tests.conftest import emptied
 from tests.waiting import wait_until
 
 Process = subprocess.Popen[bytes]
@@ -107,7 +107,7 @@ def crew_of(
     directory: Path, url: str, schedule: str, *options: str, settings: str = "", processes: int = 2
 ) -> Iterator[Crew]:
     """`settings` are lines for the end of the team's module."""
-    redis.Redis.from_url(url).flushdb()
+    emptied(url)
     project = Project(directory, url)
     with (directory / "team.py").open("a") as team:
         team.write(settings)
@@ -116,7 +116,7 @@ def crew_of(
     try:
         project.beat()
         crew.staff()
-        wait_until(project.ledger.specs, 20)
+        wait_until(project.ledger.scheduled, 20)
         yield crew
     finally:
         project.stop()

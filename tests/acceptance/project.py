@@ -160,7 +160,7 @@ class Project:
         return ledger.run(run_id)
 
     def let_end(self, run_id: str) -> None:
-        """A run of `team.hold`, in all its attempts."""
+        """A run that is held, in all its attempts."""
         (self.directory / f"may-end-{run_id}").touch()
 
     def stop(self) -> None:

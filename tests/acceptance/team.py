@@ -48,14 +48,18 @@ def work(self, seconds=0.0):
         sign("end", self)
 
 
+def wait_to_end():
+    """Until the test lets the run end, with `Project.let_end`."""
+    gate = WITNESS.with_name(f"may-end-{current_run().run_id}")
+    while not gate.exists():
+        time.sleep(0.01)
+
+
 @app.task(bind=True)
 def hold(self, fails=False):
-    """Works until the test lets it end, with `Project.let_end`."""
-    gate = WITNESS.with_name(f"may-end-{current_run().run_id}")
     sign("start", self)
     try:
-        while not gate.exists():
-            time.sleep(0.01)
+        wait_to_end()
     finally:
         sign("end", self)
     if fails:
@@ -90,9 +94,10 @@ def stubborn(self, seconds):
 
 
 @app.task(bind=True, guard={"overlap": "queue_one", "key": "import:{feed}", "lease_ttl": "4s"})
-def import_feed(self, feed, seconds=0.0):
+def import_feed(self, feed, held=False):
     sign("start", self)
-    time.sleep(seconds)
+    if held:
+        wait_to_end()
     sign("end", self)
 
 

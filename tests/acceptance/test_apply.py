@@ -42,4 +42,4 @@ def test_a_beat_with_other_files_takes_back_what_was_applied_and_apply_says_so(
     done = project.supervisor("apply", "--yes", str(deployed(project, STEADY)))
     assert done.returncode == 0, done.stderr
     assert "follows schedule files that differ from these" in done.stderr
-    wait_until(lambda: set(ledger.scheduled()) == {"hourly"}, 5)
+    wait_until(lambda: set(ledger.scheduled()) == {"hourly"})

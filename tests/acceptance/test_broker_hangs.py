@@ -54,7 +54,7 @@ def test_leases_are_renewed_while_the_broker_hangs_and_a_childs_death_gives_a_tu
     behind.beat()
     behind.worker()
     ledger = behind.ledger
-    wait_until(lambda: len(ledger.specs()) >= 2, 20)
+    wait_until(lambda: len(ledger.scheduled()) >= 2, 20)
     long, killed, waiting = sent(behind, "long"), sent(behind, "killed"), sent(behind, "killed")
     wait_until(lambda: behind.starts("long"))
     child = wait_until(lambda: behind.starts("killed"))[0].pid

@@ -63,7 +63,7 @@ def test_it_ends_with_a_run_that_is_cancelled(team: Project) -> None:
 def test_it_ends_with_a_child_that_is_killed(team: Project) -> None:
     run, pids = at_work(team)
     os.kill(parent_of(pids[0]), SIGKILL)
-    wait_until(lambda: are_gone(pids), 2)
+    wait_until(lambda: are_gone(pids))
     team.run_when(run.id, "lost")
 
 
@@ -71,7 +71,7 @@ def test_it_ends_with_a_child_that_is_killed(team: Project) -> None:
 def test_it_ends_with_a_run_that_took_too_long(team: Project, job: str) -> None:
     run, pids = at_work(team, job)
     team.run_when(run.id, "timed_out")
-    wait_until(lambda: are_gone(pids), 2)
+    wait_until(lambda: are_gone(pids))
 
 
 def test_it_ends_with_a_worker_that_is_killed(team: Project) -> None:
@@ -79,4 +79,4 @@ def test_it_ends_with_a_worker_that_is_killed(team: Project) -> None:
     worker = parent_of(parent_of(pids[0]))
     assert worker == team.processes[-1].pid
     os.kill(worker, SIGKILL)
-    wait_until(lambda: are_gone(pids), 5)
+    wait_until(lambda: are_gone(pids))

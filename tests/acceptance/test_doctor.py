@@ -23,7 +23,7 @@ def test_a_deployment_is_well_until_something_is_missing(project: Project) -> No
     project.beat()
     project.worker(queues="celery")
     first = project.worker(queues="serial.alone", processes=1)
-    wait_until(lambda: len(project.ledger.specs()) > 2, 20)
+    wait_until(lambda: len(project.ledger.scheduled()) > 2, 20)
     wait_until(lambda: len(project.ledger.presences.roll().workers) == 2, 20)
     done = project.supervisor("doctor")
     assert (done.returncode, done.stderr) == (0, "")

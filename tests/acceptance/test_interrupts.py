@@ -60,7 +60,7 @@ def signs(team: Project, run_id: str, event: str) -> list[Sign]:
 def test_a_cancelled_run_cleans_up_and_ends(team: Project) -> None:
     run = at_work(team, "work")
     assert team.ledger.cancel(run.id, "not needed") is Cancellation.STOPPING
-    done = team.run_when(run.id, "cancelled", 5)
+    done = team.run_when(run.id, "cancelled")
     assert done.reason == "not needed"
     assert signs(team, run.id, "end")  # written by its `finally`
     assert [attempt.outcome for attempt in done.attempts] == ["cancelled"]
@@ -82,7 +82,7 @@ def test_a_replaced_run_ends_before_the_new_one_starts(team: Project) -> None:
     [ended], [started] = signs(team, run.id, "end"), signs(team, newer.id, "start")
     assert ended.at < started.at
     team.ledger.cancel(newer.id, "done with it")
-    team.run_when(newer.id, "cancelled", 5)
+    team.run_when(newer.id, "cancelled")
 
 
 @pytest.mark.parametrize("job", ["aborts", "continues"])
@@ -137,7 +137,7 @@ def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: 
             project.worker()
             ledger = project.ledger
             first = wait_until(lambda: project.starts("long"), 20)[0]
-            wait_until(lambda: ledger.client.pttl(ledger.keys.lock("long")) > 2_800, 5)
+            wait_until(lambda: ledger.client.pttl(ledger.keys.lock("long")) > 2_800)
             server.stop()
             for path in (tmp_path / "valkey").rglob("*"):
                 if path.is_file() and ("aof" in path.name or path.suffix == ".rdb"):
@@ -157,7 +157,7 @@ def test_the_handlers_leave_code_alone_that_is_no_run(team: Project) -> None:
     run = at_work(team, "work")
     [sign] = signs(team, run.id, "start")
     team.ledger.cancel(run.id, "not needed")
-    team.run_when(run.id, "cancelled", 5)
+    team.run_when(run.id, "cancelled")
     for number in (signal.SIGURG, signal.SIGUSR2):
         os.kill(sign.pid, number)
     assert is_alive(sign.pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
@@ -16,15 +15,15 @@ from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until
 
 JOBS = """
-defaults: {paused: true, lease_ttl: 1s, overlap: queue_one}
+defaults: {paused: true, overlap: queue_one}
 jobs:
-  held: {task: team.hold, every: 24h}
-  hang: {task: team.hang, every: 24h}
+  held: {task: team.hold, every: 24h, lease_ttl: 1s}
+  hang: {task: team.hang, every: 24h, lease_ttl: 1s}
   gives-up: {task: team.work, every: 24h, on_crash: fail}
   kills-itself: {task: team.leave, every: 24h, args: [kill], max_crashes: 3}
   clings: {task: team.cling, every: 24h, time_limit: 1s}
   revoked: {task: team.cling, every: 24h}
-  freezes: {task: team.hang, every: 24h, time_limit: 3s}
+  freezes: {task: team.hang, every: 24h, lease_ttl: 1s, time_limit: 3s}
 """
 
 #: Notes what other threads than the main one import.
@@ -39,8 +38,8 @@ def note(event, args):
 sys.addaudithook(note)
 """
 
-#: The lease of the jobs here, and the time between two ticks of beat.
-LEASE_TTL, TICK = 1.0, 1.0
+#: The lease of the jobs that do not say another.
+LEASE_TTL = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -55,24 +54,22 @@ def crew(shared: Crew) -> Crew:
     return shared.staff()
 
 
-def test_a_killed_child_gives_the_lock_to_the_run_that_waits_within_a_second(crew: Crew) -> None:
+def test_a_killed_child_gives_the_lock_to_the_run_that_waits_long_before_its_lease_is_over(
+    crew: Crew,
+) -> None:
     killed, waiting = crew.trigger("gives-up", 60), crew.trigger("gives-up", 0)
     child = crew.start_of(killed).pid
     assert crew.project.ledger.run(waiting.id).state == "waiting"
-    killed_at = time.time()
     os.kill(child, SIGKILL)
-    # A second to give the lock back, and another to bring the next run to a child.
-    assert crew.start_of(waiting).at - killed_at < 2
-    finished_at = crew.project.run_when(killed.id, "lost").finished_at
-    assert finished_at is not None
-    assert finished_at.timestamp() - killed_at < 1
+    crew.start_of(waiting, timeout=LEASE_TTL / 2)
+    crew.project.run_when(killed.id, "lost")
 
 
 def test_a_run_that_must_not_run_again_is_lost_at_once_and_its_lock_is_free(crew: Crew) -> None:
     run = crew.trigger("gives-up", 60)
     child = crew.start_of(run).pid
     os.kill(child, SIGKILL)
-    lost = crew.project.run_when(run.id, "lost", 2)
+    lost = crew.project.run_when(run.id, "lost")
     assert lost.reason == f"worker process {child} died"
     assert crew.lock_is_free("gives-up")
     assert crew.outcomes(run) == ["lost"]
@@ -98,7 +95,7 @@ def test_a_run_that_kills_its_worker_each_time_is_given_up_after_max_crashes(cre
 
 def test_a_hard_limit_kills_a_child_that_clings_and_gives_its_lock_back(crew: Crew) -> None:
     run = crew.trigger("clings")
-    crew.project.run_when(run.id, "timed_out", 5)
+    crew.project.run_when(run.id, "timed_out")
     assert crew.outcomes(run) == ["timed_out"]
     assert crew.lock_is_free("clings")
 
@@ -107,17 +104,15 @@ def test_a_revoke_that_kills_the_child_cancels_its_run_and_gives_its_lock_back(c
     run = crew.trigger("revoked")
     crew.start_of(run)
     Celery(broker=crew.project.url).control.revoke(run.id, terminate=True, signal="SIGKILL")
-    crew.project.run_when(run.id, "cancelled", 5)
+    crew.project.run_when(run.id, "cancelled")
     assert crew.outcomes(run) == ["cancelled"]
     assert crew.lock_is_free("revoked")
 
 
-def test_a_killed_worker_gives_the_lock_back_within_its_lease_and_a_tick(crew: Crew) -> None:
+def test_a_killed_worker_gives_the_lock_back_with_its_lease(crew: Crew) -> None:
     run = crew.trigger("hang")
     crew.start_of(run)
-    killed_at = time.time()
     crew.worker_of(run).kill()
-    assert crew.start_of(run, 2).at - killed_at < LEASE_TTL + TICK + 1
     crew.project.run_when(run.id, "succeeded")
     assert crew.outcomes(run) == ["lost", "succeeded"]
 
@@ -163,7 +158,7 @@ def test_a_frozen_child_keeps_its_lock_until_its_time_limit(crew: Crew) -> None:
     done = crew.project.run_when(run.id, "timed_out")
     assert done.started_at is not None
     assert done.finished_at is not None
-    assert (done.finished_at - done.started_at).total_seconds() > 2 * LEASE_TTL
+    assert (done.finished_at - done.started_at).total_seconds() > 2
     assert crew.outcomes(run) == ["timed_out"]
     assert len(crew.starts(run)) == 1
     assert crew.lock_is_free("freezes")

@@ -68,7 +68,7 @@ def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         project.beat()
         project.worker()
-        wait_until(lambda: "shipping" in project.ledger.specs(), 20)
+        wait_until(lambda: "shipping" in project.ledger.scheduled(), 20)
         yield project
     finally:
         project.stop()

@@ -68,9 +68,7 @@ def test_work_that_is_done_while_redis_is_away_is_reported_and_not_done_again(
     fragile: tuple[EmbeddedServer, Project],
 ) -> None:
     server, project = fragile
-    project.schedule(
-        "jobs: {long: {task: team.hold, every: 24h, lease_ttl: 3s, paused: true}}"
-    )
+    project.schedule("jobs: {long: {task: team.hold, every: 24h, lease_ttl: 3s, paused: true}}")
     project.beat()
     project.worker()
     ledger = project.ledger

@@ -147,7 +147,7 @@ def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
     project.schedule(JOBS)
     crew = Crew(project)
     beat = project.beat()
-    wait_until(project.ledger.specs, 20)
+    wait_until(project.ledger.scheduled, 20)
     worker = project.worker(processes=1)
     crew.start_of(crew.trigger("hang"))
     beat.kill()  # it would publish the run again
@@ -164,7 +164,7 @@ def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
     project.schedule("jobs: {steady: {task: team.work, every: 24h}}")
     first = project.beat()
     ledger = project.ledger
-    wait_until(lambda: "steady" in ledger.specs(), 20)
+    wait_until(lambda: "steady" in ledger.scheduled(), 20)
     tick = Tick(ledger.spec("steady"), ledger.now())
     ledger.admit([tick])
     wait_until(lambda: ledger.client.zcard(ledger.keys.sent))

@@ -19,7 +19,7 @@ def team(project: Project) -> Iterator[Project]:
     project.schedule("jobs: {scheduled: {task: team.work, every: 24h}}")
     project.beat()
     project.worker()
-    wait_until(project.ledger.specs, 20)
+    wait_until(project.ledger.scheduled, 20)
     yield project
 
 
@@ -106,7 +106,7 @@ def test_a_trigger_gives_the_steps_other_params(team: Project) -> None:
         "jobs: {documents: {every: 24h, params: {tree: a, suffix: b}, steps: "
         "[{task: team_steps.extract, priority: 2}, {task: team_steps.convert, priority: 1}]}}"
     )
-    wait_until(lambda: "documents" in team.ledger.specs())
+    wait_until(lambda: "documents" in team.ledger.scheduled())
     params = json.dumps({"suffix": "pdf"})
     done = team.supervisor("trigger", "documents", "--params", params, "--json")
     run = team.run_when(json.loads(done.stdout)["run"], RunState.SUCCEEDED)

@@ -84,7 +84,7 @@ def test_a_slow_job_is_told_of_until_it_is_quick(watched: Watched) -> None:
     assert "supervisor runs slow; supervisor why slow; http://" in alert["annotations"]["look"]
     assert len(watched.project.starts("slow")) == 1
 
-    wait_until(lambda: not unanswered(watched.prometheus), 5)
+    wait_until(lambda: not unanswered(watched.prometheus))
     assert watched.prometheus.rule_errors() == {}
 
     watched.gate.touch()

@@ -80,7 +80,7 @@ def fleet(directory: Path, schedule: str) -> Iterator[Fleet]:
         projects["serve"].serve("--host", hosts["serve"].address)
         deployed = Fleet(net, hosts, projects, ledger)
         wait_until(lambda: all(is_ready(projects[name]) for name in WORKERS), 40)
-        wait_until(ledger.specs, 20)
+        wait_until(ledger.scheduled, 20)
         wait_until(deployed.metrics, 20)
         yield deployed
 

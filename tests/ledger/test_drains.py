@@ -66,11 +66,11 @@ def test_a_run_of_a_drained_queue_does_not_expire_and_has_a_deadline_afterwards(
     ledger.drains.drain("mail")
     assert refusal(ledger, run_ids[0]) is Refusal.DRAINED
     for _ in range(2):  # as often as the deadline passes
-        found = wait_until(lambda: ledger.rescue(), 5)
+        found = wait_until(lambda: ledger.rescue())
         assert {rescue.kind for rescue in found} == {"drained"}
     assert [ledger.run(run_id).state for run_id in run_ids] == [RunState.QUEUED] * 2
     ledger.drains.undrain("mail")
-    found = wait_until(lambda: ledger.rescue(), 5)
+    found = wait_until(lambda: ledger.rescue())
     assert {rescue.kind for rescue in found} == {"expired"}
 
 
@@ -88,7 +88,7 @@ def test_a_tick_meets_the_run_that_is_held_back_by_its_overlap_policy(ledger: Le
     spec = job(ledger, start_deadline="1s")
     run_id = sent(ledger, spec)
     ledger.drains.drain("mail")
-    wait_until(lambda: not ledger.client.exists(ledger.keys.lock("nightly")), 5)
+    wait_until(lambda: not ledger.client.exists(ledger.keys.lock("nightly")))
     later = ledger.trigger(spec)
     assert (later.state, later.blocked_by) == (RunState.SKIPPED, run_id)
     assert ledger.run(run_id).state is RunState.QUEUED

@@ -79,10 +79,10 @@ def test_a_lease_lives_as_long_as_it_is_renewed(
     begin(ledger, run_id(spec, 0))
     heartbeat.watch(held(spec, child.pid))
     until = time.monotonic() + 2.5
-    wait_until(lambda: lock_is_free(ledger, spec) or time.monotonic() > until, 5)
+    wait_until(lambda: lock_is_free(ledger, spec) or time.monotonic() > until)
     assert not lock_is_free(ledger, spec)
     heartbeat.stop()
-    wait_until(lambda: lock_is_free(ledger, spec), 2)
+    wait_until(lambda: lock_is_free(ledger, spec))
 
 
 def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
@@ -119,7 +119,7 @@ def test_what_was_marked_is_what_a_dead_child_is_reported_for(
     heartbeat.watch(held(spec, child.pid))
     heartbeat.mark("token", RunState.TIMED_OUT)
     child.kill()
-    wait_until(lambda: ledger.run(run_id(spec, 0)).state is RunState.TIMED_OUT, 5)
+    wait_until(lambda: ledger.run(run_id(spec, 0)).state is RunState.TIMED_OUT)
 
 
 def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(
@@ -154,7 +154,7 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
     ended.has_begun = at_work.has_begun = True
     heartbeat.watch(ended)
     heartbeat.watch(at_work)
-    wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)), 5)
+    wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
     assert not ledger.client.exists(ledger.keys.run(ended.run_id))
 
 

@@ -175,11 +175,11 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
         for spec in (slow, quick):
             ended(ledger, spec, 0, RunState.SUCCEEDED)
-        pinger = Pinger(ledger, timeout_seconds=0.5)
+        pinger = Pinger(ledger, timeout_seconds=3)
         started = time.monotonic()
         pinger.look(ledger.now())
         pinger.look(ledger.now())
-        assert time.monotonic() - started < 0.4
+        assert time.monotonic() - started < 2
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]

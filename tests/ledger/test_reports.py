@@ -184,9 +184,9 @@ def test_news_are_written_while_the_job_goes_on(
 ) -> None:
     report = reporter.open(run, "token")
     report.log("one")
-    wait_until(lambda: texts(ledger, run) == ["one"], 2)
+    wait_until(lambda: texts(ledger, run) == ["one"])
     report.log("two")
-    wait_until(lambda: texts(ledger, run) == ["one", "two"], 2)
+    wait_until(lambda: texts(ledger, run) == ["one", "two"])
 
 
 def test_a_busy_job_is_written_down_a_few_times_a_second(
@@ -227,7 +227,7 @@ def test_progress_is_published_once_it_is_written_and_never_after_the_close(
     published: list[float] = []
     report = reporter.open(run, "token", lambda progress: published.append(progress.done))
     report.progress(1, 4, "")
-    wait_until(lambda: published == [1], 2)
+    wait_until(lambda: published == [1])
     report.progress(2, 4, "")
     reporter.close(report)
     written = ledger.run(run).progress
@@ -268,7 +268,7 @@ def test_a_stale_attempt_publishes_nothing(run: str, reporter: Reporter) -> None
     stale.progress(1, 4, "")
     for done in (2, 3):  # by the second time, what was said before the first was dealt with
         mine.progress(done, 4, "")
-        wait_until(lambda done=done: done in [said.done for said in published], 2)  # type: ignore[misc]
+        wait_until(lambda done=done: done in [said.done for said in published])  # type: ignore[misc]
     assert [said.done for said in published] == [2, 3]
 
 
@@ -278,11 +278,11 @@ def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> 
     report = reporter.open(run, "token")
     with capture_logs() as logs:
         report.log("lost")
-        wait_until(lambda: report.unsent is not None, 5)
+        wait_until(lambda: report.unsent is not None)
         report.log("lost as well")
         started = clock()
         reporter.close(report)
-        assert clock() - started < PATIENCE + 0.2
+        assert clock() - started < PATIENCE + 2
     assert [line["event"] for line in logs] == ["report not written"]
 
 
@@ -299,10 +299,10 @@ def test_what_was_said_while_the_ledger_was_away_is_written_once_when_it_is_back
         reporter = Reporter(lambda: Ledger(connect_for_heartbeat(settings), ledger.keys).reports)
         report = reporter.open(run_id(spec, 0), "token")
         report.log("before")
-        wait_until(lambda: texts(ledger, report.run_id) == ["before"], 5)
+        wait_until(lambda: texts(ledger, report.run_id) == ["before"])
         ledger.client.client_pause(2_500)  # longer than the reporter waits for an answer
         report.log("meanwhile")
-        wait_until(lambda: report.unsent is not None, 5)
+        wait_until(lambda: report.unsent is not None)
         report.log("after")
         wait_until(lambda: texts(ledger, report.run_id)[-1] == "after", 10)
         assert texts(ledger, report.run_id) == ["before", "meanwhile", "after"]

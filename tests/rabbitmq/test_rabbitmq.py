@@ -13,7 +13,6 @@ from datetime import datetime
 from signal import SIGCONT, SIGSTOP
 
 import pytest
-import redis
 
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
@@ -22,6 +21,7 @@ from supervisor.runs.run import Run
 from supervisor.ticks.auditing import compare_records
 from tests.acceptance.crew import database
 from tests.acceptance.project import Project, Sign, overlapping
+from tests.conftest import emptied
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 
@@ -83,7 +83,7 @@ def deployed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Deployed]:
     url = database(server.url, 12)
-    redis.Redis.from_url(url).flushdb()
+    emptied(url)
     with rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as broker:
         project = Project(tmp_path_factory.mktemp("team"), url, broker.url)
         with (project.directory / "team.py").open("a") as team:

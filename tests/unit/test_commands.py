@@ -75,7 +75,7 @@ def test_the_group_ends_with_the_process_that_waits_for_it(number: signal.Signal
     assert {os.getpgid(pid) for pid in family} != {os.getpgid(job.pid)}
     job.send_signal(number)
     assert job.wait() == -number
-    wait_until(lambda: not any(map(is_alive, family)), 2)
+    wait_until(lambda: not any(map(is_alive, family)))
 
 
 def test_one_that_has_left_its_group_is_not_waited_for_for_ever() -> None:

@@ -90,7 +90,7 @@ def test_work_slower_than_its_spread_does_not_rest() -> None:
     began = time.monotonic()
     for _ in spread(range(5), seconds=0):
         pass
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 1
 
 
 def test_the_report_brackets_the_percentile() -> None:
