@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from supervisor.beat.entries import Entries
+from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
@@ -30,6 +31,10 @@ from supervisor.timing import schedule_of
 
 #: Entries dealt with in one tick; the rest are due in the next, which follows at once.
 ENTRIES_PER_TICK = 10_000
+
+#: Entries read at a time. The server reads between its admissions: with few, the first tick waits
+#: for little, and the server is at work again before it has nothing to do.
+ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
@@ -102,7 +107,7 @@ class Emitter:
 
     def _ticks(self, due: Sequence[str], now: datetime, emitted: Emitted) -> Iterator[Tick]:
         """Portion by portion, as they are admitted; `emitted` is told what they come from."""
-        for keys in chunks(due):
+        for keys in chunks(due, ENTRIES_PER_PORTION):
             entries = self._entries.load(keys)
             emitted.stock += [entry.key for entry in entries if entry.spec is None]
             found = [

@@ -15,9 +15,6 @@
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
-local fields = tonumber(ARGV[2])
-local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
-
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params)
   delay = tonumber(delay or '') or 0
   nominal = tonumber(nominal) or now + delay
@@ -84,13 +81,9 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 
-local places = {}
-for i = 3, #ARGV, fields do
+for i = place_of_next, #ARGV, fields do
   settled = {}
-  local done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
-  if not done then
-    decision, reason, blocker = 'failed', type(decision) == 'table' and decision.err or tostring(decision), ''
-  end
-  places[#places + 1] = { decision, reason, blocker, unpack(settled) }
+  local is_done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
+  places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failed(decision)
 end
 return places

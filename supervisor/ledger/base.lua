@@ -26,6 +26,11 @@ local function append(list, more)
   return list
 end
 
+-- What a call says of one of its runs for which the server refused something.
+local function failed(fault)
+  return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '' }
+end
+
 local function count(job, what, by)
   redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
 end

@@ -12,6 +12,16 @@ local function hold(lock, slot, id, token, ms)
   redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
 end
 
+-- {slot = run id} as the lock's state has it.
+local function holders(lock)
+  local found, state = {}, redis.call('HGETALL', K.lock_state(lock))
+  for i = 1, #state, 2 do
+    local slot = tonumber(string.match(state[i], '^holder:(%d+)$'))
+    if slot then found[slot] = state[i + 1] end
+  end
+  return found
+end
+
 -- Compare and delete: nobody gives back a stranger's slot.
 local function give_back(lock, slot, id, token)
   if redis.call('GET', slot_key(lock, slot)) == token then redis.call('DEL', slot_key(lock, slot)) end

@@ -1,4 +1,4 @@
--- A run's record, and those of its job's history.
+-- A run's record as others read it, and its end before it began.
 
 -- A run as a table of the fields that decisions need; nil when the ledger does not know it.
 local function load_run(id)
@@ -26,34 +26,6 @@ end
 -- Whether an id without a record is that of a step or an item of a run that is known: it has ended well.
 local function is_ended_step(id)
   return root_of(id) ~= id and redis.call('EXISTS', K.run(root_of(id))) == 1
-end
-
--- Takes a run's record away, and all that belongs to it.
-local function forget_run(id)
-  local steps = hget(K.run(id), 'steps')
-  for _, step in ipairs(steps and cjson.decode(steps).steps or {}) do
-    local below = id .. '/' .. step.name
-    for _, item in ipairs(redis.call('SMEMBERS', K.kept(below))) do
-      redis.call('UNLINK', K.run(below .. '#' .. item))
-    end
-    redis.call('UNLINK', K.run(below), K.below(below), K.items(below), K.states(below), K.kept(below))
-  end
-  if steps then redis.call('UNLINK', K.below(id), K.params(id)) end
-  redis.call('UNLINK', K.run(id), K.log(id))
-end
-
--- Enters a run into its job's history; the oldest ended runs make room.
-local function remember(job, id, length)
-  redis.call('ZADD', K.history(job), 'NX', now, id)
-  local excess = redis.call('ZCARD', K.history(job)) - length
-  if excess <= 0 then return end
-  -- Of many that are open no more are looked at than keep nobody waiting; they make room when they end.
-  for _, old in ipairs(redis.call('ZRANGE', K.history(job), 0, math.min(excess, 20) - 1)) do
-    if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
-      redis.call('ZREM', K.history(job), old)
-      forget_run(old)
-    end
-  end
 end
 
 -- Up to when the job's ticks have been dealt with; and whether one of that nominal time is excluded, by

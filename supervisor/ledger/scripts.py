@@ -61,12 +61,16 @@ CALLS_A_PACKET = 100
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the scripts share, in the order in which one part builds on another.
-PARTS = ("base", "items", "leases", "accounts")
+PARTS = ("base", "items", "history", "leases", "accounts")
 MORE_PARTS = ("records", "slots", "attempts", "stages", "ending", "placing", "holding")
 
 #: The ordinary cases of these scripts, which end before the parts that they do without: to make all
 #: those functions takes the server as long as such a call itself.
-ORDINARY = {"begin": ("begin_item", "begin_first"), "finish": ("finish_item", "finish_first")}
+ORDINARY = {
+    "admit": ("admit_first",),
+    "begin": ("begin_item", "begin_first"),
+    "finish": ("finish_item", "finish_first"),
+}
 
 #: What some scripts need and no other.
 OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))

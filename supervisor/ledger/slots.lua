@@ -38,16 +38,6 @@ local function hold_lease(run, token, ms)
   redis.call('ZADD', K.leases(), digits(now + ms), run.id)
 end
 
--- {slot = run id} as the lock's state has it.
-local function holders(lock)
-  local found, state = {}, redis.call('HGETALL', K.lock_state(lock))
-  for i = 1, #state, 2 do
-    local slot = tonumber(string.match(state[i], '^holder:(%d+)$'))
-    if slot then found[slot] = state[i + 1] end
-  end
-  return found
-end
-
 local function slots_of(found)
   local slots = {}
   for slot in pairs(found) do slots[#slots + 1] = slot end

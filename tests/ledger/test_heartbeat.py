@@ -101,7 +101,7 @@ def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
 def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
     ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
 ) -> None:
-    spec = lost(ledger, on_crash="fail", on_lease_lost="continue")
+    spec = lost(ledger, on_crash="fail", on_lease_lost="continue", lease_ttl="1s")
     ledger.rescue()
     ledger.admit(ticks(spec, 1))
     begin(ledger, run_id(spec, 1), "successor")

@@ -1,0 +1,130 @@
+"""The short way through a script leaves behind what the long way does, to the last key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ticks import Message, Tick
+from supervisor.runs.run import RunState
+from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.ledger.test_model_catches import break_scripts
+
+#: Nothing is ordinary any more.
+LONG_WAYS = {
+    "admit_first": ("if not leads or", "if true or"),
+    "begin_first": ("local is_first = ", "local is_first = false and "),
+    "finish_first": ("local is_alone = ", "local is_alone = false and "),
+}
+
+Story = Callable[[Ledger, JobSpec], object]
+
+
+def sent(spec: JobSpec, second: int) -> Tick:
+    [tick] = ticks(spec, second)
+    return tick.sent_as(Message("celery", "celery", f"message of {tick.run_id}"))
+
+
+def run_through(ledger: Ledger, spec: JobSpec, *seconds: int) -> None:
+    for second in seconds:
+        ledger.admit([sent(spec, second)])
+        begin(ledger, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+
+
+def resumed(ledger: Ledger, spec: JobSpec) -> None:
+    pause(ledger, spec)
+    ledger.resume(spec.name)
+    ledger.client.hset(ledger.keys.job(spec.name), "pause_to", 1)
+    ledger.admit([sent(spec, 0)])
+
+
+def excluded(ledger: Ledger, spec: JobSpec) -> None:
+    pause(ledger, spec)
+    ledger.admit([sent(spec, 0)])
+
+
+def beside_a_stranger(ledger: Ledger, spec: JobSpec) -> None:
+    ledger.client.set(ledger.keys.lock(spec.lock), "a stranger's")
+    ledger.admit([sent(spec, 0)])
+
+
+STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
+    "sent": (lambda ledger, spec: ledger.admit([sent(spec, 0)]), {}),
+    "in the outbox": (lambda ledger, spec: ledger.admit(ticks(spec, 0)), {}),
+    "again": (lambda ledger, spec: [ledger.admit([sent(spec, 0)]) for _ in "ab"], {}),
+    "older than the last": (lambda ledger, spec: ledger.admit(ticks(spec, 1, 0)), {}),
+    "skipped": (lambda ledger, spec: ledger.admit([sent(spec, 0), sent(spec, 1)]), {}),
+    "waits": (lambda ledger, spec: ledger.admit(ticks(spec, 0, 1, 2)), {"overlap": "queue_all"}),
+    "of a serial queue": (lambda ledger, spec: run_through(ledger, spec, 0, 1), {"serial": "own"}),
+    "several at once": (lambda ledger, spec: ledger.admit(ticks(spec, 0, 1)), {"max_running": 2}),
+    "any number": (lambda ledger, spec: ledger.admit(ticks(spec, 0, 1)), {"overlap": "allow"}),
+    "with patience": (lambda ledger, spec: ledger.admit(ticks(spec, 0)), {"max_wait": "1h"}),
+    "to its end": (lambda ledger, spec: run_through(ledger, spec, 0), {}),
+    "time and again": (lambda ledger, spec: run_through(ledger, spec, 0, 1, 2, 3), {"history": 2}),
+    "after a pause": (resumed, {}),
+    "in a pause": (excluded, {}),
+    "beside a stranger": (beside_a_stranger, {}),
+}
+
+
+def left_behind(ledger: Ledger) -> dict[str, object]:
+    """All keys, as what they hold; times are left out, for no two calls are made at once."""
+    client, found = ledger.client, {}
+    for key in client.scan_iter():
+        match client.type(key):
+            case "hash":
+                found[key] = sorted(client.hgetall(key).items())
+            case "zset":
+                found[key] = client.zrange(key, 0, -1)
+            case "set":
+                found[key] = sorted(client.smembers(key))
+            case "list":
+                found[key] = client.lrange(key, 0, -1)
+            case _:
+                found[key] = client.get(key)
+        found[key] = (without_times(repr(found[key])), client.ttl(key) > 0)
+    return found
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"(?<=:sum', ')\d+|\b1\d{12}(\d{3})?\b", "some", text)
+
+
+@pytest.mark.parametrize("what", STORIES)
+def test_both_ways_lead_to_the_same(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    story, keys = STORIES[what]
+    told = []
+    for is_long in (False, True):
+        ledger.client.flushdb()
+        ledger.acknowledge_server()
+        if is_long:
+            for part, (line, broken) in LONG_WAYS.items():
+                break_scripts(monkeypatch, part, line, broken)
+        now = Ledger(ledger.client, ledger.keys)
+        story(now, job(now, **keys))
+        told.append(left_behind(now))
+    assert told[0] == told[1]
+
+
+def test_runs_of_one_call_get_their_places_in_order_whatever_way_they_go(ledger: Ledger) -> None:
+    held, free = job(ledger, "held", key="shared"), job(ledger, "free")
+    unlimited = job(ledger, "unlimited", overlap="allow")
+    calls = [
+        *(sent(free, 0), sent(held, 0)),
+        *(sent(unlimited, 0), sent(held, 1), sent(free, 1), sent(unlimited, 1)),
+    ]
+    assert [admission.placement for admission in ledger.admit(calls)] == [
+        *(Placement.START, Placement.START),
+        *(Placement.START, Placement.SKIP, Placement.SKIP, Placement.START),
+    ]
+    pushed = ledger.client.lrange("celery", 0, -1)[::-1]
+    assert pushed == [f"message of {calls[n].run_id}" for n in (0, 1, 2, 5)]
