@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,6 +24,9 @@ from supervisor.plan.foretelling import foretell
 
 #: Problems kept for the status page and `supervisor doctor`; the log has all of them.
 PROBLEMS_KEPT = 20
+
+#: Of the jobs that are added, changed or removed at a time, so many are named in the log.
+JOBS_NAMED = 20
 
 log = structlog.get_logger("supervisor.reloading")
 
@@ -91,9 +95,9 @@ class Reloading:
             log.info(
                 "schedule files loaded",
                 jobs=len(wanted.specs),
-                added=changes.added,
-                changed=changes.changed,
-                removed=changes.removed,
+                added=some(changes.added),
+                changed=some(changes.changed),
+                removed=some(changes.removed),
                 seconds=round(time.monotonic() - started, 3),
             )
             edited = (*changes.added, *changes.changed)
@@ -110,3 +114,8 @@ class Reloading:
                 "problems": json.dumps(problems[:PROBLEMS_KEPT]),
             },
         )
+
+
+def some(jobs: Sequence[str]) -> list[str]:
+    more = len(jobs) - JOBS_NAMED
+    return [*jobs[:JOBS_NAMED], f"and {more} more"] if more > 0 else list(jobs)

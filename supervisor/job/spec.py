@@ -19,7 +19,7 @@ from supervisor.job.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
 from supervisor.job.run_rules import rules_of
 from supervisor.job.step_spec import StepSpec
 from supervisor.job.when import KINDS, When
-from supervisor.times.durations import Duration
+from supervisor.times.durations import AtLeastASecond, Duration
 
 SERIAL_PREFIX = "serial."
 
@@ -68,17 +68,17 @@ class JobSpec(When):
     """Time until a run of `overlap: requeue` is tried again."""
     max_requeues: Count = 10
     """How often a run is re-queued before it is skipped."""
-    start_deadline: Duration = timedelta(hours=1)
+    start_deadline: AtLeastASecond = timedelta(hours=1)
     """How long a queued run may wait for a worker before it expires."""
-    lease_ttl: Duration = timedelta(seconds=30)
+    lease_ttl: AtLeastASecond = timedelta(seconds=30)
     """How long the lock outlives the last sign of life of its worker."""
     on_lease_lost: OnLeaseLost = OnLeaseLost.ABORT
     """abort: LeaseLost is raised in a run that lost its lease; continue: it is let go on."""
     stop_grace: Duration = timedelta(seconds=10)
     """How long a run that is cancelled, replaced or aborted has to end by itself."""
-    soft_time_limit: Duration | None = None
+    soft_time_limit: AtLeastASecond | None = None
     """After this the task sees SoftTimeLimitExceeded."""
-    time_limit: Duration | None = None
+    time_limit: AtLeastASecond | None = None
     """After this the task's process is killed."""
     max_retries: Count = 0
     """How often a failed attempt is tried again."""
@@ -109,13 +109,6 @@ class JobSpec(When):
         if isinstance(serial, str) and serial.lower() in BOOLEAN_WORDS:
             raise ValueError(f"{serial!r} is no name for a queue; write true or false, unquoted")
         return serial
-
-    @field_validator("lease_ttl", "soft_time_limit", "time_limit", "start_deadline")
-    @classmethod
-    def _a_second_or_more(cls, duration: timedelta | None) -> timedelta | None:
-        if duration is not None and duration < timedelta(seconds=1):
-            raise ValueError("must be at least 1s")
-        return duration
 
     @model_validator(mode="after")
     def _limits_in_order(self) -> Self:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from supervisor.job.faults import conflict
 from supervisor.job.fields import Count, Name
 from supervisor.job.policies import OnItemFailure
-from supervisor.times.durations import Duration
+from supervisor.times.durations import AtLeastASecond, Duration
 
 #: A step's name is a part of its run's id, and the last part of its task's name by default.
 LONGEST_NAME = 100
@@ -39,9 +38,9 @@ class StepSpec(BaseModel):
     """How often a failed attempt of this step is tried again; by default as the job says."""
     retry_backoff: Duration | None = None
     """Wait before the first retry; by default as the job says."""
-    soft_time_limit: Duration | None = None
+    soft_time_limit: AtLeastASecond | None = None
     """After this the task sees SoftTimeLimitExceeded; by default as the job says."""
-    time_limit: Duration | None = None
+    time_limit: AtLeastASecond | None = None
     """After this the task's process is killed; by default as the job says."""
     foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name of the param that holds a list: the task runs once for each of its items."""
@@ -51,13 +50,6 @@ class StepSpec(BaseModel):
     """What a batch does with an item that failed after its retries."""
     max_failed: Count | Percentage | None = None
     """With `on_item_failure: threshold`: as many items may fail, a number or such as 5%."""
-
-    @field_validator("soft_time_limit", "time_limit")
-    @classmethod
-    def _a_second_or_more(cls, duration: timedelta | None) -> timedelta | None:
-        if duration is not None and duration < timedelta(seconds=1):
-            raise ValueError("must be at least 1s")
-        return duration
 
     @model_validator(mode="after")
     def _only_of_batches(self) -> Self:

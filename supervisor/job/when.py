@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Any, Self
 from zoneinfo import ZoneInfo
@@ -18,7 +18,7 @@ from pydantic import (
 
 from supervisor.job.faults import ItemFault, conflict, inside
 from supervisor.job.fields import ClockChanges, Exclude, Moments, Timezone
-from supervisor.times.durations import Duration, render
+from supervisor.times.durations import AtLeastASecond, Duration, render
 from supervisor.times.moments import Moment, instant
 from supervisor.times.moments import render as render_moment
 
@@ -35,7 +35,7 @@ class When(BaseModel):
     """IANA name of the zone whose clocks all other times of the job are read from."""
     cron: str | None = None
     """Five cron fields with names and ranges, or @hourly, @daily, @weekly, @monthly, @yearly."""
-    every: Duration | None = None
+    every: AtLeastASecond | None = None
     """A fixed interval, anchored to 1970-01-01T00:00:00Z, not to the last run."""
     phase: Duration | None = None
     """How much later than the multiples of `every` the job runs; less than `every`."""
@@ -47,19 +47,12 @@ class When(BaseModel):
     """The job does not run before this time."""
     end_at: Moment | None = None
     """The job does not run at this time or later."""
-    jitter: Duration | None = None
+    jitter: AtLeastASecond | None = None
     """Each tick is up to this much later, by a constant of job and tick; never past the next."""
     exclude: Exclude = ()
     """Days on which the job does not run: dates, ranges, weekdays and calendar files."""
     dst: ClockChanges | None = None
     """What a job at fixed hours does when clocks change."""
-
-    @field_validator("every", "jitter")
-    @classmethod
-    def _at_least_a_second(cls, duration: timedelta | None) -> timedelta | None:
-        if duration is not None and duration < timedelta(seconds=1):
-            raise ValueError("must be at least 1s")
-        return duration
 
     @field_validator("at")
     @classmethod

@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
 from supervisor.errors import InvalidDuration
 
@@ -72,3 +72,12 @@ Duration = Annotated[
         }
     ),
 ]
+
+
+def _at_least_a_second(duration: timedelta) -> timedelta:
+    if duration < timedelta(seconds=1):
+        raise ValueError("must be at least 1s")
+    return duration
+
+
+AtLeastASecond = Annotated[Duration, AfterValidator(_at_least_a_second)]

@@ -79,8 +79,8 @@ def test_edits_take_effect_and_leave_other_jobs_alone(
     assert any("tusk" in problem for problem in ledger.beat().problems)
 
     (project.schedules / "other.yaml").unlink()
-    wait_until(lambda: set(ledger.scheduled()) == {"steady"})
-    assert ledger.beat().last_reload_successful is True
+    wait_until(lambda: ledger.beat().last_reload_successful is True)
+    assert set(ledger.scheduled()) == {"steady"}
     assert not ledger.client.exists("redbeat:added")
     assert ledger.client.ttl(ledger.keys.job("added")) > 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, KeysView
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from celery import Celery
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
+from supervisor.beat.reloading import Reloading
 from supervisor.errors import PlanOutdated
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.marks import Pause
@@ -170,3 +172,15 @@ def test_a_file_that_pauses_a_job_which_somebody_has_paused_does_not_shorten_its
     assert (record.paused, record.paused_note, record.paused_until) == (True, None, None)
     assert since and mark.pause == Pause(since.start, None)
     assert ledger.client.zcard(ledger.keys.pauses) == 0
+
+
+def test_the_log_names_some_jobs_of_very_many(
+    ledger: Ledger, entries: Entries, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"  job-{number:03}: {{task: t, every: 5m}}" for number in range(50)]
+    (tmp_path / "jobs.yaml").write_text("\n".join(["jobs:", *lines]))
+    Reloading(tmp_path, ledger, entries).reload(NOW, None)
+    [told] = [
+        line for line in capfd.readouterr().out.splitlines() if "schedule files loaded" in line
+    ]
+    assert "'job-019', 'and 30 more'" in told
