@@ -50,10 +50,9 @@ if args ~= '' then redis.call('HSET', K.run(id), 'args', args) end
 if kwargs ~= '' then redis.call('HSET', K.run(id), 'kwargs', kwargs) end
 end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')
-local held, deadline, serial = 'queued:' .. id, delay + run.rules.start_deadline, run.rules.serial
+local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline
 forget_indexes(id)
 hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
 redis.call('ZADD', K.delayed(), now + delay, id)
-if serial ~= '' then give_back(serial, 1, id, token) end
-return { 'retrying', promote_parked(serial, now + HANDOVER_GRACE) }
+return { 'retrying', leave_serial(run, now + HANDOVER_GRACE) }

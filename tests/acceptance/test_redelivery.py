@@ -155,7 +155,7 @@ def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
     client = project.ledger.client
     wait_until(lambda: not client.llen("celery"))
     worker.send_signal(SIGQUIT)
-    worker.wait(20)
+    worker.wait(30)
     messages = [json.loads(text) for text in client.lrange("celery", 0, -1)]
     assert waiting.id in [message["headers"]["id"] for message in messages]
 

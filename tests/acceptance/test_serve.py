@@ -80,7 +80,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         assert client.get("/readyz").status_code == 503
         assert client.get("/healthz").status_code == 200
         process.terminate()
-        assert process.wait(5) in (0, -15)
+        assert process.wait(30) in (0, -15)
 
 
 def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:

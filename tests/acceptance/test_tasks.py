@@ -158,5 +158,5 @@ def test_redbeats_own_tools_read_the_entries(team: Project) -> None:
 
 def test_a_pool_without_the_guarantees_is_refused(team: Project) -> None:
     refused = team._start("solo", "worker", "-P", "solo")
-    assert refused.wait(20) != 0
+    assert refused.wait(40) != 0
     assert "needs the prefork pool" in team.log("solo")

@@ -180,7 +180,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
         ((), f"cannot listen on 127.0.0.1:{running.port}"),
     ):
         second = running.start(*options)
-        assert second.wait(20) == 1
+        assert second.wait(30) == 1
         assert said_why in running.log
     assert running.url
     assert running.process.poll() is None
@@ -215,7 +215,7 @@ def test_it_does_not_start_what_would_be_refused_for_want_of_a_token(
 ) -> None:
     up = Running(tmp_path, options=options)
     try:
-        assert up.process.wait(20) != 0
+        assert up.process.wait(30) != 0
         assert "set SUPERVISOR_TOKEN" in up.log
         assert not (tmp_path / ".supervisor").exists()
     finally:

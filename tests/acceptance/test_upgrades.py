@@ -111,7 +111,7 @@ def test_beat_goes_on_with_the_others_when_it_cannot_read_one_job(project: Proje
     assert [event["job"] for event in told] == ["theirs"]
     # The files that it reads when it starts have the last word.
     beat.terminate()
-    assert beat.wait(20) == 0
+    assert beat.wait(30) == 0
     project.beat()
     before = wait_until(lambda: len(ledger.scheduled()) == 2 and counted(ledger, "theirs"), 20)
     wait_until(lambda: counted(ledger, "theirs")["ticks"] > before["ticks"] + 3, 20)

@@ -176,7 +176,7 @@ def test_on_a_terminal_there_is_a_bar_below_the_lines(
         assert "Z  [red]one" in terminal.shown
         say(ledger, run, 2, 4, "two")
         ledger.finish(run, "token", RunState.SUCCEEDED)
-        assert terminal.process.wait(10) == 0
+        assert terminal.process.wait(30) == 0
         wait_until(lambda: terminal.shown.rstrip().endswith(f"{run} succeeded"))
         assert "Z  two" in terminal.shown
 
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(
     with followed_on_a_terminal(redis_url, run) as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(10) == 1
+        assert terminal.process.wait(30) == 1
         wait_until(lambda: terminal.shown.endswith("\x1b[2K") or "\x1b[?25h" in terminal.shown)
         assert "Traceback" not in terminal.shown
         assert "Aborted" not in terminal.shown

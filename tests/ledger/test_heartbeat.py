@@ -194,7 +194,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
         heartbeat.watch(unknown)
         heartbeat.watch(known)
         # It is at work without a lease.
-        assert other.wait(10) == -signal.SIGKILL
+        assert other.wait(30) == -signal.SIGKILL
     assert known.has_begun
     assert not known.is_lost
 
@@ -213,7 +213,7 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
     heartbeat.start()
     heartbeat.watch(held(crashed, dead_pid))
     heartbeat.watch(held(healthy, child.pid))
-    assert asked.wait(5)
+    assert asked.wait(30)
     assert is_held_for(ledger, healthy, 2.5)
     answered.set()
     heartbeat.stop()
@@ -256,6 +256,6 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     heartbeat.watch(held(lost, dead_pid))
     heartbeat.watch(held(spec, child.pid))
     heartbeat.mark("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
-    assert child.wait(10) == -signal.SIGKILL
+    assert child.wait(30) == -signal.SIGKILL
     heartbeat.stop()
     heartbeat.join(5)

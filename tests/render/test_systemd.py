@@ -153,7 +153,7 @@ def test_redis_takes_the_arguments_that_valkey_is_given(tmp_path: Path) -> None:
     finally:
         client.close()
         server.terminate()
-        assert server.wait(10) == 0
+        assert server.wait(30) == 0
 
 
 def answers(client: redis.Redis) -> bool:
