@@ -135,6 +135,7 @@ def prepare(sender: Any) -> None:
     tracing.is_there()
     take_over_started(sender.app)
     at_work.share()
+    end_orphans()
     sender.app.steps["worker"].add(TellsChildren)
     keep_no_record_of_runs()
     attend()
@@ -147,6 +148,18 @@ def prepare(sender: Any) -> None:
         raise SystemExit(str(error)) from error
     except Unavailable as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=str(error))
+
+
+def end_orphans() -> None:
+    """For the children that this process will fork: Celery has the kernel kill them with it, and
+    asks for that too late where it was killed between the fork and the question."""
+    main = os.getpid()
+
+    def look(**_: Any) -> None:
+        if os.getpid() != main and os.getppid() != main:
+            os._exit(1)
+
+    signals.worker_process_init.connect(look, weak=False)
 
 
 @signals.worker_shutdown.connect(weak=False)
