@@ -16,16 +16,12 @@ local function admit_first(id, job, nominal, rules_text, kind, queue, list, mess
 
   local token, since = 'queued:' .. id, digits(next_instant())
   redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', digits((v[2] or 0) + 1))
-  if message == '' then
-    redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'rules', rules_text, 'kind', kind, 'state', 'queued',
-      'token', token, 'queued', now, 'slot', 1, 'since', since)
-    redis.call('ZADD', K.outbox(), now, id)
-  else
-    redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'rules', rules_text, 'kind', kind, 'state', 'queued',
-      'token', token, 'queued', now, 'slot', 1, 'since', since, 'sent', now, 'sends', 1, 'queue', queue)
-    redis.call('LPUSH', list, message)
-    redis.call('ZADD', K.sent(), now, id)
-  end
+  local is_sent = message ~= ''
+  redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'rules', rules_text, 'kind', kind, 'state', 'queued',
+    'token', token, 'queued', now, 'slot', 1, 'since', since,
+    unpack(is_sent and { 'sent', now, 'sends', 1, 'queue', queue } or {}))
+  redis.call('ZADD', is_sent and K.sent() or K.outbox(), now, id)
+  if is_sent then redis.call('LPUSH', list, message) end
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
   hold(lock, 1, id, token, rules.start_deadline)

@@ -48,11 +48,18 @@ def work(self, seconds=0.0):
         sign("end", self)
 
 
+def wait_for(gate):
+    """Until the test has made this file."""
+    deadline = time.monotonic() + 100
+    while not Path(gate).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(gate)
+        time.sleep(0.01)
+
+
 def wait_to_end():
     """Until the test lets the run end, with `Project.let_end`."""
-    gate = WITNESS.with_name(f"may-end-{current_run().run_id}")
-    while not gate.exists():
-        time.sleep(0.01)
+    wait_for(WITNESS.with_name(f"may-end-{current_run().run_id}"))
 
 
 @app.task(bind=True)
@@ -73,8 +80,8 @@ def tell(self, gate=None, fails=False):
     run.progress(1, 4, "opened")
     run.log("loaded %s rows", 17)
     sign("start", self)
-    while gate and not Path(gate).exists():
-        time.sleep(0.02)
+    if gate:
+        wait_for(gate)
     run.log("the last line")
     run.progress(4, 4, "closed")
     sign("end", self)
