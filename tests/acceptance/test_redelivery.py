@@ -95,8 +95,11 @@ def test_a_run_outlasts_the_visibility_timeout_and_no_copy_of_its_message_is_kep
 def test_a_run_that_rejects_its_message_ends_and_the_message_does_not_go_round(crew: Crew) -> None:
     run = crew.project.run_when(crew.trigger("rejects").id, "succeeded")
     assert run.reason == "rejected"
-    wait_until(lambda: crew.count("rejects", "duplicates") == 1)
+    wait_until(lambda: crew.count("rejects", "duplicates"))
     ledger = crew.project.ledger
+    # One that goes round is refused again and again meanwhile.
+    crew.project.run_when(crew.trigger("work", 1).id, "succeeded")
+    assert crew.count("rejects", "duplicates") < 5
     wait_until(lambda: not ledger.client.llen("celery") and not ledger.client.exists("unacked"))
     assert len(crew.starts(run)) == 1
 
@@ -177,7 +180,7 @@ def test_a_tick_that_two_beats_published_works_once(project: Project) -> None:
     wait_until(lambda: ledger.client.llen("celery") == 2)
     first.send_signal(SIGCONT)
     project.worker()
-    wait_until(lambda: ledger.job("steady").counters.get("duplicates") == 1)
+    wait_until(lambda: ledger.job("steady").counters.get("duplicates"))
     project.run_when(tick.run_id, "succeeded")
     assert len(project.starts("steady")) == 1
     assert ledger.job("steady").counters["ticks"] == 1
