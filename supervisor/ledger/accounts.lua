@@ -13,12 +13,11 @@ end
 
 -- What a job counts when one of its runs begins.
 local function note_start(run)
-  redis.call('HSET', K.job(run.job), 'last_start', now, 'consecutive_skips', 0)
+  local is_first = run.attempt == 1
+  local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - run.nominal)) or {}
+  tally(run.job, counters, 'last_start', now, 'consecutive_skips', 0)
   redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
-  if run.attempt > 1 then return end
-  count(run.job, 'started')
-  ping(run, 'start', 'started')
-  observe(run.job, 'start_delay', now - run.nominal)
+  if is_first then ping(run, 'start', 'started') end
 end
 
 local function last_lines(text, most)
@@ -27,31 +26,29 @@ local function last_lines(text, most)
   return text
 end
 
--- Writes the attempt that ends now into the run's list, one JSON object a line; the last ATTEMPTS_KEPT
+-- The run's list of attempts with the one that ends now, one JSON object a line; the last ATTEMPTS_KEPT
 -- of them stay. No attempt comes before the first.
-local function note_attempt(run, outcome, reason, token)
+local function attempts_with(run, outcome, reason)
   local line = cjson.encode({
     number = run.attempt, started = run.started, finished = now, outcome = outcome,
     worker = run.worker, reason = reason or '',
   })
   local before = run.attempt > 1 and hget(K.run(run.id), 'attempts') or ''
   if run.attempt > ATTEMPTS_KEPT then before = last_lines(before, ATTEMPTS_KEPT - 1) end
-  redis.call('HSET', K.run(run.id), 'attempts', before .. line .. '\n', 'last_token', token)
-  write_interval(run, now_us)
-  if outcome ~= 'lost' and not run.parent then observe(run.job, 'duration', now - run.started) end
+  return before .. line .. '\n'
 end
 
 -- Cancelled and replaced are people's wishes: no alarm, and no success either.
 local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
 local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
 
--- The end state of a run, and what its job counts. Not of one below another.
-local function note_end(run, outcome, reason)
-  local job, last = K.job(run.job), { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }
+-- The end state of a run, and what its job counts. Not of one below another. `counters`: more of them,
+-- as for tally(); `...`: as for close().
+local function note_end(run, outcome, reason, counters, ...)
+  local last = { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }
   if outcome == 'succeeded' then last[7], last[8] = 'last_success', now end
   if FAILURES[outcome] then last[7], last[8] = 'last_failure', now end
-  count(run.job, 'finished:' .. outcome)
-  redis.call('HSET', job, unpack(last))
-  close(run.id, run.job, outcome, reason)
+  tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), unpack(last))
+  close(run.id, run.job, outcome, reason, ...)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
 end

@@ -10,7 +10,9 @@ local function note_in_log(run, outcome, reason)
 end
 
 local function end_attempt(run, outcome, reason, token)
-  note_attempt(run, outcome, reason, token)
+  redis.call('HSET', K.run(run.id), 'attempts', attempts_with(run, outcome, reason), 'last_token', token)
+  write_interval(run, now_us)
+  if outcome ~= 'lost' and not run.parent then tally(run.job, observation('duration', now - run.started)) end
   redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
   if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
 end
@@ -31,7 +33,8 @@ end
 function finish(run, outcome, reason, publish_at)
   if run.parent then return end_one_below(run, outcome, reason, publish_at) end
   if run.stage then keep_small_params(run.id) end
-  note_end(run, outcome, reason)
+  note_end(run, outcome, reason, {})
+  forget_indexes(run.id)
   return release(run, publish_at)
 end
 

@@ -35,14 +35,24 @@ local function count(job, what, by)
   redis.call('HINCRBY', K.job(job), 'n:' .. what, by or 1)
 end
 
--- One observation of a histogram: a counter for each bucket and the sum in ms.
-local function observe(job, name, ms)
+-- Adds to counters of a job - { name, how much, name, how much ... } - and writes other fields of it, in
+-- one command: each that writes is written to the server's log and to its replicas as well.
+local function tally(job, counters, ...)
+  local key, names = K.job(job), {}
+  for i = 1, #counters, 2 do names[#names + 1] = counters[i] end
+  local before = #names > 0 and redis.call('HMGET', key, unpack(names)) or {}
+  local fields = { ... }
+  for i, name in ipairs(names) do append(fields, { name, digits((before[i] or 0) + counters[2 * i]) }) end
+  redis.call('HSET', key, unpack(fields))
+end
+
+-- What one observation of a histogram counts: a counter for each bucket and the sum in ms.
+local function observation(name, ms)
   local bucket = #BOUNDS + 1
   for i = 1, #BOUNDS do
     if ms <= BOUNDS[i] * 1000 then bucket = i break end
   end
-  redis.call('HINCRBY', K.job(job), 'h:' .. name .. ':' .. bucket, 1)
-  redis.call('HINCRBY', K.job(job), 'h:' .. name .. ':sum', math.max(0, math.floor(ms)))
+  return { 'h:' .. name .. ':' .. bucket, 1, 'h:' .. name .. ':sum', math.max(0, math.floor(ms)) }
 end
 
 -- The run that a step, or an item of a step, belongs to: its id is the first part of theirs.
@@ -55,13 +65,12 @@ local function forget_indexes(id)
   redis.call('ZREM', K.sent(), id)
 end
 
--- The end state of a run. It stays readable for HISTORY_TTL.
-local function close(id, job, state, reason)
-  redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '')
+-- The end state of a run. It stays readable for HISTORY_TTL. `...`: more fields of it, and their values.
+local function close(id, job, state, reason, ...)
+  redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '', ...)
   redis.call('PEXPIRE', K.run(id), HISTORY_TTL)
   redis.call('PEXPIRE', K.log(id), HISTORY_TTL)
   redis.call('SREM', K.open(job), id)
-  forget_indexes(id)
 end
 
 -- Since when this very server process answers for the ledger. A server that was restarted, or a

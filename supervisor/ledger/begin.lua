@@ -68,8 +68,8 @@ hold_lease(run, token, ttl)
 write_interval(run)
 
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
-  'attempt', run.attempt, 'worker', worker, 'queue', queue, 'reason', '')
-redis.call('HDEL', K.run(id), 'parked', 'sends')
+  'attempt', run.attempt, 'worker', worker, 'queue', queue, 'reason', '', 'sends', 0)
+redis.call('HDEL', K.run(id), 'parked')
 redis.call('ZREM', K.outbox(), id)
 redis.call('ZREM', K.sent(), id)
 if not run.parent then note_start(run) end

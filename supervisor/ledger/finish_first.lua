@@ -10,8 +10,10 @@ do
   if rules and rules.serial == '' and redis.call('EXISTS', K.waiting(rules.lock)) == 0 then
     local run = { id = id, job = v[5], rules = rules, started = tonumber(v[6]), attempt = tonumber(v[7]),
       worker = v[8], fence = tonumber(v[9]) }
-    note_attempt(run, outcome, reason, token)
-    note_end(run, outcome, reason)
+    note_end(run, outcome, reason, observation('duration', now - run.started),
+      'attempts', attempts_with(run, outcome, reason), 'last_token', token)
+    write_interval(run, now_us)
+    redis.call('ZREM', K.leases(), id)
     give_back(rules.lock, tonumber(v[4]), id, token)
     return { 'ended' }
   end

@@ -6,10 +6,12 @@ local function slot_key(lock, slot)
   return slot == 1 and K.lock(lock) or K.lock(lock) .. ':' .. slot
 end
 
-local function hold(lock, slot, id, token, ms)
+-- `...`: fields of the lock's state that are written as well, and their values.
+local function hold(lock, slot, id, token, ms, ...)
+  local state = K.lock_state(lock)
   redis.call('SET', slot_key(lock, slot), token, 'PX', digits(math.max(1, ms)))
-  redis.call('HSET', K.lock_state(lock), 'holder:' .. slot, id)
-  redis.call('PEXPIRE', K.lock_state(lock), digits(math.max(HISTORY_TTL, 2 * ms)))
+  redis.call('HSET', state, 'holder:' .. slot, id, ...)
+  redis.call('PEXPIRE', state, digits(math.max(HISTORY_TTL, 2 * ms)))
 end
 
 -- {slot = run id} as the lock's state has it.
@@ -24,17 +26,17 @@ end
 
 -- Compare and delete: nobody gives back a stranger's slot.
 local function give_back(lock, slot, id, token)
-  if redis.call('GET', slot_key(lock, slot)) == token then redis.call('DEL', slot_key(lock, slot)) end
-  if hget(K.lock_state(lock), 'holder:' .. slot) == id then
-    redis.call('HDEL', K.lock_state(lock), 'holder:' .. slot)
-  end
+  local key, state, holder = slot_key(lock, slot), K.lock_state(lock), 'holder:' .. slot
+  local is_own = redis.call('GET', key) == token
+  if is_own then redis.call('DEL', key) end
+  if is_own or hget(state, holder) == id then redis.call('HDEL', state, holder) end
 end
 
 -- Greater than that of every lease of the same lock before.
+local function fence_after(before) return math.max((before or 0) + 1, now_us) end
+
 local function next_fence(run)
-  local before = run.fence
-  if not run.parent then before = tonumber(hget(K.lock_state(run.rules.lock), 'fence') or 0) end
-  local fence = math.max(before + 1, now_us)
+  local fence = fence_after(run.parent and run.fence or hget(K.lock_state(run.rules.lock), 'fence'))
   if not run.parent then redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(fence)) end
   return fence
 end
@@ -46,7 +48,7 @@ local function write_interval_under(lock, run, finished)
   redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
   redis.call('ZADD', grants, digits(run.fence),
     run.id .. '|' .. (finished and digits(finished) or ''))
-  redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1)
+  if not finished then redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1) end
   redis.call('PEXPIRE', grants, HISTORY_TTL)
 end
 

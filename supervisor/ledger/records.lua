@@ -53,6 +53,7 @@ end
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
+  forget_indexes(run.id)
   if run.stage then keep_small_params(run.id) end
   redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
   count(run.job, 'skipped:' .. reason)

@@ -25,10 +25,10 @@ SCHEMA = 1
 MISMATCH = "WRONGSCHEMA "
 
 
-def guard_text(keys: Keys) -> str:
-    """What a script that writes begins with: the keys, and the comparison."""
+def guard_text() -> str:
+    """What a script that writes begins with: the comparison."""
     check = files("supervisor.ledger").joinpath("schema.lua").read_text(encoding="utf-8")
-    return f"{keys.as_lua()}local SCHEMA = {SCHEMA}\n{check}"
+    return f"local SCHEMA = {SCHEMA}\n{check}"
 
 
 def mismatch(reply: object) -> WrongSchema | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from redis.commands.core import Script
@@ -19,6 +19,7 @@ from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.stages import ITEMS_AT_ONCE
 from supervisor.ledger.connection import Client, NotWritable
+from supervisor.ledger.kept_connection import KeptConnection
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, mismatch
 from supervisor.runs.progress import LINES_KEPT
@@ -61,15 +62,17 @@ CALLS_A_PACKET = 100
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the scripts share, in the order in which one part builds on another.
-PARTS = ("base", "items", "history", "leases", "accounts")
-MORE_PARTS = ("records", "slots", "attempts", "stages", "ending", "placing", "holding")
+PARTS = (
+    *("base", "items", "history", "leases", "accounts"),
+    *("records", "slots", "attempts", "stages", "ending", "placing", "holding"),
+)
 
-#: The ordinary cases of these scripts, which end before the parts that they do without: to make all
-#: those functions takes the server as long as such a call itself.
+#: The ordinary cases of these scripts, with the parts that each needs. They end before the others:
+#: to make all those functions takes the server as long as such a call itself.
 ORDINARY = {
-    "admit": ("admit_first",),
-    "begin": ("begin_item", "begin_first"),
-    "finish": ("finish_item", "finish_first"),
+    "admit": (("base", "history", "leases", "admit_first"),),
+    "begin": (("base", "leases", "accounts", "begin_first"), ("items", "begin_item")),
+    "finish": (("base", "leases", "accounts", "finish_first"), ("items", "finish_item")),
 }
 
 #: What some scripts need and no other.
@@ -103,9 +106,12 @@ def constants() -> str:
     )
 
 
-def text_of(name: str) -> str:
-    more = (*ORDINARY.get(name, ()), *MORE_PARTS, *OWN_PARTS.get(name, ()))
-    return "".join(map(source, (*PARTS, *more, name)))
+def text_of(name: str, keys: Keys) -> str:
+    first = ORDINARY.get(name, ())
+    rest = [part for part in PARTS if part not in chain.from_iterable(first)]
+    sections = (*first, (*rest, *OWN_PARTS.get(name, ()), name))
+    beginning, *others = ("".join(map(source, section)) for section in sections)
+    return keys.in_front_of(guard_text() + constants() + beginning, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +129,9 @@ class Scripts:
     """
 
     def __init__(self, client: Client, keys: Keys) -> None:
-        self._client = client
+        self._connections = KeptConnection(client)
         self._scripts: dict[str, Script] = {
-            name: client.register_script(guard_text(keys) + constants() + text_of(name))
-            for name in NAMES
+            name: client.register_script(text_of(name, keys)) for name in NAMES
         }
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
@@ -139,8 +144,7 @@ class Scripts:
 
     def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
         """The same for a call that tells of time: it is asked for whenever it is sent."""
-        pool = self._client.connection_pool
-        connection = pool.get_connection()
+        connection = self._connections.take()
 
         def made() -> Any:
             self._send(connection, name, (call() for _ in range(1)), check_health=True)
@@ -156,7 +160,7 @@ class Scripts:
             connection.disconnect()  # a reply may still be on its way
             raise
         finally:
-            pool.release(connection)
+            self._connections.give_back(connection)
 
     def _loaded(self, name: str, call: Call) -> Any:
         """The same on a server that has no such script yet."""
@@ -179,11 +183,10 @@ class Scripts:
         a_packet: how many are sent together. Raises what the server says of a call once the
         replies to those before it have been given.
         """
-        pool = self._client.connection_pool
         connection, under_way, rest = None, deque[Call](), iter(calls)
         try:
             while packet := list(islice(rest, a_packet)):
-                connection = connection or pool.get_connection()
+                connection = connection or self._connections.take()
                 self._send(connection, name, packet)
                 under_way += packet
                 while len(under_way) > PACKETS_AHEAD * a_packet:
@@ -196,7 +199,7 @@ class Scripts:
             raise
         finally:
             if connection:
-                pool.release(connection)
+                self._connections.give_back(connection)
 
     def _send(
         self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False

@@ -32,6 +32,6 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
     state, queue, sends, queued = values
     return SentRun(
         *(run_id, queue if state == RunState.QUEUED else None, instant(sent)),
-        sends=int(sends or 1),
+        sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),
     )

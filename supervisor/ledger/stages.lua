@@ -188,6 +188,7 @@ end
 function end_one_below(run, outcome, reason, publish_at)
   local next_up, parent = { leave_serial(run, publish_at) }, load_run(run.parent)
   close(run.id, run.job, outcome, reason)
+  forget_indexes(run.id)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
   if redis.call('SREM', K.below(run.parent), run.id) == 0 or not parent or is_closed(parent.id) then return next_up end
   if is_item(run) then

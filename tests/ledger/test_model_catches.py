@@ -18,8 +18,8 @@ BREAKS = {
     ),
     "anybody gives a slot back": (
         "leases",
-        "if redis.call('GET', slot_key(lock, slot)) == token then",
-        "if true then",
+        "local is_own = redis.call('GET', key) == token",
+        "local is_own = true",
     ),
     "a run begins whatever its state": (
         "begin",
