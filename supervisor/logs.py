@@ -42,6 +42,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
     stderr is a terminal. level: the lowest that is shown, by name.
     """
     as_json = wants_json() if json is None else json
+    lowest = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -49,7 +50,8 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        # A line that is not shown costs a run nothing; the processor asks each logger.
+        wrapper_class=structlog.make_filtering_bound_logger(lowest),
         cache_logger_on_first_use=True,
     )
     handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
@@ -64,7 +66,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level.upper())
+    root.setLevel(lowest)
     for name, quiet in QUIET.items():
         logging.getLogger(name).setLevel(quiet)
 

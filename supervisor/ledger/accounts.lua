@@ -4,11 +4,11 @@
 -- itself, so that nobody's death in between can lose it.
 local function ping(run, kind, outcome, reason)
   if not run.rules.ping then return end
-  redis.call('RPUSH', K.pings(), cjson.encode({
+  redis.call('RPUSH', K.pings, cjson.encode({
     run = run.id, job = run.job, kind = kind, at = now, outcome = outcome, reason = reason or '',
     attempt = run.attempt, lasted = run.attempt > 0 and now - run.started or 0,
   }))
-  redis.call('LTRIM', K.pings(), -MOST_PINGS, -1)
+  redis.call('LTRIM', K.pings, -MOST_PINGS, -1)
 end
 
 -- What a job counts when one of its runs begins.

@@ -73,7 +73,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
 
   if delay > 0 then
     redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay, unpack(record))
-    redis.call('ZADD', K.delayed(), now + delay, id)
+    redis.call('ZADD', K.delayed, now + delay, id)
     return 'delay', '', ''
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,

@@ -20,12 +20,12 @@ local function admit_first(id, job, nominal, rules_text, kind, queue, list, mess
   redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'rules', rules_text, 'kind', kind, 'state', 'queued',
     'token', token, 'queued', now, 'slot', 1, 'since', since,
     unpack(is_sent and { 'sent', now, 'sends', 1, 'queue', queue } or {}))
-  redis.call('ZADD', is_sent and K.sent() or K.outbox(), now, id)
+  redis.call('ZADD', is_sent and K.sent or K.outbox, now, id)
   if is_sent then redis.call('LPUSH', list, message) end
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
   hold(lock, 1, id, token, rules.start_deadline)
-  redis.call('ZADD', K.leases(), digits(now + rules.start_deadline), id)
+  redis.call('ZADD', K.leases, digits(now + rules.start_deadline), id)
   return { 'start', '', '' }
 end
 

@@ -69,12 +69,12 @@ end
 function settle_silent(id, publish_at)
   local run = load_run(id)
   if not run then
-    redis.call('ZREM', K.leases(), id)
+    redis.call('ZREM', K.leases, id)
     return nil
   end
-  local lock, ends_at = run.rules.lock, tonumber(redis.call('ZSCORE', K.leases(), id) or 0)
+  local lock, ends_at = run.rules.lock, tonumber(redis.call('ZSCORE', K.leases, id) or 0)
   if run.state == 'waiting' then
-    redis.call('ZREM', K.leases(), id)
+    redis.call('ZREM', K.leases, id)
     if not run.wait_until or run.wait_until > now then return nil end
     leave_waiting(lock, id)
     skip(run, 'wait_expired')
@@ -108,7 +108,7 @@ function settle_silent(id, publish_at)
     local outcome = left_for and left_for[1] or 'expired'
     return outcome, finish(run, outcome, left_for and left_for[2] or 'start deadline passed', publish_at)
   end
-  redis.call('ZREM', K.leases(), id)
+  redis.call('ZREM', K.leases, id)
   return nil
 end
 

@@ -1,4 +1,4 @@
--- What every transition needs. Before this text come K (the keys of keys.py as functions) and the
+-- What every transition needs. Before this text come K (the keys of keys.py) and the
 -- constants of scripts.py. All instants are the server's, in ms; fencing tokens are in microseconds.
 
 local time = redis.call('TIME')
@@ -59,10 +59,10 @@ end
 local function root_of(id) return string.match(id, '^([^/]*@[^/]*)/') or id end
 
 local function forget_indexes(id)
-  redis.call('ZREM', K.outbox(), id)
-  redis.call('ZREM', K.leases(), id)
-  redis.call('ZREM', K.delayed(), id)
-  redis.call('ZREM', K.sent(), id)
+  redis.call('ZREM', K.outbox, id)
+  redis.call('ZREM', K.leases, id)
+  redis.call('ZREM', K.delayed, id)
+  redis.call('ZREM', K.sent, id)
 end
 
 -- The end state of a run. It stays readable for HISTORY_TTL. `...`: more fields of it, and their values.
@@ -79,12 +79,12 @@ end
 local function server_since()
   local info = redis.call('INFO', 'server')
   local run_id = string.match(info, 'run_id:(%w+)')
-  local known = redis.call('HMGET', K.server(), 'run_id', 'since')
+  local known = redis.call('HMGET', K.server, 'run_id', 'since')
   if known[1] == run_id then return tonumber(known[2]) end
   local since = now
   if not known[1] then  -- a new ledger, or one that forgot everything: the server's start decides
     since = now - 1000 * tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
   end
-  redis.call('HSET', K.server(), 'run_id', run_id, 'since', digits(since))
+  redis.call('HSET', K.server, 'run_id', run_id, 'since', digits(since))
   return since
 end

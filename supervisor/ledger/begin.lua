@@ -36,17 +36,17 @@ if owner_of(run) ~= run.token then
   if verdict ~= 'reasserted' and verdict ~= 'drained' then return { 'expired' } end
 end
 
-if redis.call('HEXISTS', K.drained(), queue) == 1 then
+if redis.call('HEXISTS', K.drained, queue) == 1 then
   redis.call('HSET', K.run(id), 'queue', queue)
-  redis.call('ZREM', K.sent(), id)
-  redis.call('ZADD', K.outbox(), '+inf', id)
+  redis.call('ZREM', K.sent, id)
+  redis.call('ZADD', K.outbox, '+inf', id)
   return { 'drained', queue }
 end
 
 local granted_from = server_since() + ttl
 if granted_from > now then
-  redis.call('ZREM', K.sent(), id)
-  redis.call('ZADD', K.outbox(), granted_from, id)
+  redis.call('ZREM', K.sent, id)
+  redis.call('ZADD', K.outbox, granted_from, id)
   return { 'grace' }
 end
 
@@ -54,7 +54,7 @@ if serial ~= '' then
   local holder = holder_of_serial(serial, token)
   if holder then
     redis.call('HSET', K.run(id), 'parked', serial, 'blocked_by', holder)
-    redis.call('ZREM', K.sent(), id)
+    redis.call('ZREM', K.sent, id)
     join_waiting(serial, id, run.queued)
     return { 'parked', holder }
   end
@@ -70,7 +70,7 @@ write_interval(run)
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
   'attempt', run.attempt, 'worker', worker, 'queue', queue, 'reason', '', 'sends', 0)
 redis.call('HDEL', K.run(id), 'parked')
-redis.call('ZREM', K.outbox(), id)
-redis.call('ZREM', K.sent(), id)
+redis.call('ZREM', K.outbox, id)
+redis.call('ZREM', K.sent, id)
 if not run.parent then note_start(run) end
 return granted()

@@ -5,12 +5,12 @@
 
 local queue, is_to_drain = ARGV[1], ARGV[2] == '1'
 if is_to_drain then
-  redis.call('HSETNX', K.drained(), queue, now)
-  return hget(K.drained(), queue)
+  redis.call('HSETNX', K.drained, queue, now)
+  return hget(K.drained, queue)
 end
 
-local since = hget(K.drained(), queue)
-redis.call('HDEL', K.drained(), queue)
+local since = hget(K.drained, queue)
+redis.call('HDEL', K.drained, queue)
 if not since then return since end
 
 -- Runs that are queued have the whole of their start deadline before them, as if they came now.
@@ -22,8 +22,8 @@ local function start_anew(id)
   return true
 end
 
-for _, id in ipairs(redis.call('ZRANGE', K.sent(), 0, -1)) do start_anew(id) end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.outbox(), '+inf', '+inf')) do
-  if start_anew(id) then redis.call('ZADD', K.outbox(), now, id) end
+for _, id in ipairs(redis.call('ZRANGE', K.sent, 0, -1)) do start_anew(id) end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.outbox, '+inf', '+inf')) do
+  if start_anew(id) then redis.call('ZADD', K.outbox, now, id) end
 end
 return since

@@ -47,7 +47,7 @@ function end_below(id, outcome, why, also_at_work, publish_at)
   if #left > 0 then
     items_left = items_left + #left / 2
     redis.call('HSET', K.run(id), 'left_for', outcome, 'why_left', why)
-    redis.call('ZADD', K.leases(), unpack(left))
+    redis.call('ZADD', K.leases, unpack(left))
   end
   return next_up
 end

@@ -18,7 +18,7 @@ if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 -- With its items the run begins, and nobody who comes back could have its place any more.
 local granted_from = server_since() + batch.rules.lease_ttl
 if granted_from > now then
-  redis.call('ZADD', K.outbox(), granted_from, id)
+  redis.call('ZADD', K.outbox, granted_from, id)
   return { 'grace' }
 end
 

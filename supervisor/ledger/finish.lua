@@ -54,5 +54,5 @@ local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline
 forget_indexes(id)
 hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
-redis.call('ZADD', K.delayed(), now + delay, id)
+redis.call('ZADD', K.delayed, now + delay, id)
 return { 'retrying', leave_serial(run, now + HANDOVER_GRACE) }

@@ -13,7 +13,7 @@ do
     note_end(run, outcome, reason, observation('duration', now - run.started),
       'attempts', attempts_with(run, outcome, reason), 'last_token', token)
     write_interval(run, now_us)
-    redis.call('ZREM', K.leases(), id)
+    redis.call('ZREM', K.leases, id)
     give_back(rules.lock, tonumber(v[4]), id, token)
     return { 'ended' }
   end

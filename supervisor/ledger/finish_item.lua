@@ -13,7 +13,7 @@ do
     if b[1] == 'running' and not b[2] and not b[3] and left > 0
       and items_to_open(b[4], b[5], b[6], left) == 0
       and cjson.decode(b[7]).serial == '' and redis.call('SREM', K.below(batch), id) == 1 then
-      redis.call('ZREM', K.leases(), id)
+      redis.call('ZREM', K.leases, id)
       redis.call('SETRANGE', K.states(batch), item, 's')
       redis.call('HINCRBY', K.run(batch), 'items:succeeded', 1)
       redis.call('UNLINK', K.run(id))

@@ -2,7 +2,7 @@
 
 -- Whether the lease of a run of which there is an entry in the index lasts longer than `ms` from now.
 local function is_held(id, ms)
-  return tonumber(redis.call('ZSCORE', K.leases(), id) or 0) > now + ms
+  return tonumber(redis.call('ZSCORE', K.leases, id) or 0) > now + ms
 end
 
 -- How many more items of a batch to queue in one call, which is to keep nobody waiting for the server.

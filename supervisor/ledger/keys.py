@@ -100,8 +100,8 @@ TEMPLATES = {
     "away": "beat:away",
 }
 
-#: A key's function, where a script calls it.
-CALLED = re.compile(r"\bK\.(\w+)\(")
+#: A key, where a script names it.
+NAMED = re.compile(r"\bK\.(\w+)")
 
 
 class Keys:
@@ -168,26 +168,23 @@ class Keys:
         return self._build("tasks", digest)
 
     def in_front_of(self, *sections: str) -> str:
-        """A script of these sections, with the table as Lua functions: ``K.run(id)``, ``K.jobs()``.
+        """A script of these sections, with the table in Lua: ``K.jobs``, ``K.run(id)``.
 
-        Before each section stand those that it is the first to call: to make a function costs the
-        server half of what a small command does.
+        Before each section stand the keys that it is the first to name: to make a function costs
+        the server half of what a small command does.
         """
         script, there = "local K = {}\n", set[str]()
         for section in sections:
-            wanted = dict.fromkeys(CALLED.findall(section))
-            script += "".join(map(self._function, (name for name in wanted if name not in there)))
-            script += section
-            there |= wanted.keys()
+            named = dict.fromkeys(NAMED.findall(section))
+            script += "".join(self._lua(name) for name in named if name not in there) + section
+            there |= named.keys()
         return script
-
-    def _function(self, name: str) -> str:
-        return f"function K.{name}(x) return {self._quote(name)} end\n"
 
     def _build(self, template: str, *names: str) -> str:
         return f"{self.prefix}:{TEMPLATES[template] % names}"
 
-    def _quote(self, name: str) -> str:
+    def _lua(self, name: str) -> str:
         head, mark, tail = TEMPLATES[name].partition("%s")
-        text = f"'{self.prefix}:{head}'"
-        return f"{text} .. x .. '{tail}'" if mark else text
+        if not mark:
+            return f"K.{name} = '{self.prefix}:{head}'\n"
+        return f"function K.{name}(x) return '{self.prefix}:{head}' .. x .. '{tail}' end\n"

@@ -16,13 +16,13 @@ if owner and owner ~= token then return { 0, now } end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
 
 if owner and ticked ~= '' then
-  local v = redis.call('HMGET', K.beat(), 'leader', 'last_tick')
-  if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat(), 'leader_changes', 1) end
+  local v = redis.call('HMGET', K.beat, 'leader', 'last_tick')
+  if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat, 'leader_changes', 1) end
   if v[2] and ticked - v[2] > tonumber(silence) then
-    redis.call('LPUSH', K.away(), v[2] .. ' ' .. ticked)
-    redis.call('LTRIM', K.away(), 0, silences_kept - 1)
+    redis.call('LPUSH', K.away, v[2] .. ' ' .. ticked)
+    redis.call('LTRIM', K.away, 0, silences_kept - 1)
   end
-  redis.call('HSET', K.beat(), 'leader', name, 'last_tick', ticked, 'follows', follows)
+  redis.call('HSET', K.beat, 'leader', name, 'last_tick', ticked, 'follows', follows)
 end
 server_since()  -- a change is noticed within one tick of beat
 
@@ -32,9 +32,9 @@ end
 
 local function has_any(key) return redis.call('EXISTS', key) end
 
-local to_rescue = has_due(K.leases()) + has_due(K.delayed()) + has_due(K.pauses()) + has_any(K.contended())
+local to_rescue = has_due(K.leases) + has_due(K.delayed) + has_due(K.pauses) + has_any(K.contended)
 local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox()),
-  has_any(K.sent()), has_any(K.pings()), hget(K.beat(), 'config') or '' }
+return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
+  has_any(K.sent), has_any(K.pings), hget(K.beat, 'config') or '' }

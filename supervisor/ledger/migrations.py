@@ -39,9 +39,9 @@ def upgrade(
         if roll.present:
             raise UpgradeBlocked(found, to, [present.facts.name for present in roll.present])
         text = (
-            f"if redis.call('GET', K.schema()) ~= '{found}' then return 0 end\n"
+            f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"
             f"do\n{migrations[found]}\nend\n"
-            f"redis.call('SET', K.schema(), {found + 1})\nreturn 1"
+            f"redis.call('SET', K.schema, {found + 1})\nreturn 1"
         )
         if client.eval(keys.in_front_of(text), 0):
             passed.append(found + 1)

@@ -6,11 +6,11 @@ local function begin_pause(job, at, note, ends_at)
   local known = redis.call('HMGET', key, 'paused', 'paused_at')
   redis.call('HSET', key, 'paused', 1, 'paused_at', known[1] == '1' and known[2] or at)
   redis.call('HDEL', key, 'paused_note', 'paused_until')
-  redis.call('ZREM', K.pauses(), job)
+  redis.call('ZREM', K.pauses, job)
   if note ~= '' then redis.call('HSET', key, 'paused_note', note) end
   if ends_at ~= '' then
     redis.call('HSET', key, 'paused_until', ends_at)
-    redis.call('ZADD', K.pauses(), ends_at, job)
+    redis.call('ZADD', K.pauses, ends_at, job)
   end
 end
 
@@ -22,7 +22,7 @@ local function end_pause(job, at)
   if v[1] == '1' and v[2] then redis.call('HSET', key, 'pause_from', v[2], 'pause_to', at) end
   redis.call('HSET', key, 'paused', 0)
   redis.call('HDEL', key, 'paused_at', 'paused_note', 'paused_until')
-  redis.call('ZREM', K.pauses(), job)
+  redis.call('ZREM', K.pauses, job)
 end
 
 -- Since when the job is paused, in ms; '' when it is not.

@@ -63,7 +63,7 @@ end
 -- attempt and fencing token, when its lease would run out, and now.
 local function snapshot(id)
   local v = redis.call('HMGET', K.run(id), 'state', 'attempt', 'fence')
-  return table.concat({ v[1] or 'unknown', v[2] or 0, v[3] or 0, redis.call('ZSCORE', K.leases(), id) or 0,
+  return table.concat({ v[1] or 'unknown', v[2] or 0, v[3] or 0, redis.call('ZSCORE', K.leases, id) or 0,
     digits(now) }, ' ')
 end
 
@@ -100,7 +100,7 @@ local function place(run, publish_at)
     return decision, reason, blocker
   end
   redis.call('HSET', K.run(run.id), 'state', 'waiting')
-  if run.wait_until then redis.call('ZADD', K.leases(), run.wait_until, run.id) end
+  if run.wait_until then redis.call('ZADD', K.leases, run.wait_until, run.id) end
   if decision == 'wait' then
     join_waiting(lock, run.id, next_instant())
   elseif decision == 'replace' then
@@ -109,7 +109,7 @@ local function place(run, publish_at)
     local due = now + rules.requeue_delay
     redis.call('HSET', K.run(run.id), 'due', due)
     redis.call('HINCRBY', K.run(run.id), 'requeues', 1)
-    redis.call('ZADD', K.delayed(), due, run.id)
+    redis.call('ZADD', K.delayed, due, run.id)
     count(run.job, 'requeued')
   end
   return decision, reason, blocker

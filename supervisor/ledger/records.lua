@@ -65,7 +65,7 @@ end
 -- Whether the queue that a run was last sent to is kept from beginning anything.
 local function is_drained(id)
   local queue = hget(K.run(id), 'queue')
-  return queue and redis.call('HEXISTS', K.drained(), queue) == 1
+  return queue and redis.call('HEXISTS', K.drained, queue) == 1
 end
 
 -- Of all the ticks and runs of a job so far, those that have no outcome and are not open.

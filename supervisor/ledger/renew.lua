@@ -26,7 +26,7 @@ local function renew(id, token, has_begun)
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
     local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
-    if verdict == 'reasserted' then note_late(run, tonumber(redis.call('ZSCORE', K.leases(), id) or now)) end
+    if verdict == 'reasserted' then note_late(run, tonumber(redis.call('ZSCORE', K.leases, id) or now)) end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
     return { verdict, '' }

@@ -36,13 +36,13 @@ local function settle(id)
   for _, promoted in ipairs(next_up or {}) do event('promoted', promoted) end
 end
 
-for_each_due(K.leases(), settle)
+for_each_due(K.leases, settle)
 
 local EVENTS = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
 
-for_each_due(K.delayed(), function(id)
+for_each_due(K.delayed, function(id)
   local run = load_run(id)
-  redis.call('ZREM', K.delayed(), id)
+  redis.call('ZREM', K.delayed, id)
   if run and run.state == 'retrying' and not owner_of(run) then
     settle(id)
     run = load_run(id)
@@ -56,9 +56,9 @@ for_each_due(K.delayed(), function(id)
   end
 end)
 
-for_each_due(K.pauses(), function(job) end_pause(job, redis.call('ZSCORE', K.pauses(), job)) end)
+for_each_due(K.pauses, function(job) end_pause(job, redis.call('ZSCORE', K.pauses, job)) end)
 
-for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended(), limit)) do
+for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))
   else

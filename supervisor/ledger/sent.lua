@@ -6,7 +6,7 @@
 local queued = {}
 for i = 1, #ARGV, 2 do
   local id, queue = ARGV[i], ARGV[i + 1]
-  redis.call('ZREM', K.outbox(), id)
+  redis.call('ZREM', K.outbox, id)
   local v = redis.call('HMGET', K.run(id), 'state', 'sends')
   if v[1] == 'queued' then
     redis.call('HSET', K.run(id), 'sent', now, 'sends', (v[2] or 0) + 1, 'queue', queue)
@@ -14,5 +14,5 @@ for i = 1, #ARGV, 2 do
     queued[#queued + 1] = id
   end
 end
-if #queued > 0 then redis.call('ZADD', K.sent(), unpack(queued)) end
+if #queued > 0 then redis.call('ZADD', K.sent, unpack(queued)) end
 return #queued / 2

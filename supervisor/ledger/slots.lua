@@ -12,7 +12,7 @@ local settled = {}
 -- entry in the index alone.
 local function owner_of(run)
   if run.parent then
-    return tonumber(redis.call('ZSCORE', K.leases(), run.id) or 0) > now and run.token or nil
+    return tonumber(redis.call('ZSCORE', K.leases, run.id) or 0) > now and run.token or nil
   end
   return redis.call('GET', slot_key(run.rules.lock, run.slot)) or nil
 end
@@ -21,11 +21,11 @@ end
 -- that little is left to it before it is held longer, which saves most steps the trouble.
 local function extend_root(id, ms)
   local root, ends = root_of(id), now + ms + STEP_MARGIN
-  local known = redis.call('ZSCORE', K.leases(), root)
+  local known = redis.call('ZSCORE', K.leases, root)
   if not known or tonumber(known) >= ends - STEP_MARGIN / 2 then return end
   local v = redis.call('HMGET', K.run(root), 'rules', 'slot', 'token')
   hold(cjson.decode(v[1]).lock, tonumber(v[2]), root, v[3], ends - now)
-  redis.call('ZADD', K.leases(), digits(ends), root)
+  redis.call('ZADD', K.leases, digits(ends), root)
 end
 
 -- The run's own lease, for `ms` from now.
@@ -35,7 +35,7 @@ local function hold_lease(run, token, ms)
   else
     hold(run.rules.lock, run.slot, run.id, token, ms)
   end
-  redis.call('ZADD', K.leases(), digits(now + ms), run.id)
+  redis.call('ZADD', K.leases, digits(now + ms), run.id)
 end
 
 local function slots_of(found)
@@ -89,30 +89,30 @@ local function queue(run, publish_at, taken)
   end
   if run.message then
     redis.call('LPUSH', run.list, run.message)
-    redis.call('ZADD', K.sent(), now, run.id)
+    redis.call('ZADD', K.sent, now, run.id)
     append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue })
   end
   redis.call('HSET', K.run(run.id), unpack(fields))
   if not is_new then
     redis.call('HDEL', K.run(run.id), 'parked', 'due')
-    redis.call('ZREM', K.delayed(), run.id)
+    redis.call('ZREM', K.delayed, run.id)
   end
   hold_lease(run, token, run.rules.start_deadline)
   if run.stage then
     open_stage(run, publish_at)
   elseif not run.message then
-    redis.call('ZADD', K.outbox(), publish_at, run.id)
+    redis.call('ZADD', K.outbox, publish_at, run.id)
   end
 end
 
 local function leave_waiting(lock, id)
   redis.call('ZREM', K.waiting(lock), id)
-  if redis.call('EXISTS', K.waiting(lock)) == 0 then redis.call('SREM', K.contended(), lock) end
+  if redis.call('EXISTS', K.waiting(lock)) == 0 then redis.call('SREM', K.contended, lock) end
 end
 
 local function join_waiting(lock, id, order)
   redis.call('ZADD', K.waiting(lock), digits(order), id)
-  redis.call('SADD', K.contended(), lock)
+  redis.call('SADD', K.contended, lock)
 end
 
 local function has_room(rules, running)
@@ -121,7 +121,7 @@ end
 
 -- Whether a schedule file names the job, or code does.
 local function is_known(job)
-  return redis.call('HEXISTS', K.jobs(), job) == 1 or redis.call('HEXISTS', K.guarded(), job) == 1
+  return redis.call('HEXISTS', K.jobs, job) == 1 or redis.call('HEXISTS', K.guarded, job) == 1
 end
 
 -- Free slots go to the runs that wait longest. Returns their ids.
@@ -161,7 +161,7 @@ local function promote_parked(serial, publish_at)
     leave_waiting(serial, id)
     if hget(K.run(id), 'state') == 'queued' then
       redis.call('HDEL', K.run(id), 'parked')
-      redis.call('ZADD', K.outbox(), publish_at, id)
+      redis.call('ZADD', K.outbox, publish_at, id)
       return id
     end
   end

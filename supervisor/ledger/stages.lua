@@ -116,8 +116,8 @@ local function fill(batch, publish_at)
     append(outbox, { publish_at, id })
   end
   redis.call('SADD', K.below(batch.id), unpack(opened))
-  redis.call('ZADD', K.leases(), unpack(leases))
-  redis.call('ZADD', K.outbox(), unpack(outbox))
+  redis.call('ZADD', K.leases, unpack(leases))
+  redis.call('ZADD', K.outbox, unpack(outbox))
   extend_root(batch.id, batch.rules.start_deadline)
   redis.call('HSET', K.run(batch.id), 'next', next_item + more)
   return opened
@@ -210,7 +210,7 @@ local function begin_family(id)
   run.fence = next_fence(run)
   redis.call('HSET', K.run(id), 'state', 'running', 'token', run.token, 'started', now, 'attempt', 1,
     'fence', digits(run.fence))
-  hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases(), id) or now) - now))
+  hold_lease(run, run.token, math.max(run.rules.lease_ttl, tonumber(redis.call('ZSCORE', K.leases, id) or now) - now))
   write_interval(run)
   note_start(run)
 end
@@ -224,8 +224,8 @@ local function mend_below(id)
       redis.call('HSETNX', K.run(id), 'stopped', 'the record of ' .. below .. ' is gone')  -- of a batch
     elseif run.foreach and run.state == 'running' then
       mend_below(below)
-    elseif not redis.call('ZSCORE', K.leases(), below) then
-      redis.call('ZADD', K.leases(), now, below)
+    elseif not redis.call('ZSCORE', K.leases, below) then
+      redis.call('ZADD', K.leases, now, below)
     end
   end
 end

@@ -20,7 +20,7 @@ from tests.ledger.jobs import job
 NEXT = SCHEMA + 1
 RENAMES = {
     SCHEMA: """
-        for _, name in ipairs(redis.call('HKEYS', K.jobs())) do
+        for _, name in ipairs(redis.call('HKEYS', K.jobs)) do
           local begun = redis.call('HGET', K.job(name), 'n:started')
           if begun then redis.call('HSET', K.job(name), 'n:begun', begun) end
           redis.call('HDEL', K.job(name), 'n:started')

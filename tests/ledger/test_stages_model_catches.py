@@ -35,7 +35,7 @@ BREAKS = {
     ),
     "items that are left to be ended may begin": (
         "ending",
-        "redis.call('ZADD', K.leases(), unpack(left))",
+        "redis.call('ZADD', K.leases, unpack(left))",
         "",
     ),
 }
