@@ -37,7 +37,7 @@ class KeptConnection:
 
 
 def is_ready(connection: Any) -> bool:
-    """Not a copy of a parent process' own, not closed, and without a reply that nobody has read."""
+    """Not a copy of a parent process' own, not closed, and with nothing to be read first."""
     try:
         return connection.pid == os.getpid() and not connection.can_read()
     except (RedisError, OSError):
