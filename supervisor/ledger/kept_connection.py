@@ -8,7 +8,8 @@ looked at here as well.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from supervisor.ledger.connection import Client, RedisError
@@ -19,21 +20,38 @@ class KeptConnection:
         self._pool = client.connection_pool
         self._kept: list[Any] = []
 
-    def take(self) -> Any:
-        """Connected, and the caller's own until it is given back. Raises what connecting does."""
-        with suppress(IndexError):  # threads take from the list at once
-            connection = self._kept.pop()
-            if is_ready(connection):
-                return connection
+    @contextmanager
+    def taken(self) -> Iterator[Any]:
+        """Connected, and the caller's own; closed after an exception, for a reply may still come.
+
+        Raises what connecting does.
+        """
+        connection = self._take()
+        try:
+            yield connection
+        except BaseException:
+            connection.disconnect()
             self._pool.release(connection)
+            raise
+        if self._kept or not self._is_wanted(connection):
+            self._pool.release(connection)
+        else:
+            self._kept.append(connection)
+
+    def _take(self) -> Any:
+        try:
+            connection = self._kept.pop()
+        except IndexError:  # also where another thread was quicker
+            return self._pool.get_connection()
+        if is_ready(connection):
+            return connection
+        self._pool.release(connection)
         return self._pool.get_connection()
 
-    def give_back(self, connection: Any) -> None:
-        is_good = self._pool.owns_connection(connection) and not connection.should_reconnect()
-        if is_good and connection.is_connected and not self._kept:
-            self._kept.append(connection)
-        else:
-            self._pool.release(connection)
+    def _is_wanted(self, connection: Any) -> bool:
+        """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""
+        is_leaving = getattr(connection, "should_reconnect", bool)
+        return self._pool.owns_connection(connection) and not is_leaving()
 
 
 def is_ready(connection: Any) -> bool:

@@ -144,23 +144,19 @@ class Scripts:
 
     def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
         """The same for a call that tells of time: it is asked for whenever it is sent."""
-        connection = self._connections.take()
+        with self._connections.taken() as connection:
 
-        def made() -> Any:
-            self._send(connection, name, (call() for _ in range(1)), check_health=True)
-            return connection.read_response()
+            def made() -> Any:
+                self._send(connection, name, (call() for _ in range(1)), check_health=True)
+                return connection.read_response()
 
-        try:
-            return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
-        except NoScriptError:
+            try:
+                return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
+            except ResponseError as error:
+                refusal = error
+        if isinstance(refusal, NoScriptError):
             return self._loaded(name, call())
-        except ResponseError as error:
-            raise refused(error) from error
-        except BaseException:
-            connection.disconnect()  # a reply may still be on its way
-            raise
-        finally:
-            self._connections.give_back(connection)
+        raise refused(refusal) from refusal
 
     def _loaded(self, name: str, call: Call) -> Any:
         """The same on a server that has no such script yet."""
@@ -183,23 +179,19 @@ class Scripts:
         a_packet: how many are sent together. Raises what the server says of a call once the
         replies to those before it have been given.
         """
-        connection, under_way, rest = None, deque[Call](), iter(calls)
-        try:
-            while packet := list(islice(rest, a_packet)):
-                connection = connection or self._connections.take()
+        rest, under_way = iter(calls), deque[Call]()
+        packet = list(islice(rest, a_packet))
+        if not packet:
+            return
+        with self._connections.taken() as connection:
+            while packet:
                 self._send(connection, name, packet)
                 under_way += packet
                 while len(under_way) > PACKETS_AHEAD * a_packet:
                     yield from self._replies(connection, name, under_way)
+                packet = list(islice(rest, a_packet))
             while under_way:
                 yield from self._replies(connection, name, under_way)
-        except BaseException:
-            if connection:
-                connection.disconnect()  # replies may still be on their way
-            raise
-        finally:
-            if connection:
-                self._connections.give_back(connection)
 
     def _send(
         self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False

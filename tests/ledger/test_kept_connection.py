@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from typing import Any
 
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.kept_connection import KeptConnection
@@ -12,41 +14,43 @@ from supervisor.settings import Settings
 
 def test_callers_in_turn_have_one_connection_and_callers_at_once_have_two(ledger: Ledger) -> None:
     kept = KeptConnection(ledger.client)
-    first = kept.take()
-    second = kept.take()
-    assert first is not second
-    kept.give_back(first)
-    kept.give_back(second)
-    assert kept.take() is first
-    assert kept.take() is second
+    with kept.taken() as first, kept.taken() as second:
+        assert first is not second
+    with kept.taken() as again, kept.taken() as beside:
+        assert {again, beside} == {first, second}
 
 
 def test_a_connection_that_the_server_closed_costs_no_call(ledger: Ledger, redis_url: str) -> None:
     """Also of the heartbeat, which makes no call twice."""
     kept = KeptConnection(connect_for_heartbeat(Settings(redis_url=redis_url)))
-    connection = kept.take()
-    connection.send_command("CLIENT", "ID")
-    number = connection.read_response()
-    kept.give_back(connection)
-    ledger.client.client_kill_filter(_id=number)
-    assert echoed(kept) == "here"
+    with kept.taken() as connection:
+        ledger.client.client_kill_filter(_id=said(connection, "CLIENT", "ID"))
+    with kept.taken() as another:
+        assert said(another, "ECHO", "here") == "here"
+
+
+def test_a_reply_that_still_comes_is_nobodys(ledger: Ledger) -> None:
+    kept = KeptConnection(ledger.client)
+    with suppress(KeyboardInterrupt), kept.taken() as connection:
+        connection.send_command("ECHO", "of another call")
+        raise KeyboardInterrupt
+    with kept.taken() as connection:
+        assert said(connection, "ECHO", "here") == "here"
 
 
 def test_a_fork_leaves_its_parents_connection_alone(ledger: Ledger) -> None:
     kept = KeptConnection(ledger.client)
-    own = kept.take()
-    kept.give_back(own)
+    with kept.taken() as own:
+        number = said(own, "CLIENT", "ID")
     child = os.fork()
     if child == 0:
-        os._exit(0 if kept.take() is not own and echoed(kept) == "here" else 1)
+        with kept.taken() as other:
+            os._exit(0 if said(other, "CLIENT", "ID") != number else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert kept.take() is own
-    assert own.is_connected
+    with kept.taken() as own:
+        assert said(own, "CLIENT", "ID") == number
 
 
-def echoed(kept: KeptConnection) -> str:
-    connection = kept.take()
-    connection.send_command("ECHO", "here")
-    reply: str = connection.read_response()
-    kept.give_back(connection)
-    return reply
+def said(connection: Any, *command: str) -> object:
+    connection.send_command(*command)
+    return connection.read_response()
