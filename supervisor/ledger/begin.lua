@@ -54,6 +54,7 @@ if serial ~= '' then
   local holder = holder_of_serial(serial, token)
   if holder then
     redis.call('HSET', K.run(id), 'parked', serial, 'blocked_by', holder)
+    redis.call('ZREM', K.outbox, id)  -- its message came before word that it was sent
     redis.call('ZREM', K.sent, id)
     join_waiting(serial, id, run.queued)
     return { 'parked', holder }

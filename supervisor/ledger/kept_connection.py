@@ -18,7 +18,8 @@ from supervisor.ledger.connection import Client, RedisError
 class KeptConnection:
     def __init__(self, client: Client) -> None:
         self._pool = client.connection_pool
-        self._kept: list[Any] = []
+        # It lives as long as the pool, whose connections are numbered, and is one for all who ask.
+        self._kept: list[Any] = vars(self._pool).setdefault("kept_by_supervisor", [])
 
     @contextmanager
     def taken(self) -> Iterator[Any]:

@@ -141,6 +141,20 @@ def test_a_serial_queue_runs_one_of_its_jobs_at_a_time(ledger: Ledger) -> None:
     begin(ledger, run_id(second, 0), "other")
 
 
+def test_a_parked_run_whose_message_was_there_before_it_counted_as_sent_waits_like_any(
+    ledger: Ledger,
+) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    begin(ledger, run_id(first, 0))
+    ledger.begin(run_id(second, 0), "other", "worker")
+    assert ledger.outbox() == []
+    ledger.sent({run_id(second, 0): "celery"})
+    assert not ledger.client.exists(ledger.keys.sent)
+    ended = ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
+    assert ended.next_up == (run_id(second, 0),)
+
+
 def test_a_waiting_run_is_cancelled_at_once_and_one_at_work_is_asked_to_end(
     ledger: Ledger,
 ) -> None:

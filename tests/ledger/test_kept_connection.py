@@ -20,6 +20,13 @@ def test_callers_in_turn_have_one_connection_and_callers_at_once_have_two(ledger
         assert {again, beside} == {first, second}
 
 
+def test_a_pool_keeps_one_for_all_who_call(ledger: Ledger) -> None:
+    with KeptConnection(ledger.client).taken() as first:
+        pass
+    with KeptConnection(ledger.client).taken() as again:
+        assert again is first
+
+
 def test_a_connection_that_the_server_closed_costs_no_call(ledger: Ledger, redis_url: str) -> None:
     """Also of the heartbeat, which makes no call twice."""
     kept = KeptConnection(connect_for_heartbeat(Settings(redis_url=redis_url)))

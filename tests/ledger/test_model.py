@@ -12,7 +12,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -402,12 +402,22 @@ class LedgerMachine(RuleBasedStateMachine):
         assert changed <= {self.keys.job(self.spec.name), *map(self.keys.run, self.model.runs)}
 
 
-def run_machine(ledger: Ledger, steps: int, phases: Collection[Phase] = tuple(Phase)) -> None:
+def run_machine(
+    ledger: Ledger,
+    steps: int,
+    phases: Collection[Phase] = tuple(Phase),
+    *,
+    is_random: bool = True,
+) -> None:
     """Fails with the shortest sequence of rules after which the two differ."""
     LedgerMachine.steps = 0
     while LedgerMachine.steps < steps:
+
+        def machine() -> LedgerMachine:
+            return LedgerMachine(ledger)
+
         run_state_machine_as_test(
-            lambda: LedgerMachine(ledger),
+            machine if is_random else seed(LedgerMachine.steps)(machine),
             settings=settings(
                 max_examples=max(10, (steps - LedgerMachine.steps) // STEPS_EACH),
                 stateful_step_count=STEPS_EACH,

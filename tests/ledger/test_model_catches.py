@@ -56,4 +56,6 @@ def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken:
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     break_scripts(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
-        run_machine(Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate])
+        run_machine(
+            Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate], is_random=False
+        )
