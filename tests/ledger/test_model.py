@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from datetime import timedelta
 from itertools import count, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,7 +18,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
@@ -32,10 +29,10 @@ from supervisor.ledger.ticks import Message
 from supervisor.runs.run import OPEN_STATES, RunState
 from tests.ledger.contents import DIGESTS
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
+from tests.ledger.machines import run_machine
 from tests.ledger.model import Attempt, Model
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "8000"))
-STEPS_EACH = 50
 REPORTS = (*(RunState(word) for word in ("succeeded", "failed", "cancelled")), RunState.RETRYING)
 #: None: the heartbeat comes before the end.
 AT_WAKING = st.none() | st.sampled_from(REPORTS)
@@ -63,6 +60,8 @@ REDBEAT = ("redbeat::lock", "redbeat::schedule")
 
 class LedgerMachine(RuleBasedStateMachine):
     """Each rule asks the ledger and the model the same, and compares the answers."""
+
+    steps, steps_each = 0, 50
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -402,35 +401,9 @@ class LedgerMachine(RuleBasedStateMachine):
         assert changed <= {self.keys.job(self.spec.name), *map(self.keys.run, self.model.runs)}
 
 
-def run_machine(
-    ledger: Ledger,
-    steps: int,
-    phases: Collection[Phase] = tuple(Phase),
-    *,
-    is_random: bool = True,
-) -> None:
-    """Fails with the shortest sequence of rules after which the two differ."""
-    LedgerMachine.steps = 0
-    while LedgerMachine.steps < steps:
-
-        def machine() -> LedgerMachine:
-            return LedgerMachine(ledger)
-
-        run_state_machine_as_test(
-            machine if is_random else seed(LedgerMachine.steps)(machine),
-            settings=settings(
-                max_examples=max(10, (steps - LedgerMachine.steps) // STEPS_EACH),
-                stateful_step_count=STEPS_EACH,
-                deadline=None,
-                report_multiple_bugs=False,
-                phases=phases,
-            ),
-        )
-
-
 @pytest.mark.timeout(0)
 def test_the_ledger_does_what_the_model_says_whatever_happens_in_whatever_order(
     ledger: Ledger,
 ) -> None:
-    run_machine(ledger, STEPS)
+    run_machine(LedgerMachine, ledger, STEPS)
     assert LedgerMachine.steps >= STEPS

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import Phase
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import scripts
 from supervisor.ledger.runs import Ledger
-from tests.ledger.test_model import run_machine
+from tests.ledger.machines import run_machine
+from tests.ledger.test_model import LedgerMachine
 
 BREAKS = {
     "the slots of a lock are not counted": (
@@ -56,6 +56,4 @@ def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken:
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     break_scripts(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
-        run_machine(
-            Ledger(ledger.client, ledger.keys), 4000, phases=[Phase.generate], is_random=False
-        )
+        run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=0)

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -21,7 +20,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from supervisor.ledger import scripts
@@ -31,13 +29,10 @@ from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import Scripts
 from supervisor.runs.run import RunState, StepId
 from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "2500"))
-STEPS_EACH = 40
-
-#: Where nothing is random: with it each break is found in a second.
-SEED = 2
 REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "retry")
 LIVING = "living@manual-1"
 
@@ -82,7 +77,7 @@ def as_steps(stages: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 class StagesMachine(RuleBasedStateMachine):
-    steps = 0
+    steps, steps_each = 0, 40
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__()
@@ -383,35 +378,9 @@ class StagesMachine(RuleBasedStateMachine):
             self.client.zadd(self.keys.outbox, {run: 1})
 
 
-def run_machine(
-    ledger: Ledger,
-    steps: int,
-    phases: Collection[Phase] = tuple(Phase),
-    *,
-    is_random: bool = True,
-) -> None:
-    """Fails with the shortest sequence of rules after which something is wrong."""
-    StagesMachine.steps = 0
-    while StagesMachine.steps < steps:
-
-        def machine() -> StagesMachine:
-            return StagesMachine(ledger)
-
-        run_state_machine_as_test(
-            machine if is_random else seed(SEED + StagesMachine.steps)(machine),
-            settings=settings(
-                max_examples=max(10, (steps - StagesMachine.steps) // STEPS_EACH),
-                stateful_step_count=STEPS_EACH,
-                deadline=None,
-                report_multiple_bugs=False,
-                phases=phases,
-            ),
-        )
-
-
 @pytest.mark.timeout(0)
 def test_stages_hold_whatever_happens_in_whatever_order(ledger: Ledger) -> None:
-    run_machine(ledger, STEPS)
+    run_machine(StagesMachine, ledger, STEPS)
     assert StagesMachine.steps >= STEPS
 
 
@@ -420,5 +389,5 @@ def test_they_hold_also_where_each_call_ends_one_item_and_leaves_the_others(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scripts, "ITEMS_PER_END", 1)
-    run_machine(Ledger(ledger.client, ledger.keys), STEPS)
+    run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS)
     assert StagesMachine.steps >= STEPS
