@@ -18,7 +18,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from supervisor import garbage
 from supervisor.beat.entries import Entries
+from supervisor.job.fleet import MOST_JOBS
 from supervisor.ledger.admissions import RUNS_PER_CALL
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import Placement
@@ -29,8 +31,9 @@ from supervisor.ticks.emission import Emission, emission
 from supervisor.ticks.emission_log import note_all
 from supervisor.timing import schedule_of
 
-#: Entries dealt with in one tick; the rest are due in the next, which follows at once.
-ENTRIES_PER_TICK = 10_000
+#: Entries dealt with in one tick, of all jobs there can be; of more, which RedBeat's own means put
+#: there, the rest are due in the next tick, which follows at once.
+ENTRIES_PER_TICK = MOST_JOBS
 
 #: Entries read at a time. The server reads between its admissions: with few, the first tick waits
 #: for little, and the server is at work again before it has nothing to do.
@@ -40,7 +43,7 @@ NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
 #: How far ahead jobs are prepared for, how many at a time, and how long before it is needed again
 #: beat stops doing so.
-AHEAD = timedelta(seconds=10)
+AHEAD = timedelta(seconds=30)
 JOBS_PER_PORTION = 100
 MARGIN_SECONDS = 0.1
 
@@ -80,7 +83,8 @@ class Emitter:
         """
         due = self._entries.due(now, ENTRIES_PER_TICK)
         emitted = Emitted(is_all=len(due) < ENTRIES_PER_TICK)
-        admissions = self._ledger.admit(self._ticks(due, now, emitted), self._leadership)
+        with garbage.left_alone():
+            admissions = self._ledger.admit(self._ticks(due, now, emitted), self._leadership)
         still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
         next_at = {
             e.spec.name: e.next_at for e in emitted.emissions if e.spec.name not in still_due

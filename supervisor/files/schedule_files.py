@@ -18,11 +18,11 @@ from supervisor.files.reference_checks import reference_faults
 from supervisor.files.text_files import UnusableFile, check_inside, text_of
 from supervisor.files.yaml_source import UNREADABLE, Document, KeyPath, read, shown
 from supervisor.hints import closest
+from supervisor.job.fleet import MOST_JOBS
 from supervisor.job.spec import JobSpec
 
 SUFFIXES = (".yaml", ".yml")
 TOP_LEVEL = ("jobs", "defaults")
-MOST_JOBS = 10_000
 
 #: Who has more of them is not helped by the rest, and waits for it.
 MOST_PROBLEMS = 1_000

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from supervisor.job.fleet import KEPT_AT_HAND
 from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
@@ -29,7 +30,7 @@ def read_job(text: str) -> JobSpec | None:
         return None
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=KEPT_AT_HAND)
 def job_spec(text: str) -> JobSpec | None:
     """The same, remembered: what is loaded is read far more often than it changes."""
     return read_job(text)

@@ -33,6 +33,7 @@ from kombu.utils.json import dumps
 
 from supervisor.execution.assignments import of_job
 from supervisor.execution.delivery import HEADER
+from supervisor.job.fleet import KEPT_AT_HAND
 from supervisor.job.references import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
@@ -54,9 +55,6 @@ LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.
 
 #: What a task's class may say of how it is sent.
 SENDING = ("apply_async", "shadow_name")
-
-#: Jobs whose envelopes are kept, about 2 kB each.
-MOST_ENVELOPES = 20_000
 
 log = structlog.get_logger("supervisor.envelopes")
 
@@ -139,7 +137,7 @@ class Envelopes:
     def prepare(self, spec: JobSpec) -> Envelope | None:
         made_for, envelope = self._envelopes.get(spec.name, (None, None))
         if made_for is not spec:
-            if len(self._envelopes) >= MOST_ENVELOPES:
+            if len(self._envelopes) >= KEPT_AT_HAND:
                 self._envelopes.clear()
             envelope = self._envelope(spec)
             self._envelopes[spec.name] = spec, envelope

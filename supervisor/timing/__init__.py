@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from supervisor.job.exclusions import parse as parse_exclusions
+from supervisor.job.fleet import KEPT_AT_HAND
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
 from supervisor.times.clock import EPOCH
@@ -55,7 +56,7 @@ def is_fixed(spec: JobSpec) -> bool:
     return pattern is not None and not pattern.is_frequent
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=KEPT_AT_HAND)
 def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
     when = When.model_construct(**dict(zip(When.model_fields, values, strict=True)))
     zone = when.zone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from supervisor.ledger.runs import Ledger
@@ -13,7 +13,7 @@ from supervisor.web.metrics import Metrics
 def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
     def metrics(request: Request) -> Response:
         text, content_type = scraped.exposed(request.headers.get("accept", ""))
-        return Response(text, headers={"Content-Type": content_type})
+        return StreamingResponse(text, headers={"Content-Type": content_type})
 
     def healthz(_: Request) -> Response:
         return PlainTextResponse("alive\n")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
+from itertools import chain
 from threading import Lock
 
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
+from supervisor import garbage
 from supervisor.execution.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.web import exposition, job_lines
@@ -41,28 +43,31 @@ class Metrics:
         self._texts: dict[str, tuple[Job, Format, job_lines.Texts]] = {}
         self._lock = Lock()
 
-    def exposed(self, accept: str = "") -> tuple[str, str]:
-        """The text and its content type, as the header of a request asks for it."""
+    def exposed(self, accept: str = "") -> tuple[Iterator[str], str]:
+        """The text and its content type, as the header of a request asks for it.
+
+        The text comes a metric at a time, all of one scrape: with thousands of jobs one has
+        megabytes, and all together would be in memory for as long as they are sent.
+        """
         _, chosen = choose_encoder(accept)
         is_openmetrics = chosen.startswith("application/openmetrics-text")
         form = Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
-        end = ["# EOF"] if form.is_openmetrics else []
-        with self._lock:
-            text = "\n".join([*self._lines(form), *end, ""])
-        return text, OPENMETRICS if form.is_openmetrics else TEXT
-
-    def _lines(self, form: Format) -> Iterator[str]:
-        name, text = UP
-        yield form.head(name, "gauge", text)
         try:
-            scrape = self._scraper.scrape()
+            with self._lock, garbage.left_alone():
+                scrape = self._scraper.scrape()
+                texts = self._texts_of(form, scrape.jobs)
         except (RedisError, OSError):
-            yield f"{exposition.PREFIX}{name} 0.0"
-            return
-        yield f"{exposition.PREFIX}{name} 1.0"
-        yield from exposition.build(form, VERSION)
-        yield from job_lines.of_jobs(form, self._texts_of(form, scrape.jobs))
-        yield from of_service(form, scrape)
+            parts = up(form, is_up=False)
+        else:
+            parts = chain(
+                up(form, is_up=True),
+                exposition.build(form, VERSION),
+                job_lines.of_jobs(form, texts),
+                [*of_service(form, scrape)],
+            )
+        end = ["# EOF"] if is_openmetrics else []
+        lines = (f"{part}\n" for part in chain(parts, end))
+        return lines, OPENMETRICS if is_openmetrics else TEXT
 
     def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
         known, self._texts = self._texts, {}
@@ -73,6 +78,12 @@ class Metrics:
             texts = before[2] if before and is_known else job_lines.job_texts(form, job)
             self._texts[name] = job, form, texts
         return [texts for _, _, texts in self._texts.values()]
+
+
+def up(form: Format, *, is_up: bool) -> Iterator[str]:
+    name, text = UP
+    yield form.head(name, "gauge", text)
+    yield f"{exposition.PREFIX}{name} {exposition.number(is_up)}"
 
 
 def of_service(form: Format, scrape: Scrape) -> Iterator[str]:

@@ -12,6 +12,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import redis
+
 from supervisor.local.embedded import EmbeddedServer
 from tests.bench import (
     batches,
@@ -70,6 +72,8 @@ def measured(name: str, sizes: Sizes) -> dict[str, float | str]:
         tempfile.TemporaryDirectory() as directory,
         EmbeddedServer(Path(directory) / "server") as server,
     ):
+        # It would do so in one's turn and not in another's.
+        redis.Redis.from_url(server.url).config_set("auto-aof-rewrite-percentage", 0)
         before = machine.load()
         found = MEASUREMENTS[name].measure(Path(directory) / "sides", server.url, sizes)
         busy = f"{before} before, {machine.load()} after"

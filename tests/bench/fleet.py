@@ -6,6 +6,7 @@ import json
 import math
 import time
 from pathlib import Path
+from statistics import median
 
 from supervisor.ledger.histograms import HISTOGRAM_FIELDS
 from supervisor.ledger.readings import chunks
@@ -29,7 +30,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     by_jobs: dict[int, dict[str, float]] = {}
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
         for jobs in sizes.growth:
-            seconds = emitted(ours, jobs)
+            seconds = median(emitted(ours, jobs) for _ in range(sizes.rounds_of(jobs)))
             beat, loads = loaded(ours, jobs)
             by_jobs[jobs] = {"emission": seconds, **loads, **scraped(ours.ledger, jobs)}
             if jobs == sizes.jobs:
@@ -105,7 +106,9 @@ def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
 
     def seconds() -> float:
         started = time.monotonic()
-        metrics.exposed("application/openmetrics-text")
+        text, _ = metrics.exposed("application/openmetrics-text")
+        sent = sum(len(part.encode()) for part in text)
+        assert sent > 1000 * jobs
         return time.monotonic() - started
 
     first, unchanged = seconds(), min(seconds() for _ in range(3))

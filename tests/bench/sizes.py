@@ -19,6 +19,10 @@ class Sizes:
     idle_seconds: float = 20
     growth: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
 
+    def rounds_of(self, jobs: int) -> int:
+        """What takes minutes is done once."""
+        return self.rounds if jobs <= self.jobs else 1
+
 
 QUICK = Sizes(
     rounds=1,
@@ -26,7 +30,7 @@ QUICK = Sizes(
     jobs_of_slow_peers=300,
     spread_jobs=200,
     spread_seconds=12,
-    calls=500,
+    calls=400,
     items=1_000,
     items_of_a_chord=300,
     handovers=20,

@@ -35,7 +35,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def exposition(ledger: Ledger) -> str:
-    return Metrics(ledger).exposed()[0]
+    return text_of(Metrics(ledger))
+
+
+def text_of(metrics: Metrics, accept: str = "") -> str:
+    parts, _ = metrics.exposed(accept)
+    return "".join(parts)
 
 
 def samples(ledger: Ledger) -> dict[tuple[str, ...], float]:
@@ -149,9 +154,9 @@ def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
 def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> None:
     everything_happens(ledger)
     ledger.client.hset(ledger.keys.job("nightly"), "created", 1_700_000_000_000)
-    text, content_type = Metrics(ledger).exposed("application/openmetrics-text;version=1.0.0")
+    parts, content_type = Metrics(ledger).exposed("application/openmetrics-text;version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
-    found = [s for family in openmetrics_families(text) for s in family.samples]
+    found = [s for family in openmetrics_families("".join(parts)) for s in family.samples]
     created = [sample for sample in found if sample.name.endswith("_created")]
     assert {sample.value for sample in created} == {1.7e9}
     assert "supervisor_runs_started_created" in {sample.name for sample in created}
@@ -164,7 +169,7 @@ def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> N
         for s in found
         if s not in created and s.name != varying
     }
-    bare, _ = Metrics(ledger, has_created=False).exposed("application/openmetrics-text")
+    bare = text_of(Metrics(ledger, has_created=False), "application/openmetrics-text")
     assert "_created" not in bare
 
 
@@ -173,9 +178,7 @@ def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -
     key = ledger.keys.job(spec.name)
 
     def started() -> str:
-        [line] = re.findall(
-            r"^supervisor_runs_started_total\{.*\} (.*)$", metrics.exposed()[0], re.M
-        )
+        [line] = re.findall(r"^supervisor_runs_started_total\{.*\} (.*)$", text_of(metrics), re.M)
         return str(line)
 
     ledger.client.hset(key, mapping={"n:started": 100, "created": 1})
@@ -244,7 +247,7 @@ def test_an_app_knows_its_routes_and_its_broker(ledger: Ledger, redis_url: str) 
     ledger.client.lpush("team:mail", "message")
     found = {
         (s.name, *s.labels.values()): s.value
-        for family in text_string_to_metric_families(Metrics(ledger, AppQueues(app)).exposed()[0])
+        for family in text_string_to_metric_families(text_of(Metrics(ledger, AppQueues(app))))
         for s in family.samples
     }
     assert found["supervisor_queue_length", "mail"] == 1

@@ -10,9 +10,10 @@ import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
-from supervisor.files.schedule_files import MOST_JOBS, load
+from supervisor.files.schedule_files import load
 from supervisor.files.text_files import LARGEST_FILE
 from supervisor.files.yaml_source import DEEPEST, read
+from supervisor.job.fleet import MOST_JOBS
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
 

@@ -21,10 +21,12 @@ USE_TZ = True
 app = Celery("due", broker=URL)
 app.conf.worker_prefetch_multiplier = 1
 if SIDE == "ours":
-    from supervisor.app import supervise
-    from supervisor.files import schedule_files
+    from supervisor.job import fleet
 
-    schedule_files.MOST_JOBS = 1_000_000  # how its cost grows is measured beyond what it takes
+    # How its cost grows is measured beyond what it takes.
+    fleet.MOST_JOBS, fleet.KEPT_AT_HAND = 1_000_000, 2_000_000
+    from supervisor.app import supervise
+
     supervise(app, schedules="schedules")
 if SIDE == "redbeat":
     app.conf.redbeat_redis_url = URL
