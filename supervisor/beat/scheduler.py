@@ -13,7 +13,8 @@
    there.
 6. Publish again what was sent, has not begun, and is no longer in its queue.
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
-8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`.
+8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`, and calls that ended
+   before they began to one that tells Celery's result backend.
 9. If schedule files changed, or the ledger holds another set than the files, load the difference,
    which counts from this tick on.
 
@@ -39,6 +40,7 @@ from supervisor.app import broker_apart, required_settings, schedules_of
 from supervisor.beat.emitting import AHEAD, Emitted, Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.reloading import Reloading
+from supervisor.beat.telling import Teller
 from supervisor.beat.unbegun import Unbegun
 from supervisor.beat.watchdog import Watchdog
 from supervisor.job.spec import JobSpec
@@ -100,6 +102,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         )
         self._unbegun = Unbegun(app, self._ledger)
         self._pinger = Pinger(self._ledger)
+        self._teller = Teller(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
@@ -159,6 +162,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._auditor.audit_some(look.at)
         if look.has_pings:
             self._pinger.look(look.at)
+        if look.has_untold:
+            self._teller.look(look.at)
         self._ticked_at = look.at
         if not emitted.is_all:
             return 0.0

@@ -7,7 +7,8 @@
 --       sent at once, its list, and the message, else ''
 --       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
---       (JSON object, name -> JSON as text), else ''
+--       (JSON object, name -> JSON as text), else ''; and whether somebody may wait for its result in
+--       Celery (1 or '')
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
@@ -15,7 +16,8 @@
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
-local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params)
+local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
+  awaited)
   delay = tonumber(delay or '') or 0
   nominal = tonumber(nominal) or now + delay
 
@@ -57,6 +59,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   note('kwargs', kwargs)
   note('options', options)
   note('steps', steps)
+  note('awaited', awaited)
   local is_of_steps = steps and steps ~= ''
   if is_of_steps then
     append(record, { 'stage', '' })

@@ -75,6 +75,9 @@ TEMPLATES = {
     # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
     #         the newest MOST_PINGS
     "pings": "index:pings",
+    # LIST    JSON, as in ledger/untold.py; calls that ended before they began, of which the leading
+    #         beat is to tell Celery's result backend, the newest MOST_UNTOLD
+    "untold": "index:untold",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
     # ZSET    job -> ms at which its pause ends by itself

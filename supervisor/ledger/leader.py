@@ -47,6 +47,7 @@ class Look:
     has_outbox: bool = False
     has_unbegun: bool = False
     has_pings: bool = False
+    has_untold: bool = False
     loaded: str | None = None
     began: float = field(default_factory=time.monotonic, repr=False)
 
@@ -82,7 +83,7 @@ class Leader:
         )
         if not leads:
             return Look(leads=False, at=instant(at))
-        rescue, due, next_due, outbox, unbegun, pings, loaded = found
+        rescue, due, next_due, outbox, unbegun, pings, untold, loaded = found
         return Look(
             leads=True,
             at=instant(at),
@@ -92,6 +93,7 @@ class Leader:
             has_outbox=bool(outbox),
             has_unbegun=bool(unbegun),
             has_pings=bool(pings),
+            has_untold=bool(untold),
             loaded=loaded or None,
         )
 

@@ -7,7 +7,8 @@
 --       time without any beat is remembered, and how many of these are
 -- gives {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
---       whether sent runs have not begun, whether there are pings, digest of the files that are loaded}
+--       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
+--       has told, digest of the files that are loaded}
 
 local token, ttl, name, ticked, follows, silence, silences_kept = unpack(ARGV)
 
@@ -37,4 +38,4 @@ local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_any(K.pings), hget(K.beat, 'config') or '' }
+  has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '' }

@@ -50,9 +50,21 @@ local function keep_small_params(id)
   redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
 end
 
+-- A call that ends without being at work, and whose result its caller may wait for: no worker tells
+-- Celery of it. What crashed was told of once. `run` is as it was loaded; one that has no record yet is
+-- in its caller's hands.
+local function leave_word(run, outcome, reason)
+  if not run.state or run.state == 'running' or run.crashes > 0 or not hget(K.run(run.id), 'awaited') then return end
+  redis.call('RPUSH', K.untold, cjson.encode({
+    run = run.id, job = run.job, at = now, outcome = outcome, reason = reason or '',
+  }))
+  redis.call('LTRIM', K.untold, -MOST_UNTOLD, -1)
+end
+
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
+  leave_word(run, 'skipped', reason)
   forget_indexes(run.id)
   if run.stage then keep_small_params(run.id) end
   redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use

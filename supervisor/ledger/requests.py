@@ -27,6 +27,7 @@ class RunRequest:
     key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock;
     with `waits_for_ever` as long as it takes, whatever the job says.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
+    is_awaited: code may wait for the run's result, and Celery is told when it has none.
     """
 
     run_id: str | None = None
@@ -42,6 +43,7 @@ class RunRequest:
     start_deadline: timedelta | None = None
     delay: timedelta = timedelta()
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_awaited: bool = False
 
     def rules_for(self, spec: JobSpec) -> dict[str, Any]:
         """The job's rules with what this request says otherwise. Raises InvalidKey."""
@@ -111,7 +113,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
     return (
         *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual", "", "", ""),
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-        *(to_ms(request.delay), *steps_of(spec, request.params)),
+        *(to_ms(request.delay), *steps_of(spec, request.params), "1" if request.is_awaited else ""),
     )
 
 

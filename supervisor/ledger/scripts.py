@@ -53,6 +53,9 @@ LARGEST_KEPT_PARAM = 10_000
 #: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
 MOST_PINGS = 10_000
 
+#: Of calls that ended before they began and whose callers nobody could tell, likewise.
+MOST_UNTOLD = 10_000
+
 #: Packets of calls that are sent before the replies to the first of them are read, and how many
 #: calls go into one where they are small.
 PACKETS_AHEAD = 2
@@ -101,7 +104,8 @@ def constants() -> str:
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
         f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
-        f"local MOST_PINGS, MOST_RUNNING = {MOST_PINGS}, {LARGEST_COUNT}\n"
+        f"local MOST_PINGS, MOST_UNTOLD = {MOST_PINGS}, {MOST_UNTOLD}\n"
+        f"local MOST_RUNNING = {LARGEST_COUNT}\n"
         f"local BOUNDS = {{{bounds}}}\n"
     )
 

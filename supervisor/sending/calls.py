@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 from celery import Celery, Task
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult
 from celery.utils.time import maybe_make_aware
 
@@ -120,6 +121,17 @@ def request_of(
         delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
         or timedelta(),
         options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
+        is_awaited=is_awaited(task, options),
+    )
+
+
+def is_awaited(task: Any, options: Mapping[str, Any]) -> bool:
+    """Whether somebody may wait for the result of the call: alone, or in a chord."""
+    if isinstance(task.backend, DisabledBackend):
+        return False
+    is_ignored = options.get("ignore_result")
+    return bool(options.get("chord")) or not (
+        task.ignore_result if is_ignored is None else is_ignored
     )
 
 

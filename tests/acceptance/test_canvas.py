@@ -58,6 +58,7 @@ def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
     project.schedule("jobs: {}")
     try:
         project.worker(processes=3)
+        project.beat()
         yield project
     finally:
         project.stop()
@@ -111,3 +112,42 @@ printed(result.state)"""
     assert state == "FAILURE"
     wait_until(told.exists)
     assert "raised TaskRevokedError('skipped: overlap')" in told.read_text()
+
+
+def test_who_waits_for_a_call_hears_what_becomes_of_it_before_it_begins(team: Project) -> None:
+    told = team.directory / "told"
+    told.unlink(missing_ok=True)
+    found = team.code(
+        CANVAS
+        + """
+import time
+from supervisor.sending.publisher import publisher_of
+
+held = one("later", 5).apply_async()
+patient = {"overlap": "queue_all"}
+skipped = one("later", max_wait="0.5s", **patient).apply_async()
+cancelled = one("later", **patient).apply_async()
+publisher_of(team.app).ledger.cancel(cancelled.id, "by hand")
+header = [team.plain.si(1), one("later", max_wait="0.5s", **patient)]
+whole = chord(header, team.total.s().on_error(team.told.s())).apply_async()
+
+def heard(result):
+    try:
+        result.get(timeout=20)
+    except Exception as error:
+        return str(error), result.state
+
+heard_of = heard(skipped), heard(cancelled)
+until = time.monotonic() + 20
+while whole.state == "PENDING" and time.monotonic() < until:
+    time.sleep(0.05)
+printed([*heard_of, whole.state, held.state, got(held)])"""
+    )
+    assert found == [
+        ["skipped: wait_expired", "REVOKED"],
+        ["cancelled: by hand", "REVOKED"],
+        "FAILURE",
+        *("STARTED", 1),  # none of them waited for the run that was in the way
+    ]
+    wait_until(told.exists)
+    assert "raised TaskRevokedError('skipped: wait_expired')" in told.read_text()

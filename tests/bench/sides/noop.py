@@ -1,7 +1,8 @@
 """One task that does nothing, sent and worked in each of the ways.
 
 `send` queues so many calls where no worker looks yet; `drained` lets the worker have them and gives
-the seconds from the first that it takes to the end of the last. A batch and a chord are sent as they are worked.
+the seconds from the first that it takes to the end of the last. A batch and a chord are sent as
+they are worked.
 """
 
 import os
@@ -55,7 +56,7 @@ def send(items):
 
 
 def drained(items):
-    """Seconds from the moment at which the worker takes the first; and the commands of each call."""
+    """Seconds since the worker took the first of them; and the commands of each call."""
     ledger = Ledger.open(Settings(redis_url=URL))
     client = ledger.client
     assert client.llen(QUEUE) == items

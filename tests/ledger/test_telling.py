@@ -1,0 +1,108 @@
+"""Beat tells Celery's result backend, also one that is away for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import ClassVar
+
+import pytest
+from celery import Celery
+from celery.backends.base import KeyValueStoreBackend
+from structlog.testing import capture_logs
+
+from supervisor.app import supervise
+from supervisor.beat import telling
+from supervisor.beat.telling import GIVE_UP_AFTER, MOST_FAILURES, Teller
+from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.runs import Ledger
+from supervisor.ledger.untold import Untold
+from tests.ledger.jobs import job
+from tests.waiting import wait_until
+
+
+class Memory(KeyValueStoreBackend):  # type: ignore[misc]
+    """A result backend that may be away."""
+
+    stored: ClassVar[dict[str, bytes]] = {}
+    is_away: ClassVar = False
+    asked: ClassVar = 0
+
+    def get(self, key: str) -> bytes | None:
+        return self.stored.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        Memory.asked += 1
+        if self.is_away:
+            raise ConnectionError("the backend is away")
+        self.stored[key] = value
+
+
+@pytest.fixture
+def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    monkeypatch.setattr(Memory, "stored", {})
+    monkeypatch.setattr(Memory, "asked", 0)
+    monkeypatch.setattr(telling, "PAUSE_SECONDS", 0.0)
+    app = supervise(Celery("telling", broker=redis_url, backend=f"{__name__}:Memory"))
+    yield app
+    app.close()
+
+
+def cancelled(ledger: Ledger, number: int = 0) -> str:
+    run = ledger.trigger(job(ledger, f"job-{number}"), RunRequest(is_awaited=True))
+    ledger.cancel(run.id, "by hand")
+    return run.id
+
+
+def left(ledger: Ledger) -> int:
+    return len(Untold(ledger.client, ledger.keys).oldest(100))
+
+
+def test_a_backend_that_is_away_is_told_later(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, teller = cancelled(ledger), Teller(app, ledger)
+    monkeypatch.setattr(Memory, "is_away", True)
+    teller.look(ledger.now())
+    wait_until(lambda: Memory.asked > 0)
+    monkeypatch.setattr(Memory, "is_away", False)
+    assert left(ledger) == 1
+
+    def is_told() -> bool:
+        teller.look(ledger.now())
+        return left(ledger) == 0
+
+    wait_until(is_told)
+    assert (app.AsyncResult(run).state, str(app.AsyncResult(run).result)) == (
+        "REVOKED",
+        "cancelled: by hand",
+    )
+
+
+def test_what_it_does_not_take_is_given_up_in_the_end(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, teller = cancelled(ledger), Teller(app, ledger)
+    monkeypatch.setattr(Memory, "is_away", True)
+    with capture_logs() as lines:
+        teller.look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
+        wait_until(lambda: left(ledger) == 0)
+    [line] = lines
+    assert (line["event"], line["run"], line["log_level"]) == ("call not told", run, "error")
+
+
+def test_some_that_fail_are_enough_to_try(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(2 * MOST_FAILURES):
+        cancelled(ledger, number)
+    monkeypatch.setattr(Memory, "is_away", True)
+    monkeypatch.setattr(telling, "PAUSE_SECONDS", 60.0)
+    teller = Teller(app, ledger)
+    with capture_logs() as lines:
+        teller.look(ledger.now())
+        wait_until(lambda: len(lines) == MOST_FAILURES)
+        wait_until(lambda: teller._next_try > 0)
+        teller.look(ledger.now())
+    assert Memory.asked % MOST_FAILURES == 0
+    assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)
