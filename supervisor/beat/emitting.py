@@ -14,14 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from supervisor import garbage
 from supervisor.beat.entries import Entries
-from supervisor.job.fleet import MOST_JOBS
+from supervisor.job.limits import MOST_JOBS
 from supervisor.ledger.admissions import RUNS_PER_CALL
+from supervisor.ledger.leader import Look
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
@@ -74,6 +74,9 @@ class Emitter:
         self._entries = entries
         self._envelopes = envelopes
         self._leadership = leadership
+        self._prepared_of: str | None = None
+        self._looked_until = datetime.min.replace(tzinfo=UTC)
+        self._unprepared: list[str] = []
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -81,10 +84,10 @@ class Emitter:
         Those of a tick that was not taken, because this beat does not lead any more or the server
         refused it, are due still.
         """
-        due = self._entries.due(now, ENTRIES_PER_TICK)
-        emitted = Emitted(is_all=len(due) < ENTRIES_PER_TICK)
-        with garbage.left_alone():
-            admissions = self._ledger.admit(self._ticks(due, now, emitted), self._leadership)
+        due = self._entries.due(now, ENTRIES_PER_TICK + 1)
+        emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TICK)
+        ticks = self._ticks(due[:ENTRIES_PER_TICK], now, emitted)
+        admissions = self._ledger.admit(ticks, self._leadership)
         still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
         next_at = {
             e.spec.name: e.next_at for e in emitted.emissions if e.spec.name not in still_due
@@ -95,16 +98,21 @@ class Emitter:
         note_all(admissions)
         return emitted
 
-    def prepare(self, now: datetime, seconds: float) -> None:
-        """Spends up to so many seconds on jobs that are due soon."""
+    def prepare(self, look: Look, seconds: float) -> None:
+        """Spends up to so many seconds on jobs that are due soon.
+
+        Which those are is asked only of the time that was too far ahead the last time; of all of it
+        when other schedule files have been loaded.
+        """
         deadline = time.monotonic() + seconds - MARGIN_SECONDS
-        unknown: list[str] | None = None
-        while time.monotonic() < deadline:
-            if unknown is None:
-                unknown = self._envelopes.unknown_of(self._entries.soon(now, AHEAD))
-            if not unknown:
-                return
-            portion, unknown = unknown[:JOBS_PER_PORTION], unknown[JOBS_PER_PORTION:]
+        if self._prepared_of != look.loaded:
+            self._prepared_of, self._looked_until, self._unprepared = look.loaded, look.at, []
+        since, self._looked_until = max(look.at, self._looked_until), look.at + AHEAD
+        soon = self._entries.soon(since, self._looked_until)
+        self._unprepared += self._envelopes.unknown_of(soon)
+        while self._unprepared and time.monotonic() < deadline:
+            portion = self._unprepared[:JOBS_PER_PORTION]
+            del self._unprepared[:JOBS_PER_PORTION]
             for spec in self._ledger.some_specs(portion).values():
                 schedule_of(spec)
                 self._envelopes.prepare(spec)

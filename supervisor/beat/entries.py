@@ -99,10 +99,10 @@ class Entries:
         keys = self._client.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
         return list(keys)
 
-    def soon(self, now: datetime, within: timedelta) -> list[str]:
-        """Names of the entries that are not due yet, but will be within that time."""
+    def soon(self, after: datetime, until: datetime) -> list[str]:
+        """Names of the entries that will be due in that time, its end included."""
         keys = self._client.zrangebyscore(
-            self._schedule, f"({now.timestamp()}", (now + within).timestamp()
+            self._schedule, f"({after.timestamp()}", until.timestamp()
         )
         return [key.removeprefix(self._prefix) for key in keys]
 

@@ -32,10 +32,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from celery import Celery
+from celery import Celery, signals
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
+from supervisor import garbage
 from supervisor.app import broker_apart, required_settings, schedules_of
 from supervisor.beat.emitting import AHEAD, Emitted, Emitter
 from supervisor.beat.entries import Entries
@@ -174,7 +175,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         later = (look.next_due, emitted.next_at, look.at + interval)
         soonest = min(at for at in later if at is not None)
         if look.next_due and look.next_due - look.at < AHEAD:
-            self._emitter.prepare(look.at, look.seconds_until(soonest))
+            self._emitter.prepare(look, look.seconds_until(soonest))
         return max(0.0, look.seconds_until(soonest))
 
     def _upgrade(self) -> None:
@@ -239,6 +240,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _publish_outbox(self) -> None:
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
             pass
+
+
+@signals.beat_init.connect(weak=False)
+def collect_rarely(**_: Any) -> None:
+    garbage.collect_rarely()
 
 
 def bound_broker_calls(app: Celery) -> None:

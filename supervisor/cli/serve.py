@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import click
 import uvicorn
 from starlette.applications import Starlette
 
-from supervisor import logs
+from supervisor import garbage, logs
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import PORT
 from supervisor.execution.consumption import Queues
@@ -21,10 +20,6 @@ from supervisor.web.server import create
 
 #: The name that Prometheus' own client for Python has for it.
 NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
-
-#: A scrape of many jobs makes many objects that stay; looking for garbage among them as often as
-#: Python does by default takes a tenth of its time.
-RARELY = (100_000, 50, 100)
 
 
 @click.command()
@@ -41,7 +36,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
     listener = bound(host, port)
-    gc.set_threshold(*RARELY)
+    garbage.collect_rarely()
     config = uvicorn.Config(
         app_of(context, access, lambda: server.should_exit),
         log_config=None,

@@ -18,7 +18,7 @@ from supervisor.files.reference_checks import reference_faults
 from supervisor.files.text_files import UnusableFile, check_inside, text_of
 from supervisor.files.yaml_source import UNREADABLE, Document, KeyPath, read, shown
 from supervisor.hints import closest
-from supervisor.job.fleet import MOST_JOBS
+from supervisor.job.limits import MOST_JOBS
 from supervisor.job.spec import JobSpec
 
 SUFFIXES = (".yaml", ".yml")

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from supervisor.job.fleet import KEPT_AT_HAND
 from supervisor.job.guarded_spec import GuardedTaskSpec
+from supervisor.job.limits import KEPT_AT_HAND
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
 

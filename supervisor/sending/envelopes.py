@@ -33,7 +33,7 @@ from kombu.utils.json import dumps
 
 from supervisor.execution.assignments import of_job
 from supervisor.execution.delivery import HEADER
-from supervisor.job.fleet import KEPT_AT_HAND
+from supervisor.job.limits import KEPT_AT_HAND
 from supervisor.job.references import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client

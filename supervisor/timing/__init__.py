@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from supervisor.job.exclusions import parse as parse_exclusions
-from supervisor.job.fleet import KEPT_AT_HAND
+from supervisor.job.limits import KEPT_AT_HAND
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
 from supervisor.times.clock import EPOCH

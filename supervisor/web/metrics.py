@@ -14,7 +14,6 @@ from threading import Lock
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
-from supervisor import garbage
 from supervisor.execution.consumption import Queues
 from supervisor.ledger.runs import Ledger
 from supervisor.web import exposition, job_lines
@@ -53,7 +52,7 @@ class Metrics:
         is_openmetrics = chosen.startswith("application/openmetrics-text")
         form = Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
         try:
-            with self._lock, garbage.left_alone():
+            with self._lock:
                 scrape = self._scraper.scrape()
                 texts = self._texts_of(form, scrape.jobs)
         except (RedisError, OSError):
@@ -63,7 +62,7 @@ class Metrics:
                 up(form, is_up=True),
                 exposition.build(form, VERSION),
                 job_lines.of_jobs(form, texts),
-                [*of_service(form, scrape)],
+                ["\n".join(of_service(form, scrape))],
             )
         end = ["# EOF"] if is_openmetrics else []
         lines = (f"{part}\n" for part in chain(parts, end))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
@@ -27,19 +28,23 @@ LONG_CALLS = 20_000
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     found: dict[str, float] = {}
-    by_jobs: dict[int, dict[str, float]] = {}
+    seen: dict[int, list[dict[str, float]]] = defaultdict(list)
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
-        for jobs in sizes.growth:
-            seconds = median(emitted(ours, jobs) for _ in range(sizes.rounds_of(jobs)))
+        for jobs in sizes.in_turns():
+            seconds = emitted(ours, jobs)
             beat, loads = loaded(ours, jobs)
-            by_jobs[jobs] = {"emission": seconds, **loads, **scraped(ours.ledger, jobs)}
-            if jobs == sizes.jobs:
+            seen[jobs].append({"emission": seconds, **loads, **scraped(ours.ledger, jobs)})
+            if jobs == sizes.jobs and not found:
                 redbeat.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
                 other = redbeat.celery("beat", "-l", "info")
                 until(lambda: "Acquired lock" in redbeat.log(), 30, every=0.1)
                 found |= idle(beat, other, sizes.idle_seconds)
                 redbeat.stop()
             ours.stop()
+    by_jobs = {
+        jobs: {what: median(each[what] for each in rounds) for what in rounds[0]}
+        for jobs, rounds in seen.items()
+    }
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
     return found | growth(by_jobs)

@@ -29,9 +29,9 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         for _ in range(sizes.rounds):
             for name in ("guarded", *OTHERS):
                 seconds[name].append(0)
-            for _ in range(TURNS):
+            for turn in range(TURNS):
                 taking_part.append(taking_part.pop(0))  # the next begins
-                for side in taking_part:
+                for side in taking_part if turn % 2 else taking_part[::-1]:
                     sent, worked = side.asked(f"[send({calls}), drained({calls})]")
                     seconds[side.name][-1] += worked["seconds"]
                     sending[side.name].append(sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -19,9 +20,10 @@ class Sizes:
     idle_seconds: float = 20
     growth: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
 
-    def rounds_of(self, jobs: int) -> int:
-        """What takes minutes is done once."""
-        return self.rounds if jobs <= self.jobs else 1
+    def in_turns(self) -> Iterator[int]:
+        """The sizes of `growth`, round for round; what takes minutes comes once."""
+        for number in range(self.rounds):
+            yield from (jobs for jobs in self.growth if jobs <= self.jobs or number == 0)
 
 
 QUICK = Sizes(

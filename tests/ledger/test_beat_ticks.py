@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from celery import Celery
 from redis import Redis
 
 from supervisor.app import supervise
+from supervisor.beat import emitting
 from supervisor.beat.emitting import Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
@@ -87,6 +89,56 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     emitter(app, ledger, entries, other).emit(now)
     assert states(ledger, spec) == ["queued"]
     assert entries.due(now, 10) == []
+
+
+def test_jobs_that_are_due_soon_are_prepared_once(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    leader = ledger.leader(*REDBEAT)
+    envelopes = Envelopes(app, ledger.client, Publisher(app, ledger).send)
+    beat = Emitter(ledger, entries, envelopes, leader.leadership)
+    soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
+    specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
+    load(ledger, entries, specs, "first", ledger.now())
+
+    def asked(seconds: float) -> list[list[str]]:
+        """What beat asks of the server when it has so much time."""
+        look = leader.look()
+        with Redis.from_url(app.conf.broker_url).monitor() as monitor:  # type: ignore[no-untyped-call]
+            beat.prepare(look, seconds)
+            ledger.client.echo("done")
+            commands = (said["command"].split() for said in monitor.listen())
+            return [*takewhile(lambda words: words[0] != "ECHO", commands)]
+
+    [[_, _, _, until]] = asked(0)
+    assert envelopes.unknown_of(specs) == [*specs]  # there was no time
+    [_, _, since, _], read, *_ = asked(5)
+    assert (since, read[0]) == (f"({until}", "HMGET")
+    assert envelopes.unknown_of(specs) == ["later"]
+    [[command, _, _, _]] = asked(5)
+    assert command == "ZRANGEBYSCORE"
+
+    others = {**specs, "new": JobSpec(name="new", task="t", every="20s")}
+    load(ledger, entries, others, "second", ledger.now())
+    beat.prepare(leader.look(), 5)
+    assert envelopes.unknown_of(others) == ["later"]
+
+
+def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
+    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = ledger.leader(*REDBEAT)
+    assert leader.look().leads
+    specs = {name: JobSpec(name=name, task="t", every="1m") for name in "abcd"}
+    start = ledger.now()
+    load(ledger, entries, specs, "digest", start)
+    beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TICK", 3)
+    some, rest = beat.emit(now), beat.emit(now)
+    assert [(e.is_all, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TICK", 4)
+    whole = beat.emit(now + timedelta(minutes=1))
+    assert (whole.is_all, len(whole.emissions)) == (True, 4)
 
 
 def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:

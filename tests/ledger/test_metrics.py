@@ -173,6 +173,14 @@ def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> N
     assert "_created" not in bare
 
 
+def test_the_text_comes_in_parts_of_whole_lines(ledger: Ledger) -> None:
+    everything_happens(ledger)
+    parts = [*Metrics(ledger).exposed("application/openmetrics-text")[0]]
+    assert len(parts) > len(COUNTERS)
+    assert all(part.endswith("\n") and "\n\n" not in part and part.strip() for part in parts)
+    assert parts[-1] == "# EOF\n"
+
+
 def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -> None:
     spec, metrics = job(ledger), Metrics(ledger)
     key = ledger.keys.job(spec.name)

@@ -13,7 +13,7 @@ from supervisor.files.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
 from supervisor.files.schedule_files import load
 from supervisor.files.text_files import LARGEST_FILE
 from supervisor.files.yaml_source import DEEPEST, read
-from supervisor.job.fleet import MOST_JOBS
+from supervisor.job.limits import MOST_JOBS
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS
 

@@ -21,10 +21,10 @@ USE_TZ = True
 app = Celery("due", broker=URL)
 app.conf.worker_prefetch_multiplier = 1
 if SIDE == "ours":
-    from supervisor.job import fleet
+    from supervisor.job import limits
 
     # How its cost grows is measured beyond what it takes.
-    fleet.MOST_JOBS, fleet.KEPT_AT_HAND = 1_000_000, 2_000_000
+    limits.MOST_JOBS, limits.KEPT_AT_HAND = 1_000_000, 2_000_000
     from supervisor.app import supervise
 
     supervise(app, schedules="schedules")

@@ -1,8 +1,8 @@
 """One task that does nothing, sent and worked in each of the ways.
 
 `send` queues so many calls where no worker looks yet; `drained` lets the worker have them and gives
-the seconds from the first that it takes to the end of the last. A batch and a chord are sent as
-they are worked.
+the seconds from the first that it takes until none is left: ours have ended, the others' have been
+acknowledged, which is as they begin. A batch and a chord are sent as they are worked.
 """
 
 import os
