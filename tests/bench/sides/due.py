@@ -61,6 +61,8 @@ def fill(task, times):
 def of_ours(task, times):
     directory = Path("schedules")
     directory.mkdir(exist_ok=True)
+    for before in directory.iterdir():
+        before.unlink()
     for start in range(0, len(times), 1000):
         lines = (
             f"  job-{start + number}: "
