@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
+from celery import signals
 
+from supervisor import garbage
 from supervisor.beat.entries import Entries
 from supervisor.job.limits import MOST_JOBS
 from supervisor.ledger.admissions import RUNS_PER_CALL
@@ -48,6 +51,11 @@ JOBS_PER_PORTION = 100
 MARGIN_SECONDS = 0.1
 
 log = structlog.get_logger("supervisor.beat")
+
+
+@signals.beat_init.connect(weak=False)
+def collect_rarely(**_: Any) -> None:
+    garbage.collect_rarely()
 
 
 @dataclass

@@ -32,11 +32,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from celery import Celery, signals
+from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor import garbage
 from supervisor.app import broker_apart, required_settings, schedules_of
 from supervisor.beat.emitting import AHEAD, Emitted, Emitter
 from supervisor.beat.entries import Entries
@@ -240,11 +239,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _publish_outbox(self) -> None:
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
             pass
-
-
-@signals.beat_init.connect(weak=False)
-def collect_rarely(**_: Any) -> None:
-    garbage.collect_rarely()
 
 
 def bound_broker_calls(app: Celery) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from celery import signals
 
-import supervisor.beat.scheduler  # noqa: F401 - as beat does
+import supervisor.beat.emitting  # noqa: F401 - as beat does
 from supervisor import garbage
 
 
