@@ -121,11 +121,14 @@ class Model:
             return "expired"
         if self.in_grace:
             return "grace"
+        self._start(run, Attempt(run_id, token))
+        return "begin"
+
+    def _start(self, run: ModelRun, attempt: Attempt) -> None:
         run.attempt += 1
         self.counters["started"] += run.attempt == 1
         self.skips = 0
-        self._grant(run, Attempt(run_id, token))
-        return "begin"
+        self._grant(run, attempt)
 
     def renew(self, attempt: Attempt) -> str:
         run, token = self.runs.get(attempt.run), attempt.token
@@ -136,9 +139,14 @@ class Model:
             self.counters["reasserted"] += run.is_silent
             run.is_silent = False
             return "stop" if run.ending else verdict
-        if token not in run.given_up:
+        is_next = run.state is RunState.QUEUED and not run.is_silent
+        if token not in run.given_up and (run.last_token == token or not is_next):
             return "ended"
-        if run.state is RunState.QUEUED and run.last_token == token and not run.is_silent:
+        if token not in run.given_up:  # of a server that has forgotten that this one was given up
+            attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
+            self._start(run, attempt)
+            return "reasserted"
+        if is_next and run.last_token == token:
             self._take_back(run, attempt)
             self.counters["reasserted"] += 1
             return "reasserted"

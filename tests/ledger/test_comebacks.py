@@ -169,3 +169,24 @@ def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
     ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).counters["ticks"] == 2
+
+
+def test_a_worker_keeps_a_queued_run_of_which_the_server_forgot_that_it_was_given_up(
+    ledger: Ledger,
+) -> None:
+    spec = job(ledger, on_crash="rerun", max_crashes=2)
+    run = run_id(spec, 0)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run, "slow")
+    lease_runs_out(ledger, spec, run)
+    ledger.rescue()
+    begin(ledger, run, "second")
+    ledger.client.flushdb()
+    job(ledger, on_crash="rerun", max_crashes=2)
+    assert ledger.restore(work(spec), "second").state is LeaseState.REASSERTED
+    ledger.report_dead(run, "second", "killed")
+    assert states(ledger, spec) == ["queued"]
+    fence = ledger.run(run).fencing_token or 0
+    assert renew(ledger, run, "slow") is LeaseState.REASSERTED
+    kept = ledger.run(run)
+    assert (kept.state, kept.attempt, (kept.fencing_token or 0) > fence) == ("running", 2, True)
