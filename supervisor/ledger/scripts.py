@@ -81,12 +81,6 @@ ORDINARY = {
 #: What some scripts need and no other.
 OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
 
-NAMES = (
-    *("admit", "pass", "begin", "renew", "restore", "finish"),
-    *("mark", "cancel", "pause", "rescue", "sent", "audit", "expand", "fill", "report"),
-    *("drain", "load", "look", "resign", "restless"),
-)
-
 
 @cache
 def source(name: str) -> str:
@@ -114,8 +108,8 @@ def text_of(name: str, keys: Keys) -> str:
     first = ORDINARY.get(name, ())
     rest = [part for part in PARTS if part not in chain.from_iterable(first)]
     sections = (*first, (*rest, *OWN_PARTS.get(name, ()), name))
-    beginning, *others = ("".join(map(source, section)) for section in sections)
-    return keys.in_front_of(guard_text() + constants() + beginning, *others)
+    beginning, *others = (tuple(map(source, section)) for section in sections)
+    return keys.in_front_of((guard_text(), constants(), *beginning), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +120,20 @@ class Call:
     keys: tuple[str, ...] = ()
 
 
+class Made(dict[str, Script]):
+    """Each script once it is asked for: most processes call a few of them."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        super().__init__()
+        self._client = client
+        self._keys = keys
+
+    def __missing__(self, name: str) -> Script:
+        script: Script = self._client.register_script(text_of(name, self._keys))
+        self[name] = script
+        return script
+
+
 class Scripts:
     """The scripts of one ledger: one round trip for a call, and one for any number of calls.
 
@@ -134,9 +142,7 @@ class Scripts:
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._connections = KeptConnection(client)
-        self._scripts: dict[str, Script] = {
-            name: client.register_script(text_of(name, keys)) for name in NAMES
-        }
+        self._scripts = Made(client, keys)
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
         """``scripts("begin", run_id, token, worker)``
