@@ -5,16 +5,13 @@
    made, and before a reply is read.
 2. When all have their places, the times at which the jobs are next due are written, in one go.
 3. The log comes last: nobody waits for it.
-4. What beat has left of the time until it is needed again it spends on the jobs that are due soon:
-   their specs, schedules and messages are worked out then, and not when all wait for them.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -24,7 +21,6 @@ from supervisor import garbage
 from supervisor.beat.entries import Entries
 from supervisor.job.limits import MOST_JOBS
 from supervisor.ledger.admissions import RUNS_PER_CALL
-from supervisor.ledger.leader import Look
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
@@ -43,12 +39,6 @@ ENTRIES_PER_TICK = MOST_JOBS
 ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
-
-#: How far ahead jobs are prepared for, how many at a time, and how long before it is needed again
-#: beat stops doing so.
-AHEAD = timedelta(seconds=30)
-JOBS_PER_PORTION = 100
-MARGIN_SECONDS = 0.1
 
 log = structlog.get_logger("supervisor.beat")
 
@@ -82,9 +72,6 @@ class Emitter:
         self._entries = entries
         self._envelopes = envelopes
         self._leadership = leadership
-        self._prepared_of: str | None = None
-        self._looked_until = datetime.min.replace(tzinfo=UTC)
-        self._unprepared: list[str] = []
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -105,25 +92,6 @@ class Emitter:
             pipe.execute()
         note_all(admissions)
         return emitted
-
-    def prepare(self, look: Look, seconds: float) -> None:
-        """Spends up to so many seconds on jobs that are due soon.
-
-        Which those are is asked only of the time that was too far ahead the last time; of all of it
-        when other schedule files have been loaded.
-        """
-        deadline = time.monotonic() + seconds - MARGIN_SECONDS
-        if self._prepared_of != look.loaded:
-            self._prepared_of, self._looked_until, self._unprepared = look.loaded, look.at, []
-        since, self._looked_until = max(look.at, self._looked_until), look.at + AHEAD
-        soon = self._entries.soon(since, self._looked_until)
-        self._unprepared += self._envelopes.unknown_of(soon)
-        while self._unprepared and time.monotonic() < deadline:
-            portion = self._unprepared[:JOBS_PER_PORTION]
-            del self._unprepared[:JOBS_PER_PORTION]
-            for spec in self._ledger.some_specs(portion).values():
-                schedule_of(spec)
-                self._envelopes.prepare(spec)
 
     def _ticks(self, due: Sequence[str], now: datetime, emitted: Emitted) -> Iterator[Tick]:
         """Portion by portion, as they are admitted; `emitted` is told what they come from."""

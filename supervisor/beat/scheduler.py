@@ -37,8 +37,9 @@ from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.app import broker_apart, required_settings, schedules_of
-from supervisor.beat.emitting import AHEAD, Emitted, Emitter
+from supervisor.beat.emitting import Emitted, Emitter
 from supervisor.beat.entries import Entries
+from supervisor.beat.preparing import Preparer
 from supervisor.beat.reloading import Reloading
 from supervisor.beat.telling import Teller
 from supervisor.beat.unbegun import Unbegun
@@ -94,12 +95,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._ticked_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
-        self._emitter = Emitter(
-            self._ledger,
-            self._entries,
-            Envelopes(app, self._ledger.client, self._publisher.send),
-            self._leader.leadership,
-        )
+        envelopes = Envelopes(app, self._ledger.client, self._publisher.send)
+        self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
+        self._preparer = Preparer(self._ledger, self._entries, envelopes)
         self._unbegun = Unbegun(app, self._ledger)
         self._pinger = Pinger(self._ledger)
         self._teller = Teller(app, self._ledger)
@@ -173,8 +171,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             interval = REST if self._reloading.is_restless else INTERVAL
         later = (look.next_due, emitted.next_at, look.at + interval)
         soonest = min(at for at in later if at is not None)
-        if look.next_due and look.next_due - look.at < AHEAD:
-            self._emitter.prepare(look, look.seconds_until(soonest))
+        self._preparer.prepare(look, look.seconds_until(soonest))
         return max(0.0, look.seconds_until(soonest))
 
     def _upgrade(self) -> None:

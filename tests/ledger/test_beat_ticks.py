@@ -16,6 +16,7 @@ from supervisor.beat import emitting
 from supervisor.beat.emitting import Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
+from supervisor.beat.preparing import Preparer
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
@@ -96,7 +97,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
 ) -> None:
     leader = ledger.leader(*REDBEAT)
     envelopes = Envelopes(app, ledger.client, Publisher(app, ledger).send)
-    beat = Emitter(ledger, entries, envelopes, leader.leadership)
+    preparer = Preparer(ledger, entries, envelopes)
     soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
     specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
     load(ledger, entries, specs, "first", ledger.now())
@@ -105,7 +106,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
         """What beat asks of the server when it has so much time."""
         look = leader.look()
         with Redis.from_url(app.conf.broker_url).monitor() as monitor:  # type: ignore[no-untyped-call]
-            beat.prepare(look, seconds)
+            preparer.prepare(look, seconds)
             ledger.client.echo("done")
             commands = (said["command"].split() for said in monitor.listen())
             return [*takewhile(lambda words: words[0] != "ECHO", commands)]
@@ -120,7 +121,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
 
     others = {**specs, "new": JobSpec(name="new", task="t", every="20s")}
     load(ledger, entries, others, "second", ledger.now())
-    beat.prepare(leader.look(), 5)
+    preparer.prepare(leader.look(), 5)
     assert envelopes.unknown_of(others) == ["later"]
 
 
