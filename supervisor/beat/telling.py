@@ -74,7 +74,7 @@ class Teller:
                 log.warning("call not told", **facts, error=str(error))
                 return False
             log.error("call not told", **facts, error=str(error), reason="given up")
-        self._untold.remove(word)
+        self._untold.done(word)
         return True
 
     def _tell(self, word: Word) -> None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from supervisor.ledger.backlog import Backlog
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
@@ -13,7 +14,7 @@ from supervisor.ledger.replies import instant
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """`text`: as it stands in the ledger."""
+    """`text`: as it stands in the list."""
 
     run: str
     job: str
@@ -23,32 +24,18 @@ class Word:
     text: str = field(repr=False)
 
     @classmethod
-    def of(cls, text: str) -> Word | None:
-        """None when it is not what records.lua leaves: by hand, or by another version."""
-        try:
-            facts = json.loads(text)
-            return cls(**{**facts, "at": instant(facts["at"])}, text=text)
-        except (ValueError, KeyError, TypeError, OverflowError):
-            return None
+    def of(cls, text: str) -> Word:
+        facts = json.loads(text)
+        return cls(
+            run=facts["run"],
+            job=facts["job"],
+            at=instant(facts["at"]),
+            outcome=facts["outcome"],
+            reason=facts["reason"],
+            text=text,
+        )
 
 
-class Untold:
+class Untold(Backlog[Word]):
     def __init__(self, client: Client, keys: Keys) -> None:
-        self._client = client
-        self._keys = keys
-
-    def oldest(self, limit: int) -> list[Word]:
-        """What cannot be read goes."""
-        found = []
-        for text in self._client.lrange(self._keys.untold, 0, limit - 1):
-            if word := Word.of(text):
-                found.append(word)
-            else:
-                self._remove(text)
-        return found
-
-    def remove(self, word: Word) -> None:
-        self._remove(word.text)
-
-    def _remove(self, text: str) -> None:
-        self._client.lrem(self._keys.untold, 1, text)
+        super().__init__(client, keys.untold, Word.of)

@@ -6,7 +6,7 @@
    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the first
    that was not.
 3. A job whose server is away is tried again later and later. What is older than `GIVE_UP_AFTER` is
-   dropped, logged and counted, and so is what the server refuses. What cannot be read is dropped.
+   dropped, logged and counted, and so is what the server refuses.
 4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
    know a run by its `rid`.
 """
@@ -51,11 +51,7 @@ class Pinger:
 
     def look(self, now: datetime) -> None:
         """Returns at once; the sending goes on in threads that end by themselves."""
-        pings, unreadable = self._pings.oldest(PINGS_PER_LOOK)
-        for text in unreadable:
-            self._pings.remove(text)
-            log.error("ping dropped", reason="unreadable", text=text[:200])
-        for job in dict.fromkeys(ping.job for ping in pings):
+        for job in dict.fromkeys(ping.job for ping in self._pings.oldest(PINGS_PER_LOOK)):
             if self._is_to_send(job):
                 threading.Thread(
                     target=self._run, args=(job, now), name="supervisor-ping", daemon=True
@@ -75,7 +71,7 @@ class Pinger:
     def _run(self, job: str, now: datetime) -> None:
         try:
             # Read anew: the thread before may have sent some since beat looked.
-            pings = [ping for ping in self._pings.waiting(PINGS_PER_LOOK) if ping.job == job]
+            pings = [ping for ping in self._pings.oldest(PINGS_PER_LOOK) if ping.job == job]
             self._send_all(job, pings, now)
         except RedisError as error:
             log.warning("pings not sent", job=job, error=str(error))

@@ -140,9 +140,10 @@ class Model:
             run.is_silent = False
             return "stop" if run.ending else verdict
         is_next = run.state is RunState.QUEUED and not run.is_silent
-        if token not in run.given_up and (run.last_token == token or not is_next):
-            return "ended"
-        if token not in run.given_up:  # of a server that has forgotten that this one was given up
+        if token not in run.given_up:
+            if run.last_token == token or not is_next:
+                return "ended"
+            # The server has forgotten that this one was given up.
             attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
             self._start(run, attempt)
             return "reasserted"

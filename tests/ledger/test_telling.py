@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import ClassVar
@@ -58,21 +59,25 @@ def left(ledger: Ledger) -> int:
     return len(Untold(ledger.client, ledger.keys).oldest(100))
 
 
+def told(ledger: Ledger, teller: Teller) -> None:
+    """All that can be told now is."""
+    teller.look(ledger.now())
+    wait_until(
+        lambda: not any(thread.name == "supervisor-telling" for thread in threading.enumerate())
+    )
+
+
 def test_a_backend_that_is_away_is_told_later(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, teller = cancelled(ledger), Teller(app, ledger)
     monkeypatch.setattr(Memory, "is_away", True)
-    teller.look(ledger.now())
-    wait_until(lambda: Memory.asked > 0)
+    told(ledger, teller)
+    assert (Memory.asked, left(ledger)) == (1, 1)
+
     monkeypatch.setattr(Memory, "is_away", False)
-    assert left(ledger) == 1
-
-    def is_told() -> bool:
-        teller.look(ledger.now())
-        return left(ledger) == 0
-
-    wait_until(is_told)
+    told(ledger, teller)
+    assert left(ledger) == 0
     assert (app.AsyncResult(run).state, str(app.AsyncResult(run).result)) == (
         "REVOKED",
         "cancelled: by hand",
@@ -100,9 +105,6 @@ def test_some_that_fail_are_enough_to_try(
     monkeypatch.setattr(telling, "PAUSE_SECONDS", 60.0)
     teller = Teller(app, ledger)
     with capture_logs() as lines:
-        teller.look(ledger.now())
-        wait_until(lambda: len(lines) == MOST_FAILURES)
-        wait_until(lambda: teller._next_try > 0)
-        teller.look(ledger.now())
-    assert Memory.asked % MOST_FAILURES == 0
+        told(ledger, teller)
+        told(ledger, teller)  # within the pause
     assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)

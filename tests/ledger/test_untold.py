@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.overlap import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
@@ -15,8 +14,6 @@ from supervisor.ledger.scripts import MOST_UNTOLD
 from supervisor.ledger.untold import Untold
 from supervisor.runs.run import Run, RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
-
-QUEUE_ALL = OverlapPolicy.QUEUE_ALL
 
 
 def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any) -> Run:

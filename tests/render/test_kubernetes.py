@@ -278,5 +278,5 @@ def test_a_broker_of_the_apps_own_and_secrets_of_jobs_may_be_given(
 
 
 def test_serve_has_the_memory_that_ten_thousand_jobs_need(files: Mapping[str, str]) -> None:
-    """docs/deploying.md: 0.4 GiB."""
+    """docs/deploying.md: 0.4 GiB for one scraper, 0.6 for two."""
     assert pods(files)["serve"]["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}
