@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from threading import Thread
 
 import click
 import uvicorn
-from starlette.applications import Starlette
 
 from supervisor import garbage, logs
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import PORT
 from supervisor.execution.consumption import Queues
 from supervisor.web.access import Access
-from supervisor.web.metrics import Metrics
+from supervisor.web.metrics import OPENMETRICS, Metrics
 from supervisor.web.server import create
 
 #: The name that Prometheus' own client for Python has for it.
@@ -37,8 +36,12 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     access = access_at(host, proxied=proxied)
     listener = bound(host, port)
     garbage.collect_rarely()
+    broker = broker_of(context)
+    metrics = Metrics(context.ledger, broker, has_created=has_created())
+    # A first scrape works out what the others remember, and nobody waits for it.
+    Thread(target=metrics.exposed, args=(OPENMETRICS,), name="first-scrape", daemon=True).start()
     config = uvicorn.Config(
-        app_of(context, access, lambda: server.should_exit),
+        create(context.ledger, access, metrics, broker, lambda: server.should_exit),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
@@ -53,11 +56,8 @@ def access_at(host: str, *, proxied: bool) -> Access:
     return Access.of(host, os.environ.get("SUPERVISOR_TOKEN") or None, is_proxied=proxied)
 
 
-def app_of(context: Context, access: Access, is_stopping: Callable[[], bool]) -> Starlette:
-    has_created = os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
-    broker = broker_of(context)
-    metrics = Metrics(context.ledger, broker, has_created=has_created)
-    return create(context.ledger, access, metrics, broker, is_stopping)
+def has_created() -> bool:
+    return os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
 
 
 def broker_of(context: Context) -> Queues | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from supervisor.ledger.scripts import BOUNDS
 
@@ -35,25 +37,29 @@ class Histogram:
         As Prometheus' histogram_quantile does: what is beyond the last bound counts as that bound.
         None without observations.
         """
-        rank, below = q * self.observations, 0
-        lower = 0.0
-        for bound, count in zip(self.bounds, self.counts, strict=False):
-            if count and below + count >= rank:
-                return lower + (bound - lower) * max(0.0, rank - below) / count
-            below, lower = below + count, bound
-        return lower if self.observations else None
+        below = tuple(accumulate(self.counts, initial=0))  # each bucket
+        rank = q * below[-1]
+        if not below[-1]:
+            return None
+        bucket = max(bisect_left(below, rank), bisect_right(below, 0)) - 1
+        if bucket == len(self.bounds):
+            return self.bounds[-1]
+        lower = self.bounds[bucket - 1] if bucket else 0.0
+        share = max(0.0, rank - below[bucket]) / self.counts[bucket]
+        return lower + (self.bounds[bucket] - lower) * share
 
 
-#: The fields of a job's hash that hold its histograms.
+#: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.
 HISTOGRAM_FIELDS = {
-    name: tuple(f"h:{name}:{i}" for i in range(1, len(BOUNDS) + 2))
+    name: (*(f"h:{name}:{i}" for i in range(1, len(BOUNDS) + 2)), f"h:{name}:sum")
     for name in ("duration", "start_delay")
 }
 
 
+def histogram_of(integers: Sequence[int]) -> Histogram:
+    """From the values of these fields."""
+    return Histogram(BOUNDS, tuple(integers[:-1]), integers[-1] / 1000)
+
+
 def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
-    return Histogram(
-        bounds=BOUNDS,
-        counts=tuple([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]]),
-        sum_seconds=int(fields.get(f"h:{name}:sum", 0)) / 1000,
-    )
+    return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
@@ -14,12 +15,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.open_runs import OPEN_RUN_FIELDS, OpenRun, open_run_from
-from supervisor.ledger.records import (
-    JobFacts,
-    JobRecord,
-    job_from,
-    run_from,
-)
+from supervisor.ledger.records import JobRecord, job_from, run_from
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
@@ -202,26 +198,28 @@ class Readings:
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """What has become of these jobs so far, loaded or not."""
-        return [job_from(*facts) for facts in self.facts_of(specs)]
-
-    def facts_of(self, specs: Sequence[JobSpec]) -> list[JobFacts]:
-        """What records are made of: equal facts make equal records."""
-        found: list[JobFacts] = []
+        found: list[JobRecord] = []
         for chunk in chunks(specs):
+            open_runs = self.open_runs_of([spec.name for spec in chunk])
             with self.client.pipeline(transaction=False) as pipe:
                 for spec in chunk:
                     pipe.hgetall(self.keys.job(spec.name))
-                for some in chunks(chunk, OPEN_AT_ONCE):
-                    pipe.sunion([self.keys.open(spec.name) for spec in some])
-                replies = pipe.execute()
-            open_ids = sorted(run_id for ids in replies[len(chunk) :] for run_id in ids)
-            open_runs: dict[str, list[OpenRun]] = {}
-            for run in self._open_runs(open_ids).values():
-                open_runs.setdefault(run.job, []).append(run)
+                hashes = zip(chunk, pipe.execute(), strict=True)
             found += [
-                (spec, fields, open_runs.get(spec.name, ()))
-                for spec, fields in zip(chunk, replies, strict=False)
+                job_from(spec, fields, open_runs.get(spec.name, ())) for spec, fields in hashes
             ]
+        return found
+
+    def open_runs_of(self, jobs: Sequence[str]) -> dict[str, list[OpenRun]]:
+        """By job, of those that have any."""
+        found: dict[str, list[OpenRun]] = {}
+        for chunk in chunks(jobs, OPEN_AT_ONCE * CHUNK):
+            with self.client.pipeline(transaction=False) as pipe:
+                for some in chunks(chunk, OPEN_AT_ONCE):
+                    pipe.sunion([self.keys.open(job) for job in some])
+                run_ids = sorted(chain.from_iterable(pipe.execute()))
+            for run in self._open_runs(run_ids).values():
+                found.setdefault(run.job, []).append(run)
         return found
 
     def _open_runs(self, run_ids: Sequence[str]) -> dict[str, OpenRun]:

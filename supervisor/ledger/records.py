@@ -137,10 +137,6 @@ def attempt_from(line: Mapping[str, Any]) -> Attempt:
 MOST_TELLING = (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING)
 
 
-#: A job, the fields of its hash, and its runs that have not ended.
-JobFacts = tuple[JobSpec, Mapping[str, str], Sequence[OpenRun]]
-
-
 def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenRun]) -> JobRecord:
     """`open_runs`: the job's that have not ended."""
     paused = fields.get("paused") == "1"

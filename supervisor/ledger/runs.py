@@ -17,6 +17,7 @@ from supervisor.ledger.admissions import admit_requests, admit_ticks
 from supervisor.ledger.attempts import REASON_LENGTH, Attempts
 from supervisor.ledger.connection import Client, connect
 from supervisor.ledger.drains import Drains
+from supervisor.ledger.figures import Figures
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.portions import cancel_all, rescue_all
@@ -51,6 +52,7 @@ class Ledger(Readings, Attempts):
         self.stretches = Stretches(client, keys, self._scripts)
         self.steps = Steps(client, keys, self._scripts)
         self.drains = Drains(client, keys, self._scripts)
+        self.figures = Figures(self._scripts)
         self.presences = Presences(client, keys)
 
     @classmethod

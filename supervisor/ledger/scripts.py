@@ -82,6 +82,10 @@ ORDINARY = {
 OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
 
 
+#: They change nothing: a ledger of another schema is read by them as by any command.
+READING = ("figures",)
+
+
 @cache
 def source(name: str) -> str:
     return files("supervisor.ledger").joinpath(f"{name}.lua").read_text(encoding="utf-8")
@@ -105,6 +109,8 @@ def constants() -> str:
 
 
 def text_of(name: str, keys: Keys) -> str:
+    if name in READING:
+        return keys.in_front_of([source(name)])
     first = ORDINARY.get(name, ())
     rest = [part for part in PARTS if part not in chain.from_iterable(first)]
     sections = (*first, (*rest, *OWN_PARTS.get(name, ()), name))

@@ -13,7 +13,6 @@ from itertools import islice, pairwise
 from supervisor.job.overlap import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import JobRecord
 from supervisor.timing import schedule_of, ticks_after
 
 #: Of the next ticks, so many are looked at.
@@ -109,12 +108,6 @@ def retry_waits(spec: JobSpec) -> timedelta:
             return waits + left * spec.retry_backoff_max
         waits, wait = waits + wait, wait * 2
     return waits
-
-
-def success_due_after(record: JobRecord) -> datetime | None:
-    """The first tick after this is to come to a success."""
-    known = (record.last_success_at, record.loaded_at, record.resumed_at)
-    return max((moment for moment in known if moment is not None), default=None)
 
 
 def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import JobRecord
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.exposition import PREFIX, Format, info, labels_of, number
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram
@@ -25,7 +23,18 @@ LABEL, CREATED, END = "\0", "\1", "\2"
 
 FAMILIES: tuple[JobCounter | JobHistogram | JobGauge, ...] = (*COUNTERS, *HISTOGRAMS, *GAUGES)
 
-COUNTED = tuple((field, row.scale) for row in COUNTERS for field in row.fields)
+#: Of a job's hash, in the order of their lines.
+COUNTED = tuple(field for row in COUNTERS for field in row.fields)
+
+#: Where in them one is counted in smaller units than it is told in, and how many make one.
+SCALES = tuple(
+    (at, scale)
+    for at, scale in enumerate(row.scale for row in COUNTERS for _ in row.fields)
+    if scale != 1
+)
+
+#: What the line of each gauge begins with, and its value.
+GAUGE_LINES = tuple((f"{PREFIX}{row.name}{{{LABEL}}} ", row.value) for row in GAUGES)
 
 #: Lines of one job, a text for each of: its info, FAMILIES. Empty where it has none.
 Texts = Sequence[str]
@@ -49,14 +58,15 @@ def kind_of(row: JobCounter | JobHistogram | JobGauge) -> str:
             return "gauge"
 
 
-def job_texts(form: Format, job: Job) -> Texts:
-    record, created_at = job.record, job.record.created_at
-    template = WITH_CREATED if form.has_created and created_at else PLAIN
-    numbers = (*counts(record), *observations(record), *gauges(job))
-    text = (template % numbers).replace(LABEL, labels_of(job=record.spec.name))
-    if created_at:
-        text = text.replace(CREATED, number(created_at.timestamp()))
-    return info(JOB, facts_of(record.spec)), *text.split(END)
+def job_texts(form: Format, job: Job, info_line: str | None = None) -> Texts:
+    """`info_line`: that of the job's spec, if it is known already."""
+    created = job.standing.created
+    template = WITH_CREATED if form.has_created and created else PLAIN
+    numbers = (*counts(job), *observations(job), *gauges(job))
+    text = (template % numbers).replace(LABEL, labels_of(job=job.spec.name))
+    if created:
+        text = text.replace(CREATED, number(created / 1000))
+    return info_line or info(JOB, facts_of(job.spec)), *text.split(END)
 
 
 def facts_of(spec: JobSpec) -> Mapping[str, str]:
@@ -70,25 +80,25 @@ def facts_of(spec: JobSpec) -> Mapping[str, str]:
     }
 
 
-def counts(record: JobRecord) -> Iterator[float]:
-    counters = record.counters
-    for field, scale in COUNTED:
-        count = counters.get(field, 0)
-        yield count if scale == 1 else count / scale
+def counts(job: Job) -> Sequence[float]:
+    counted: list[float] = [*job.counters]
+    for at, scale in SCALES:
+        counted[at] /= scale
+    return counted
 
 
-def observations(record: JobRecord) -> Iterator[float]:
+def observations(job: Job) -> Iterator[float]:
     for row in HISTOGRAMS:
-        observed: Histogram = row.value(record)
+        observed = row.value(job)
         yield from accumulate(observed.counts)
         yield observed.observations
-        yield float(observed.sum_seconds)
+        yield observed.sum_seconds
 
 
 def gauges(job: Job) -> Iterator[str]:
-    for row in GAUGES:
-        value = row.value(job)
-        yield "" if value is None else f"{PREFIX}{row.name}{{{LABEL}}} {number(value)}"
+    for beginning, value_of in GAUGE_LINES:
+        value = value_of(job)
+        yield "" if value is None else beginning + number(value)
 
 
 def template(*, has_created: bool) -> str:

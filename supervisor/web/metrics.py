@@ -7,6 +7,7 @@ series of a loaded job are there from the start: a counter that first appears as
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from threading import Lock
@@ -27,6 +28,15 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 VERSION = version("celery-beat-supervisor")
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a job came to in the last scrape."""
+
+    job: Job
+    form: Format
+    texts: job_lines.Texts
+
+
 class Metrics:
     """All metrics of one ledger. With the ledger away only ``supervisor_up 0`` is left.
 
@@ -37,9 +47,9 @@ class Metrics:
     def __init__(
         self, ledger: Ledger, queues: Queues | None = None, *, has_created: bool = True
     ) -> None:
-        self._scraper = Scraper(ledger, queues)
+        self._scraper = Scraper(ledger, queues, job_lines.COUNTED)
         self._has_created = has_created
-        self._texts: dict[str, tuple[Job, Format, job_lines.Texts]] = {}
+        self._texts: dict[str, Kept] = {}
         self._lock = Lock()
 
     def exposed(self, accept: str = "") -> tuple[Iterator[str], str]:
@@ -71,12 +81,14 @@ class Metrics:
     def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
         known, self._texts = self._texts, {}
         for job in jobs:
-            name = job.record.spec.name
-            before = known.get(name)
-            is_known = before is not None and before[0] is job and before[1] == form
-            texts = before[2] if before and is_known else job_lines.job_texts(form, job)
-            self._texts[name] = job, form, texts
-        return [texts for _, _, texts in self._texts.values()]
+            name = job.spec.name
+            kept = known.pop(name, None)  # what it is not any more makes room for what it is
+            if kept is None or kept.job is not job or kept.form != form:
+                is_same_spec = kept is not None and kept.job.spec is job.spec
+                info_line = kept.texts[0] if kept and is_same_spec else None
+                kept = Kept(job, form, job_lines.job_texts(form, job, info_line))
+            self._texts[name] = kept
+        return [kept.texts for kept in self._texts.values()]
 
 
 def up(form: Format, *, is_up: bool) -> Iterator[str]:

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.records import JobRecord
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.replies import instant
 from supervisor.ticks.expectations import (
     SLACK,
     interval_of,
     late_after,
     next_ticks,
     running_limit,
-    success_due_after,
     usual_duration,
     work_until_success,
 )
 from supervisor.timing import schedule_of
+from supervisor.web.standing import Standing
 
 MOST_GONE = 1_000
 
@@ -32,12 +33,12 @@ class Outlook:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one job: its next ticks as of some time ago, and the tick that a success is due of."""
+    """Of one job: its next ticks as of some time ago, and the first tick after an instant in ms."""
 
     spec: JobSpec
     ticks: tuple[datetime, ...]
     interval: timedelta | None
-    after: datetime | None = None
+    after: int = 0
     due: datetime | None = None
 
 
@@ -45,15 +46,15 @@ class Outlooks:
     def __init__(self) -> None:
         self._memory: dict[str, Memory] = {}
 
-    def of(self, record: JobRecord, now: datetime) -> Outlook:
-        spec, memory = record.spec, self._remembered(record.spec, now)
-        usual = usual_duration(spec, record.durations, memory.interval)
+    def of(self, spec: JobSpec, durations: Histogram, standing: Standing, now: datetime) -> Outlook:
+        memory = self._remembered(spec, now)
+        usual = usual_duration(spec, durations, memory.interval)
         late = late_after(spec, memory.interval, usual)
-        due = None if record.paused else due_tick(memory, record)
+        due = None if standing.paused else due_tick(memory, standing.success_due_after)
         return Outlook(
             interval=memory.interval,
             late_after=late,
-            running_limit=running_limit(spec, record.durations),
+            running_limit=running_limit(spec, durations),
             success_by=due and due + late + work_until_success(spec, usual) + SLACK,
         )
 
@@ -71,10 +72,10 @@ class Outlooks:
         return known
 
 
-def due_tick(memory: Memory, record: JobRecord) -> datetime | None:
-    after = success_due_after(record)
-    if after is None or not memory.spec.has_schedule:
+def due_tick(memory: Memory, after: int) -> datetime | None:
+    """The first after this instant in ms."""
+    if not after or not memory.spec.has_schedule:
         return None
     if memory.after != after:
-        memory.after, memory.due = after, schedule_of(memory.spec).next_after(after)
+        memory.after, memory.due = after, schedule_of(memory.spec).next_after(instant(after))
     return memory.due

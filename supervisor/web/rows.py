@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from supervisor.execution.consumption import Queue
 from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import JobRecord
 from supervisor.web.scrape import Job, Scrape
 
 
@@ -24,8 +23,8 @@ class JobCounter:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Of the counters of a job's record, one for each series."""
-        return tuple(f"{self.field}:{value}" for value in self.values) or (self.field,)
+        """Of a job's hash, one for each series."""
+        return tuple(f"n:{self.field}:{value}" for value in self.values) or (f"n:{self.field}",)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -46,7 +45,7 @@ class JobGauge:
 class JobHistogram:
     name: str
     help: str
-    value: Callable[[JobRecord], Histogram]
+    value: Callable[[Job], Histogram]
 
 
 @dataclass(frozen=True, slots=True)

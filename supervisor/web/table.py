@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from supervisor.job.overlap import SkipReason
+from supervisor.ledger.open_runs import oldest_queued_at, oldest_running_at
 from supervisor.runs.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram, ProcessGauge, QueueGauge, Single
 from supervisor.web.scrape import Scrape
+from supervisor.web.standing import in_seconds
 
 
 def at(moment: datetime | None) -> float | None:
@@ -103,38 +105,38 @@ HISTOGRAMS = (
 )
 
 GAUGES = (
-    JobGauge("runs_running", "Runs at work now.", lambda job: job.record.running),
-    JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.record.waiting),
+    JobGauge("runs_running", "Runs at work now.", lambda job: job.running),
+    JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.waiting),
     JobGauge(
         "unaccounted_ticks",
         "Nominal times that were not counted once, or have no outcome; of the last audit.",
-        lambda job: job.record.unaccounted_ticks,
+        lambda job: job.standing.unaccounted_ticks,
     ),
-    JobGauge("job_paused", "1 while the job is paused.", lambda job: int(job.record.paused)),
+    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.standing.paused),
     JobGauge(
         "consecutive_skips",
         "Runs skipped since the last one that began, under whatever key.",
-        lambda job: job.record.consecutive_skips,
+        lambda job: job.standing.consecutive_skips,
     ),
     JobGauge(
         "last_success_timestamp_seconds",
         "When a run last succeeded.",
-        lambda job: at(job.record.last_success_at),
+        lambda job: in_seconds(job.standing.last_success),
     ),
     JobGauge(
         "last_failure_timestamp_seconds",
         "When a run last failed, exceeded its time limit, was lost, or expired.",
-        lambda job: at(job.record.last_failure_at),
+        lambda job: in_seconds(job.standing.last_failure),
     ),
     JobGauge(
         "last_start_timestamp_seconds",
         "When an attempt last began.",
-        lambda job: at(job.record.last_start_at),
+        lambda job: in_seconds(job.standing.last_start),
     ),
     JobGauge(
         "next_run_timestamp_seconds",
         "The next nominal time.",
-        lambda job: at(job.record.next_run_at),
+        lambda job: in_seconds(job.standing.next),
     ),
     JobGauge(
         "expected_success_by_timestamp_seconds",
@@ -159,22 +161,22 @@ GAUGES = (
     JobGauge(
         "job_max_consecutive_skips",
         "How many skips in a row are too many.",
-        lambda job: job.record.spec.max_consecutive_skips or SKIPS_IN_A_ROW,
+        lambda job: job.spec.max_consecutive_skips or SKIPS_IN_A_ROW,
     ),
     JobGauge(
         "job_max_waiting",
         "How many runs may wait where all of them do.",
-        lambda job: job.record.spec.max_waiting,
+        lambda job: job.spec.max_waiting,
     ),
     JobGauge(
         "oldest_queued_timestamp_seconds",
         "The nominal time of the oldest run that is queued or waits and has not begun.",
-        lambda job: at(job.record.oldest_queued_at),
+        lambda job: at(oldest_queued_at(job.open_runs)),
     ),
     JobGauge(
         "oldest_running_timestamp_seconds",
         "When the oldest attempt at work began.",
-        lambda job: at(job.record.oldest_running_at),
+        lambda job: at(oldest_running_at(job.open_runs)),
     ),
 )
 

@@ -94,6 +94,14 @@ def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:
             assert "Traceback" not in said
 
 
+def test_the_first_scrape_is_made_before_anybody_asks(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        ledger = Ledger.open(Settings(redis_url=server.url))
+        job(ledger)
+        with serving(server.url, free_port()):
+            wait_until(lambda: "cmdstat_sunion" in ledger.client.info("commandstats"), 20)
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/"])
 def test_only_reading_is_served(redis_url: str, path: str) -> None:
     port = free_port()

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.records import JobRecord, job_from
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.ticks.expectations import (
     interval_of,
@@ -20,7 +20,8 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.web.outlook import Outlooks
+from supervisor.web.outlook import Outlook, Outlooks
+from supervisor.web.standing import Standing
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -127,12 +128,17 @@ def test_no_number_of_retries_is_too_large() -> None:
     assert work_until_success(patient, HOUR) == timedelta(days=366)
 
 
-def ms(moment: datetime) -> str:
-    return str(round(moment.timestamp() * 1000))
+def standing(**fields: datetime | int) -> Standing:
+    """Of a job of which nothing else is known."""
+    known = {
+        field: ms_of(value) if isinstance(value, datetime) else value
+        for field, value in fields.items()
+    }
+    return Standing(**{**dict.fromkeys(Standing._fields, 0), **known})
 
 
-def record(spec: JobSpec, **fields: str) -> JobRecord:
-    return job_from(spec, fields, [])
+def outlook(outlooks: Outlooks, spec: JobSpec, now: datetime, **fields: datetime | int) -> Outlook:
+    return outlooks.of(spec, observed(), standing(**fields), now)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +155,15 @@ def test_a_success_is_due_of_the_next_tick(
     fields: dict[str, datetime], due: datetime | None
 ) -> None:
     spec = spec_of(time_limit="5m")
-    found = record(spec, **{key: ms(moment) for key, moment in fields.items()})
-    by = Outlooks().of(found, NOON).success_by
+    by = outlook(Outlooks(), spec, NOON, **fields).success_by
     # Late after six minutes, five of work, and a minute.
     assert by == (due and due + timedelta(minutes=6 + 5 + 1))
 
 
 def test_of_a_paused_job_nothing_is_expected() -> None:
-    paused = record(spec_of(), loaded=ms(NOON - HOUR), paused="1", paused_at=ms(NOON))
-    assert Outlooks().of(paused, NOON).success_by is None
-    unpaused = record(spec_of(), loaded=ms(NOON - HOUR), paused="0", paused_at=ms(NOON))
-    by = Outlooks().of(unpaused, NOON).success_by
+    since = {"loaded": NOON - HOUR}
+    assert outlook(Outlooks(), spec_of(), NOON, **since, paused=1).success_by is None
+    by = outlook(Outlooks(), spec_of(), NOON, **since, paused=0).success_by
     assert by is not None
     assert by > NOON + HOUR
 
@@ -167,16 +171,17 @@ def test_of_a_paused_job_nothing_is_expected() -> None:
 def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
     once = spec_of(at=["2026-03-02T11:00:00"])
     outlooks = Outlooks()
-    assert outlooks.of(record(once, loaded=ms(NOON - 2 * HOUR)), NOON).success_by is not None
-    done = record(once, loaded=ms(NOON - 2 * HOUR), last_success=ms(NOON - HOUR / 2))
-    assert outlooks.of(done, NOON).success_by is None
+    since = {"loaded": NOON - 2 * HOUR}
+    assert outlook(outlooks, once, NOON, **since).success_by is not None
+    done = outlook(outlooks, once, NOON, **since, last_success=NOON - HOUR / 2)
+    assert done.success_by is None
 
 
 def test_what_is_remembered_is_looked_up_anew_when_its_ticks_have_passed() -> None:
     spec = spec_of(cron="*/10 12 * * *")
     outlooks = Outlooks()
-    first = outlooks.of(record(spec), NOON).interval
-    later = outlooks.of(record(spec), NOON + timedelta(days=3)).interval
+    first = outlook(outlooks, spec, NOON).interval
+    later = outlook(outlooks, spec, NOON + timedelta(days=3)).interval
     assert first == later == timedelta(minutes=10)
-    edited = outlooks.of(record(spec_of(every="1m")), NOON).interval
+    edited = outlook(outlooks, spec_of(every="1m"), NOON).interval
     assert edited == MINUTE

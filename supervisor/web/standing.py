@@ -1,0 +1,44 @@
+"""Where a job stands, beside what it counts: integers of its hash, in one order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Standing(NamedTuple):
+    """Instants in ms since 1970; 0 for each that is not there.
+
+    created: since when the job's counters count. loaded: since when its times are what they are.
+    pause_to: the end of its last pause.
+    """
+
+    created: int
+    loaded: int
+    paused: int
+    pause_to: int
+    last_start: int
+    last_success: int
+    last_failure: int
+    next: int
+    consecutive_skips: int
+    miscounted: int
+    unsettled: int
+    overdue: int
+
+    @property
+    def unaccounted_ticks(self) -> int:
+        return abs(self.miscounted) + abs(self.unsettled) + abs(self.overdue)
+
+    @property
+    def success_due_after(self) -> int:
+        """The first tick after this is to come to a success."""
+        return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
+
+
+#: Of a job's hash.
+FIELDS = tuple(field if field != "miscounted" else "n:unaccounted" for field in Standing._fields)
+
+
+def in_seconds(instant: int) -> float | None:
+    """Since 1970, of one in ms; None for 0."""
+    return instant / 1000 if instant else None
