@@ -9,13 +9,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout: float = 10, every: float = 0.02) -> T:
-    """The first true answer; fails the test when there is none within `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+#: What comes soon is seen soon. Later on, to look more often would take time from what is awaited.
+SECONDS_AT_FIRST = 0.02
+
+
+def wait_until(predicate: Callable[[], T], timeout: float = 10, every: float = 0.06) -> T:
+    """The first true answer; fails the test when there is none within `timeout` seconds.
+
+    every: seconds between two looks, after the first second.
+    """
+    started = time.monotonic()
     while True:
         answer = predicate()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - started
+        if waited > timeout:
             raise AssertionError(f"not within {timeout} s: {predicate}")
-        time.sleep(every)
+        time.sleep(SECONDS_AT_FIRST if waited < 1 else every)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,12 @@ class Sign:
     retries: int
 
 
+@cache
+def ledger_at(url: str) -> Ledger:
+    """One for each address: tests look many times a second, and to connect takes most of a look."""
+    return Ledger.open(Settings(redis_url=url))
+
+
 @dataclass
 class Project:
     """A project in a directory of its own, with its ledger at `url`.
@@ -68,7 +75,7 @@ class Project:
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger.open(Settings(redis_url=self.url))
+        return ledger_at(self.url)
 
     def schedule(self, text: str, name: str = "jobs.yaml") -> None:
         (self.schedules / name).write_text(text)
