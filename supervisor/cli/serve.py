@@ -14,7 +14,7 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import PORT
 from supervisor.execution.consumption import Queues
 from supervisor.web.access import Access
-from supervisor.web.metrics import OPENMETRICS, Metrics
+from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
 
 #: The name that Prometheus' own client for Python has for it.
@@ -38,8 +38,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     garbage.collect_rarely()
     broker = broker_of(context)
     metrics = Metrics(context.ledger, broker, has_created=has_created())
-    # A first scrape works out what the others remember, and nobody waits for it.
-    Thread(target=metrics.exposed, args=(OPENMETRICS,), name="first-scrape", daemon=True).start()
+    Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
     config = uvicorn.Config(
         create(context.ledger, access, metrics, broker, lambda: server.should_exit),
         log_config=None,

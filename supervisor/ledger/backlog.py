@@ -41,8 +41,8 @@ class Backlog(Generic[E]):
             try:
                 found.append(self._read(text))
             except (ValueError, KeyError, TypeError, OverflowError):
-                self._remove(text)
-                log.error("unreadable entry dropped", key=self._key, text=text[:200])
+                if self._remove(text):
+                    log.error("unreadable entry dropped", key=self._key, text=text[:200])
         return found
 
     def done(self, entry: E) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from redis.exceptions import ConnectionError, TimeoutError
+
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.scripts import Call, Scripts
 
@@ -23,9 +25,16 @@ class Figures:
     def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
         """For each job a line: the integers of these fields, a blank between; 0 for an absent one.
 
-        The server is at the next jobs while the caller deals with some.
+        The server is at the next jobs while the caller deals with some. A connection that is lost
+        meanwhile is made anew, once.
         """
         named = chunks(jobs, JOBS_PER_CALL)
-        calls = (Call((len(fields), *fields, *names)) for names in named)
-        for lines in self._scripts.stream("figures", calls):
-            yield from lines
+        calls = [Call((len(fields), *fields, *names)) for names in named]
+        done = 0
+        try:
+            for lines in self._scripts.stream("figures", calls):
+                done += 1
+                yield from lines
+        except (ConnectionError, TimeoutError):
+            for lines in self._scripts.stream("figures", calls[done:]):
+                yield from lines

@@ -9,7 +9,6 @@ Redis transport does.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -179,7 +178,7 @@ class Keys:
     def tasks(self, digest: str) -> str:
         return self._build("tasks", digest)
 
-    def in_front_of(self, *sections: Sequence[str]) -> str:
+    def in_front_of(self, *sections: tuple[str, ...]) -> str:
         """A script of these sections, of some texts each, with the table in Lua: ``K.run(id)``.
 
         Before each section stand the keys that it is the first to name: to make a function costs

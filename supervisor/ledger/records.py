@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram, histogram_from
-from supervisor.ledger.open_runs import OpenRun, oldest_queued_at, oldest_running_at
+from supervisor.ledger.open_runs import OpenRun
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
 from supervisor.runs.run import Attempt, Batch, Blocker, Run, RunState
@@ -23,17 +23,12 @@ class JobRecord:
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
     reasserted, renew_delay_ms, duplicates, pings_dropped and ticks; an absent one is 0.
-
-    created_at: since when the counters count. loaded_at: since when its times are what they are.
-    oldest_queued_at: for when the oldest of its runs that have not begun was meant.
-    oldest_running_at: since when the oldest of those at work is.
     """
 
     spec: JobSpec
     paused: bool
     counters: Mapping[str, int]
     durations: Histogram
-    start_delays: Histogram
     running: int
     waiting: int
     consecutive_skips: int
@@ -49,11 +44,6 @@ class JobRecord:
     finding: Mapping[str, Any] | None
     paused_note: str | None = None
     paused_until: datetime | None = None
-    created_at: datetime | None = None
-    loaded_at: datetime | None = None
-    resumed_at: datetime | None = None
-    oldest_queued_at: datetime | None = None
-    oldest_running_at: datetime | None = None
 
     @property
     def skipped(self) -> int:
@@ -147,7 +137,6 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         paused=paused,
         counters={key[2:]: int(value) for key, value in fields.items() if key[:2] == "n:"},
         durations=histogram_from(fields, "duration"),
-        start_delays=histogram_from(fields, "start_delay"),
         running=open_states.count(RunState.RUNNING),
         waiting=open_states.count(RunState.WAITING),
         consecutive_skips=int(fields.get("consecutive_skips", 0)),
@@ -165,9 +154,4 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         paused_note=fields.get("paused_note"),
         paused_until=to_instant(fields.get("paused_until")),
         state=next((state.value for state in MOST_TELLING if state in open_states), idle),
-        created_at=to_instant(fields.get("created")),
-        loaded_at=to_instant(fields.get("loaded")),
-        resumed_at=None if paused else to_instant(fields.get("pause_to")),
-        oldest_queued_at=oldest_queued_at(open_runs),
-        oldest_running_at=oldest_running_at(open_runs),
     )

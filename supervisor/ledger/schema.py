@@ -11,12 +11,10 @@ How an older ledger becomes a newer one: migrations.py.
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from redis.exceptions import ResponseError
 
 from supervisor.errors import WrongSchema
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, NotWritable
 from supervisor.ledger.keys import Keys
 
 #: What this code reads and writes.
@@ -25,9 +23,8 @@ SCHEMA = 1
 MISMATCH = "WRONGSCHEMA "
 
 
-def guard_text() -> str:
-    """What a script that writes begins with: the comparison."""
-    check = files("supervisor.ledger").joinpath("schema.lua").read_text(encoding="utf-8")
+def guard_text(check: str) -> str:
+    """What a script that writes begins with: the comparison, which is schema.lua."""
     return f"local SCHEMA = {SCHEMA}\n{check}"
 
 
@@ -36,6 +33,13 @@ def mismatch(reply: object) -> WrongSchema | None:
     if isinstance(reply, ResponseError) and str(reply).startswith(MISMATCH):
         return WrongSchema(int(str(reply).removeprefix(MISMATCH)), SCHEMA)
     return None
+
+
+def refused(error: ResponseError) -> Exception:
+    """`error`, or what callers know: another schema, or a server that is as good as away."""
+    if str(error).startswith(NotWritable.CODES):
+        return NotWritable(str(error))
+    return mismatch(error) or error
 
 
 def check_schema(client: Client, keys: Keys) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,10 +18,10 @@ from redis.exceptions import NoScriptError, ResponseError
 from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.stages import ITEMS_AT_ONCE
-from supervisor.ledger.connection import Client, NotWritable
+from supervisor.ledger.connection import Client
 from supervisor.ledger.kept_connection import KeptConnection
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.schema import guard_text, mismatch
+from supervisor.ledger.schema import guard_text, refused
 from supervisor.runs.progress import LINES_KEPT
 from supervisor.times.durations import to_ms
 
@@ -87,8 +87,14 @@ READING = ("figures",)
 
 
 @cache
+def sources() -> Mapping[str, str]:
+    """All at once: the files may be replaced by those of another version while a process runs."""
+    lua = (file for file in files("supervisor.ledger").iterdir() if file.name.endswith(".lua"))
+    return {file.name.removesuffix(".lua"): file.read_text(encoding="utf-8") for file in lua}
+
+
 def source(name: str) -> str:
-    return files("supervisor.ledger").joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    return sources()[name]
 
 
 def constants() -> str:
@@ -110,12 +116,12 @@ def constants() -> str:
 
 def text_of(name: str, keys: Keys) -> str:
     if name in READING:
-        return keys.in_front_of([source(name)])
+        return keys.in_front_of((source(name),))
     first = ORDINARY.get(name, ())
     rest = [part for part in PARTS if part not in chain.from_iterable(first)]
     sections = (*first, (*rest, *OWN_PARTS.get(name, ()), name))
     beginning, *others = (tuple(map(source, section)) for section in sections)
-    return keys.in_front_of((guard_text(), constants(), *beginning), *others)
+    return keys.in_front_of((guard_text(source("schema")), constants(), *beginning), *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +132,12 @@ class Call:
     keys: tuple[str, ...] = ()
 
 
-class Made(dict[str, Script]):
-    """Each script once it is asked for: most processes call a few of them."""
+class ScriptsAtHand(dict[str, Script]):
+    """Each script is put together when it is asked for: most processes call a few of them."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__()
+        sources()
         self._client = client
         self._keys = keys
 
@@ -148,7 +155,7 @@ class Scripts:
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._connections = KeptConnection(client)
-        self._scripts = Made(client, keys)
+        self._scripts = ScriptsAtHand(client, keys)
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
         """``scripts("begin", run_id, token, worker)``
@@ -201,7 +208,7 @@ class Scripts:
             return
         with self._connections.taken() as connection:
             while packet:
-                self._send(connection, name, packet)
+                self._send(connection, name, packet, check_health=not under_way)
                 under_way += packet
                 while len(under_way) > PACKETS_AHEAD * a_packet:
                     yield from self._replies(connection, name, under_way)
@@ -239,10 +246,3 @@ class Scripts:
             return [self._loaded(name, call) for call in again]
         except ResponseError as error:
             raise refused(error) from error
-
-
-def refused(error: ResponseError) -> Exception:
-    """`error`, or what callers know: another schema, or a server that is as good as away."""
-    if str(error).startswith(NotWritable.CODES):
-        return NotWritable(str(error))
-    return mismatch(error) or error

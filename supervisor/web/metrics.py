@@ -12,6 +12,7 @@ from importlib.metadata import version
 from itertools import chain
 from threading import Lock
 
+import structlog
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
@@ -24,6 +25,8 @@ from supervisor.web.table import PROCESS_GAUGES, QUEUE_GAUGES, SINGLES, UP
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+log = structlog.get_logger("supervisor.metrics")
 
 VERSION = version("celery-beat-supervisor")
 
@@ -65,7 +68,8 @@ class Metrics:
             with self._lock:
                 scrape = self._scraper.scrape()
                 texts = self._texts_of(form, scrape.jobs)
-        except (RedisError, OSError):
+        except (RedisError, OSError) as error:
+            log.warning("not scraped", error=str(error))
             parts = up(form, is_up=False)
         else:
             parts = chain(
@@ -77,6 +81,13 @@ class Metrics:
         end = ["# EOF"] if is_openmetrics else []
         lines = (f"{part}\n" for part in chain(parts, end))
         return lines, OPENMETRICS if is_openmetrics else TEXT
+
+    def scrape_first(self) -> None:
+        """Works out what the scrapes to come remember, so that none of them takes longest."""
+        try:
+            self.exposed(OPENMETRICS)
+        except Exception:  # whoever asks first will hear of it
+            log.exception("first scrape failed")
 
     def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
         known, self._texts = self._texts, {}

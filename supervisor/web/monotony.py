@@ -9,6 +9,7 @@ This is remembered by the process that serves; one that was started in between s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import ge
 
 Counts = tuple[int, ...]
@@ -25,3 +26,6 @@ class Monotony:
             counts = tuple(map(max, counts, before))
         self._served[job] = created, counts
         return counts
+
+    def forget_all_but(self, jobs: Iterable[str]) -> None:
+        self._served = {job: self._served[job] for job in jobs}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from redis.exceptions import RedisError
+
 from supervisor.execution.consumption import Queue, Queues, queues
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
@@ -17,17 +19,17 @@ from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
-from supervisor.web import standing
+from supervisor.web import situation
 from supervisor.web.monotony import Counts, Monotony
 from supervisor.web.outlook import Outlook, Outlooks
-from supervisor.web.standing import Standing
+from supervisor.web.situation import Situation
 
 DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]
 
 #: Where the line of a job has what.
 END_OF_DURATIONS = len(DURATIONS)
 END_OF_HISTOGRAMS = END_OF_DURATIONS + len(START_DELAYS)
-NUMBER_OF_STANDING = len(standing.FIELDS)
+IN_A_SITUATION = len(situation.FIELDS)
 
 NO_RUNS: Sequence[OpenRun] = ()
 
@@ -40,7 +42,7 @@ class Job:
     counters: Counts
     durations: Histogram
     start_delays: Histogram
-    standing: Standing
+    situation: Situation
     open_runs: Sequence[OpenRun]
     outlook: Outlook
 
@@ -80,13 +82,13 @@ class Scraper:
     """Computes anew what has changed since the last scrape. Not to be called by two at once.
 
     counters: fields of a job's hash. Of each job one line of integers is read: its histograms, its
-    counters, and where it stands.
+    counters, and where it its_situation.
     """
 
     def __init__(self, ledger: Ledger, broker: Queues | None, counters: Sequence[str]) -> None:
         self._ledger = ledger
         self._broker = broker
-        self._fields = (*DURATIONS, *START_DELAYS, *counters, *standing.FIELDS)
+        self._fields = (*DURATIONS, *START_DELAYS, *counters, *situation.FIELDS)
         self._outlooks = Outlooks()
         self._monotony = Monotony()
         self._known: dict[str, tuple[Read, Job]] = {}
@@ -97,13 +99,18 @@ class Scraper:
         now, roll, open_runs = ledger.now(), ledger.presences.roll(), ledger.open_runs_of([*specs])
         lines = ledger.figures.of([*specs], self._fields)
         known: dict[str, tuple[Read, Job]] = {}
-        for (name, spec), line in zip(specs.items(), lines, strict=True):
-            read = Read(spec, line, open_runs.get(name, NO_RUNS))
-            before = self._known.pop(name, None)
-            is_same = before is not None and before[0] == read
-            known[name] = before if before and is_same else (read, self._job(read, now))
+        try:
+            for (name, spec), line in zip(specs.items(), lines, strict=True):
+                read = Read(spec, line, open_runs.get(name, NO_RUNS))
+                before = self._known.pop(name, None)
+                is_same = before is not None and before[0] == read
+                known[name] = before if before and is_same else (read, self._job(read, now))
+        except RedisError:
+            self._known |= known
+            raise
         self._known = known
         self._outlooks.forget_all_but(len(specs))
+        self._monotony.forget_all_but(known)
         broker = self._broker or LedgerQueues(ledger.client, roll)
         return Scrape(
             started=started,
@@ -115,16 +122,16 @@ class Scraper:
 
     def _job(self, read: Read, now: datetime) -> Job:
         integers = tuple(map(int, read.line.split(" ")))
-        stands = Standing._make(integers[-NUMBER_OF_STANDING:])
-        spec, counted = read.spec, integers[:-NUMBER_OF_STANDING]
-        counted = self._monotony.held(spec.name, stands.created, counted)
+        its_situation = Situation._make(integers[-IN_A_SITUATION:])
+        spec, counted = read.spec, integers[:-IN_A_SITUATION]
+        counted = self._monotony.held(spec.name, its_situation.created, counted)
         durations = histogram_of(counted[:END_OF_DURATIONS])
         return Job(
             spec=spec,
             counters=counted[END_OF_HISTOGRAMS:],
             durations=durations,
             start_delays=histogram_of(counted[END_OF_DURATIONS:END_OF_HISTOGRAMS]),
-            standing=stands,
+            situation=its_situation,
             open_runs=read.open_runs,
-            outlook=self._outlooks.of(spec, durations, stands, now),
+            outlook=self._outlooks.of(spec, durations, its_situation, now),
         )

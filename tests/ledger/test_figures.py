@@ -30,3 +30,13 @@ def test_a_ledger_of_another_version_is_read_and_not_written(ledger: Ledger) -> 
     before = ledger.client.keys()
     assert [*ledger.figures.of(["nightly"], FIELDS)] == ["0 0 0"]
     assert ledger.client.keys() == before
+
+
+def test_a_connection_that_is_lost_meanwhile_is_made_anew(ledger: Ledger) -> None:
+    jobs = [f"job-{number}" for number in range(50 * JOBS_PER_CALL)]
+    for number, name in enumerate(jobs):
+        ledger.client.hset(ledger.keys.job(name), "n:started", number)
+    lines = ledger.figures.of(jobs, FIELDS)
+    first = next(lines)
+    ledger.client.client_kill_filter(_type="normal", skipme=True)
+    assert [first, *lines] == [f"{number} 0 0" for number in range(len(jobs))]

@@ -154,7 +154,9 @@ def test_ticks_of_a_pause_that_a_file_ends_are_excluded_also_when_beat_comes_lat
     awake = spec("a", catchup="all")
     load(ledger, entries, jobs(awake), "three", NOW + timedelta(hours=1))
     assert ledger.job("a").state == "idle"
-    assert ledger.job("a").resumed_at == NOW + timedelta(hours=1)
+    assert ledger.client.hget(ledger.keys.job("a"), "pause_to") == str(
+        ms_of(NOW + timedelta(hours=1))
+    )
     mark = ledger.marks(["a"])["a"]
     assert mark.pause == Pause(NOW, NOW + timedelta(hours=1))
     beat_is_back = NOW + timedelta(hours=1, minutes=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +21,14 @@ from supervisor.checkup.reading import read
 from supervisor.errors import UnknownJob, UnreadableJob
 from supervisor.execution.assignments import Assignments
 from supervisor.job.spec import JobSpec
-from supervisor.ledger import spec_texts
+from supervisor.ledger import scripts, spec_texts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
 from supervisor.runs.run import RunState
 from supervisor.sending.publisher import Publisher
 from supervisor.ticks.auditing import audit
+from tests.ledger.jobs import job
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)
@@ -141,3 +143,17 @@ def test_what_is_no_job_at_all_is_replaced_as_well(ledger: Ledger, entries: Entr
     ledger.client.hset(ledger.keys.jobs, "a", "{")
     assert load(ledger, entries, jobs(spec("a")), "two", LATER).changed == ("a",)
     assert ledger.marks(["a"])["a"].watermark == LATER
+
+
+def test_a_process_goes_on_with_the_scripts_that_were_installed_when_it_began(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts.sources.cache_clear()
+    began_before = Ledger(ledger.client, ledger.keys)
+
+    def replaced(_: str) -> Path:
+        pytest.fail("read while it runs")
+
+    monkeypatch.setattr(scripts, "files", replaced)
+    run = began_before.trigger(job(ledger))
+    assert began_before.cancel(run.id, "by hand")

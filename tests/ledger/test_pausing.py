@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from supervisor.ledger.replies import Placement
+from supervisor.ledger.replies import Placement, to_instant
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
 from supervisor.ticks.backfilling import backfill, missed_in_pause
@@ -37,7 +37,9 @@ def test_a_pause_ends_by_itself(ledger: Ledger) -> None:
     wait_until(lambda: ledger.rescue() == () and not ledger.job(spec.name).paused)
     assert ledger.job(spec.name).paused_note is None
     mark = ledger.marks([spec.name])[spec.name]
-    assert mark.pause and mark.pause.end == ledger.job(spec.name).resumed_at
+    assert mark.pause and mark.pause.end == to_instant(
+        ledger.client.hget(ledger.keys.job(spec.name), "pause_to")
+    )
     [admission] = ledger.admit([Tick(spec, mark.pause.start)])
     assert admission.placement is Placement.EXCLUDED
 

@@ -21,7 +21,7 @@ from supervisor.ticks.expectations import (
     work_until_success,
 )
 from supervisor.web.outlook import Outlook, Outlooks
-from supervisor.web.standing import Standing
+from supervisor.web.situation import Situation
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -128,17 +128,17 @@ def test_no_number_of_retries_is_too_large() -> None:
     assert work_until_success(patient, HOUR) == timedelta(days=366)
 
 
-def standing(**fields: datetime | int) -> Standing:
+def situation(**fields: datetime | int) -> Situation:
     """Of a job of which nothing else is known."""
     known = {
         field: ms_of(value) if isinstance(value, datetime) else value
         for field, value in fields.items()
     }
-    return Standing(**{**dict.fromkeys(Standing._fields, 0), **known})
+    return Situation(**{**dict.fromkeys(Situation._fields, 0), **known})
 
 
 def outlook(outlooks: Outlooks, spec: JobSpec, now: datetime, **fields: datetime | int) -> Outlook:
-    return outlooks.of(spec, observed(), standing(**fields), now)
+    return outlooks.of(spec, observed(), situation(**fields), now)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Where a job stands, beside what it counts: integers of its hash, in one order."""
+"""Where a job is, beside what it counts: integers of its hash, in one order."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Standing(NamedTuple):
+class Situation(NamedTuple):
     """Instants in ms since 1970; 0 for each that is not there.
 
     created: since when the job's counters count. loaded: since when its times are what they are.
@@ -35,8 +35,11 @@ class Standing(NamedTuple):
         return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
 
 
-#: Of a job's hash.
-FIELDS = tuple(field if field != "miscounted" else "n:unaccounted" for field in Standing._fields)
+#: Of a job's hash, in this order.
+FIELDS = (
+    *("created", "loaded", "paused", "pause_to", "last_start", "last_success", "last_failure"),
+    *("next", "consecutive_skips", "n:unaccounted", "unsettled", "overdue"),
+)
 
 
 def in_seconds(instant: int) -> float | None:
