@@ -51,7 +51,6 @@ ROWS = (
     Row("batch of 10,000 items, of plain Celery's throughput", "batch_vs_plain", 0.8, "", True),
     Row("batch of 10,000 items, of a chord's", "batch_vs_chord", 1, "", True),
     Row("scrape of 10,000 jobs, none of which has run since the last", "scrape_10k_s", 1, " s"),
-    Row("scrape of 10,000 jobs, all of which have run since", "scrape_all_ran_10k_s", 1, " s"),
     Row("longest call of a scrape in Redis", "scrape_10k_block_ms", 5, " ms"),
     Row("beat with 10,000 jobs idle: CPU, of stock RedBeat's", "beat_10k_cpu_vs_redbeat", 1.2),
     Row("beat with 10,000 jobs idle: memory, of stock RedBeat's", "beat_10k_mib_vs_redbeat", 1.2),
