@@ -15,7 +15,7 @@ from supervisor.sending.envelopes import Envelopes
 from supervisor.timing import schedule_of
 
 #: How far ahead, how many jobs at a time, and how long before it is needed again beat stops.
-AHEAD = timedelta(seconds=30)
+AHEAD = timedelta(seconds=60)
 JOBS_PER_PORTION = 100
 MARGIN_SECONDS = 0.1
 
