@@ -60,7 +60,7 @@ def kind_of(row: JobCounter | JobHistogram | JobGauge) -> str:
 
 def job_texts(form: Format, job: Job, info_line: str | None = None) -> Texts:
     """`info_line`: that of the job's spec, if it is known already."""
-    created = job.situation.created
+    created = job.status.created
     template = WITH_CREATED if form.has_created and created else PLAIN
     numbers = (*counts(job), *observations(job), *gauges(job))
     text = (template % numbers).replace(LABEL, labels_of(job=job.spec.name))

@@ -18,7 +18,7 @@ from supervisor.ticks.expectations import (
     work_until_success,
 )
 from supervisor.timing import schedule_of
-from supervisor.web.situation import Situation
+from supervisor.web.status import Status
 
 MOST_GONE = 1_000
 
@@ -46,13 +46,11 @@ class Outlooks:
     def __init__(self) -> None:
         self._memory: dict[str, Memory] = {}
 
-    def of(
-        self, spec: JobSpec, durations: Histogram, situation: Situation, now: datetime
-    ) -> Outlook:
+    def of(self, spec: JobSpec, durations: Histogram, status: Status, now: datetime) -> Outlook:
         memory = self._remembered(spec, now)
         usual = usual_duration(spec, durations, memory.interval)
         late = late_after(spec, memory.interval, usual)
-        due = None if situation.paused else due_tick(memory, situation.success_due_after)
+        due = None if status.paused else due_tick(memory, status.success_due_after)
         return Outlook(
             interval=memory.interval,
             late_after=late,

@@ -19,17 +19,17 @@ from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
-from supervisor.web import situation
+from supervisor.web import status
 from supervisor.web.monotony import Counts, Monotony
 from supervisor.web.outlook import Outlook, Outlooks
-from supervisor.web.situation import Situation
+from supervisor.web.status import Status
 
 DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]
 
 #: Where the line of a job has what.
 END_OF_DURATIONS = len(DURATIONS)
 END_OF_HISTOGRAMS = END_OF_DURATIONS + len(START_DELAYS)
-IN_A_SITUATION = len(situation.FIELDS)
+FIELDS_OF_STATUS = len(status.FIELDS)
 
 NO_RUNS: Sequence[OpenRun] = ()
 
@@ -42,7 +42,7 @@ class Job:
     counters: Counts
     durations: Histogram
     start_delays: Histogram
-    situation: Situation
+    status: Status
     open_runs: Sequence[OpenRun]
     outlook: Outlook
 
@@ -82,13 +82,13 @@ class Scraper:
     """Computes anew what has changed since the last scrape. Not to be called by two at once.
 
     counters: fields of a job's hash. Of each job one line of integers is read: its histograms, its
-    counters, and where it its_situation.
+    counters, and its status.
     """
 
     def __init__(self, ledger: Ledger, broker: Queues | None, counters: Sequence[str]) -> None:
         self._ledger = ledger
         self._broker = broker
-        self._fields = (*DURATIONS, *START_DELAYS, *counters, *situation.FIELDS)
+        self._fields = (*DURATIONS, *START_DELAYS, *counters, *status.FIELDS)
         self._outlooks = Outlooks()
         self._monotony = Monotony()
         self._known: dict[str, tuple[Read, Job]] = {}
@@ -122,16 +122,16 @@ class Scraper:
 
     def _job(self, read: Read, now: datetime) -> Job:
         integers = tuple(map(int, read.line.split(" ")))
-        its_situation = Situation._make(integers[-IN_A_SITUATION:])
-        spec, counted = read.spec, integers[:-IN_A_SITUATION]
-        counted = self._monotony.held(spec.name, its_situation.created, counted)
+        of_job = Status._make(integers[-FIELDS_OF_STATUS:])
+        spec, counted = read.spec, integers[:-FIELDS_OF_STATUS]
+        counted = self._monotony.held(spec.name, of_job.created, counted)
         durations = histogram_of(counted[:END_OF_DURATIONS])
         return Job(
             spec=spec,
             counters=counted[END_OF_HISTOGRAMS:],
             durations=durations,
             start_delays=histogram_of(counted[END_OF_DURATIONS:END_OF_HISTOGRAMS]),
-            situation=its_situation,
+            status=of_job,
             open_runs=read.open_runs,
-            outlook=self._outlooks.of(spec, durations, its_situation, now),
+            outlook=self._outlooks.of(spec, durations, of_job, now),
         )

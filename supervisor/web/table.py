@@ -14,7 +14,7 @@ from supervisor.runs.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram, ProcessGauge, QueueGauge, Single
 from supervisor.web.scrape import Scrape
-from supervisor.web.situation import in_seconds
+from supervisor.web.status import in_seconds
 
 
 def at(moment: datetime | None) -> float | None:
@@ -110,33 +110,33 @@ GAUGES = (
     JobGauge(
         "unaccounted_ticks",
         "Nominal times that were not counted once, or have no outcome; of the last audit.",
-        lambda job: job.situation.unaccounted_ticks,
+        lambda job: job.status.unaccounted_ticks,
     ),
-    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.situation.paused),
+    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.status.paused),
     JobGauge(
         "consecutive_skips",
         "Runs skipped since the last one that began, under whatever key.",
-        lambda job: job.situation.consecutive_skips,
+        lambda job: job.status.consecutive_skips,
     ),
     JobGauge(
         "last_success_timestamp_seconds",
         "When a run last succeeded.",
-        lambda job: in_seconds(job.situation.last_success),
+        lambda job: in_seconds(job.status.last_success),
     ),
     JobGauge(
         "last_failure_timestamp_seconds",
         "When a run last failed, exceeded its time limit, was lost, or expired.",
-        lambda job: in_seconds(job.situation.last_failure),
+        lambda job: in_seconds(job.status.last_failure),
     ),
     JobGauge(
         "last_start_timestamp_seconds",
         "When an attempt last began.",
-        lambda job: in_seconds(job.situation.last_start),
+        lambda job: in_seconds(job.status.last_start),
     ),
     JobGauge(
         "next_run_timestamp_seconds",
         "The next nominal time.",
-        lambda job: in_seconds(job.situation.next),
+        lambda job: in_seconds(job.status.next),
     ),
     JobGauge(
         "expected_success_by_timestamp_seconds",

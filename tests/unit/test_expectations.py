@@ -21,7 +21,7 @@ from supervisor.ticks.expectations import (
     work_until_success,
 )
 from supervisor.web.outlook import Outlook, Outlooks
-from supervisor.web.situation import Situation
+from supervisor.web.status import Status
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -128,17 +128,17 @@ def test_no_number_of_retries_is_too_large() -> None:
     assert work_until_success(patient, HOUR) == timedelta(days=366)
 
 
-def situation(**fields: datetime | int) -> Situation:
+def status(**fields: datetime | int) -> Status:
     """Of a job of which nothing else is known."""
     known = {
         field: ms_of(value) if isinstance(value, datetime) else value
         for field, value in fields.items()
     }
-    return Situation(**{**dict.fromkeys(Situation._fields, 0), **known})
+    return Status(**{**dict.fromkeys(Status._fields, 0), **known})
 
 
 def outlook(outlooks: Outlooks, spec: JobSpec, now: datetime, **fields: datetime | int) -> Outlook:
-    return outlooks.of(spec, observed(), situation(**fields), now)
+    return outlooks.of(spec, observed(), status(**fields), now)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Where a job is, beside what it counts: integers of its hash, in one order."""
+"""What is so of a job, beside what it counts: integers of its hash, in one order."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Situation(NamedTuple):
+class Status(NamedTuple):
     """Instants in ms since 1970; 0 for each that is not there.
 
     created: since when the job's counters count. loaded: since when its times are what they are.
