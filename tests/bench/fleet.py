@@ -9,22 +9,12 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from supervisor import garbage
-from supervisor.ledger.histograms import HISTOGRAM_FIELDS
-from supervisor.ledger.readings import chunks
-from supervisor.ledger.runs import Ledger
-from supervisor.web.metrics import Metrics
-from supervisor.web.table import COUNTERS
 from tests.bench.emission import emitted
 from tests.bench.sides import Process, Side, sides, until
 from tests.bench.sizes import Sizes
 
 #: The jobs are due so much later, in seconds.
 LATER = 1800
-
-#: Calls of Redis that took longer, in microseconds, are remembered, the last so many of them.
-LONG_US = 200
-LONG_CALLS = 20_000
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
@@ -34,7 +24,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         for jobs in sizes.in_turns():
             seconds = emitted(ours, jobs)
             beat, loads = loaded(ours, jobs)
-            seen[jobs].append({"emission": seconds, **loads, **scraped(ours.ledger, jobs)})
+            seen[jobs].append({"emission": seconds, **loads, **ours.asked(f"scraped({jobs})")})
             if jobs == sizes.jobs and not found:
                 redbeat.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
                 other = redbeat.celery("beat", "-l", "info")
@@ -100,59 +90,6 @@ def idle(beat: Process, other: Process, seconds: float) -> dict[str, float]:
         "beat_10k_mib_redbeat": their_mib,
         "beat_10k_mib_vs_redbeat": our_mib / their_mib,
     }
-
-
-def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
-    """The first scrape, the next, one after all jobs ran, and what kept the server longest."""
-    garbage.collect_rarely()  # as serve does
-    let_all_have_run(ledger)
-    metrics, client = Metrics(ledger), ledger.client
-    client.config_set("slowlog-log-slower-than", LONG_US)
-    client.config_set("slowlog-max-len", LONG_CALLS)
-    client.slowlog_reset()
-
-    def seconds() -> float:
-        started = time.monotonic()
-        text, _ = metrics.exposed("application/openmetrics-text")
-        sent = sum(len(part.encode()) for part in text)
-        assert sent > 1000 * jobs
-        return time.monotonic() - started
-
-    first, unchanged = seconds(), median(seconds() for _ in range(3))
-
-    def once_all_ran(times: int) -> float:
-        let_all_have_run(ledger, times)
-        return seconds()
-
-    changed = median(once_all_ran(times) for times in (2, 3, 4))
-    longest = max(
-        (
-            entry["duration"]
-            for entry in client.slowlog_get(LONG_CALLS)
-            if not entry["command"].startswith((b"HSET", b"SLOWLOG", b"CONFIG"))
-        ),
-        default=LONG_US,
-    )
-    client.config_set("slowlog-log-slower-than", 10_000)
-    return {
-        "scrape_first": first,
-        "scrape": unchanged,
-        "scrape_all_ran": changed,
-        "scrape_block": longest / 1e6,
-    }
-
-
-def let_all_have_run(ledger: Ledger, times: int = 1) -> None:
-    """Each with all its counters and buckets: a scrape that finds little is no measurement."""
-    fields = {f"n:{row.field}": times for row in COUNTERS if row.label is None}
-    fields |= {f"n:{row.field}:{value}": times for row in COUNTERS for value in row.values}
-    fields |= {field: times for names in HISTOGRAM_FIELDS.values() for field in names}
-    fields |= {"last_success": int(time.time() * 1000), "last_start": int(time.time() * 1000)}
-    for names in chunks(ledger.scheduled_names()):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for name in names:
-                pipe.hset(ledger.keys.job(name), mapping=fields)
-            pipe.execute()
 
 
 def cpu_seconds(pid: int) -> float:

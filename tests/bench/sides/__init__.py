@@ -21,6 +21,8 @@ from supervisor.settings import Settings
 
 Process = subprocess.Popen[bytes]
 
+REPOSITORY = Path(__file__).parents[3]
+
 
 @dataclass
 class Side:
@@ -103,7 +105,7 @@ class Side:
             **os.environ,
             "SIDE": self.name,
             "BROKER": self.url,
-            "PYTHONPATH": str(self.directory),
+            "PYTHONPATH": os.pathsep.join([str(self.directory), str(REPOSITORY)]),
             "SUPERVISOR_LOG_FORMAT": "json",
         }
 

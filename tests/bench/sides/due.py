@@ -134,6 +134,15 @@ def at(due):
     return datetime.fromtimestamp(due, UTC)
 
 
+def scraped(jobs):
+    """In a process of its own, as that of serve is."""
+    from supervisor.ledger.runs import Ledger
+    from supervisor.settings import Settings
+    from tests.bench import scraping
+
+    return scraping.scraped(Ledger.open(Settings(redis_url=URL)), jobs)
+
+
 def phase(due):
     return round(1000 * due) % 3_600_000
 

@@ -1,0 +1,70 @@
+"""A scrape of thousands of jobs: how long it takes, and what it keeps Redis from."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+
+from supervisor import garbage
+from supervisor.ledger.histograms import HISTOGRAM_FIELDS
+from supervisor.ledger.readings import chunks
+from supervisor.ledger.runs import Ledger
+from supervisor.web.metrics import Metrics
+from supervisor.web.table import COUNTERS
+
+#: Calls of Redis that took longer, in microseconds, are remembered, the last so many of them.
+LONG_US = 200
+LONG_CALLS = 20_000
+
+
+def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
+    """The first scrape, the next, one after all jobs ran, and what kept the server longest."""
+    garbage.collect_rarely()  # as serve does
+    let_all_have_run(ledger)
+    metrics, client = Metrics(ledger), ledger.client
+    client.config_set("slowlog-log-slower-than", LONG_US)
+    client.config_set("slowlog-max-len", LONG_CALLS)
+
+    def seconds() -> float:
+        started = time.monotonic()
+        text, _ = metrics.exposed("application/openmetrics-text")
+        sent = sum(len(part.encode()) for part in text)
+        assert sent > 1000 * jobs
+        return time.monotonic() - started
+
+    first, unchanged = seconds(), median(seconds() for _ in range(3))
+
+    def once_all_ran(times: int) -> float:
+        let_all_have_run(ledger, times)
+        return seconds()
+
+    changed = median(once_all_ran(times) for times in (2, 3, 4))
+    longest = max(
+        (
+            entry["duration"]
+            for entry in client.slowlog_get(LONG_CALLS)
+            if not entry["command"].startswith((b"HSET", b"SLOWLOG", b"CONFIG"))
+        ),
+        default=LONG_US,
+    )
+    client.config_set("slowlog-log-slower-than", 10_000)
+    client.slowlog_reset()  # not before a scrape: whatever comes next would wait for it
+    return {
+        "scrape_first": first,
+        "scrape": unchanged,
+        "scrape_all_ran": changed,
+        "scrape_block": longest / 1e6,
+    }
+
+
+def let_all_have_run(ledger: Ledger, times: int = 1) -> None:
+    """Each with all its counters and buckets: a scrape that finds little is no measurement."""
+    fields = {f"n:{row.field}": times for row in COUNTERS if row.label is None}
+    fields |= {f"n:{row.field}:{value}": times for row in COUNTERS for value in row.values}
+    fields |= {field: times for names in HISTOGRAM_FIELDS.values() for field in names}
+    fields |= {"last_success": int(time.time() * 1000), "last_start": int(time.time() * 1000)}
+    for names in chunks(ledger.scheduled_names()):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for name in names:
+                pipe.hset(ledger.keys.job(name), mapping=fields)
+            pipe.execute()
