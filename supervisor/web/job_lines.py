@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.readings import chunks
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.exposition import PREFIX, Format, info, labels_of, number
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram
@@ -36,6 +37,9 @@ SCALES = tuple(
 #: What the line of each gauge begins with, and its value.
 GAUGE_LINES = tuple((f"{PREFIX}{row.name}{{{LABEL}}} ", row.value) for row in GAUGES)
 
+#: Of so many a family's lines are put together at a time: megabytes, and not a hundred of them.
+JOBS_PER_PART = 2_000
+
 #: Lines of one job, a text for each of: its info, FAMILIES. Empty where it has none.
 Texts = Sequence[str]
 
@@ -44,8 +48,10 @@ def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
     heads = [form.head(JOB[0], "info", JOB[1])]
     heads += [form.head(row.name, kind_of(row), row.help) for row in FAMILIES]
     for number_of_family, head in enumerate(heads):
-        of_family = [of_job[number_of_family] for of_job in texts]
-        yield "\n".join([head, *filter(None, of_family)])
+        yield head
+        for some in chunks(texts, JOBS_PER_PART):
+            if part := "\n".join(filter(None, [of_job[number_of_family] for of_job in some])):
+                yield part
 
 
 def kind_of(row: JobCounter | JobHistogram | JobGauge) -> str:

@@ -58,8 +58,8 @@ class Metrics:
     def exposed(self, accept: str = "") -> tuple[Iterator[str], str]:
         """The text and its content type, as the header of a request asks for it.
 
-        The text comes a metric at a time, all of one scrape: with thousands of jobs one has
-        megabytes, and all together would be in memory for as long as they are sent.
+        The text comes in parts of whole lines, all of one scrape: of thousands of jobs it has
+        tens of megabytes, which would be in memory twice while they are sent.
         """
         _, chosen = choose_encoder(accept)
         is_openmetrics = chosen.startswith("application/openmetrics-text")

@@ -26,6 +26,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import OUTCOMES, RunState
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
+from supervisor.web import job_lines
 from supervisor.web.metrics import Metrics
 from supervisor.web.table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
@@ -180,6 +181,23 @@ def test_the_text_comes_in_parts_of_whole_lines(ledger: Ledger) -> None:
     assert len(parts) > len(COUNTERS)
     assert all(part.endswith("\n") and "\n\n" not in part and part.strip() for part in parts)
     assert parts[-1] == "# EOF\n"
+
+
+def test_a_family_of_many_jobs_is_one_though_it_comes_in_parts(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, limit in (("a", None), ("b", "5m"), ("c", None), ("d", None), ("e", None)):
+        job(ledger, name=name, time_limit=limit)
+    metrics = Metrics(ledger)
+
+    def lines() -> list[str]:
+        varying = "supervisor_scrape_duration_seconds"
+        return [line for line in text_of(metrics).splitlines() if not line.startswith(varying)]
+
+    whole = lines()
+    assert len([line for line in whole if line.startswith("supervisor_runs_started_total")]) == 5
+    monkeypatch.setattr(job_lines, "JOBS_PER_PART", 2)
+    assert lines() == whole
 
 
 def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -> None:
