@@ -6,12 +6,16 @@ import json
 import math
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from tests.bench.emission import emitted
 from tests.bench.sides import Process, Side, sides, until
 from tests.bench.sizes import Sizes
+
+#: What is measured at each size.
+GROWING = ("emission", "scrape_first", "reload")
 
 #: The jobs are due so much later, in seconds.
 LATER = 1800
@@ -38,18 +42,17 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     }
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
-    return found | growth(by_jobs)
-
-
-def growth(by_jobs: dict[int, dict[str, float]]) -> dict[str, float]:
-    """Seconds at each size, and the exponent over the last tenfold: 1 is linear, less is better."""
-    found: dict[str, float] = {}
-    (few, before), (many, after) = list(by_jobs.items())[-2:]
-    for what in ("emission", "scrape_first", "reload"):
-        found |= {f"growth_{what}_{jobs}_s": seen[what] for jobs, seen in by_jobs.items()}
-        slope = math.log(after[what] / before[what]) / math.log(many / few)
-        found[f"growth_{what}_slope"] = slope
+    for what in GROWING:
+        found |= {f"growth_{what}_{jobs}_s": at_size[what] for jobs, at_size in by_jobs.items()}
+        found[f"growth_{what}_slope"] = median(slopes(seen, what))
     return found
+
+
+def slopes(seen: Mapping[int, Sequence[Mapping[str, float]]], what: str) -> Iterator[float]:
+    """Of each round, the exponent over the last tenfold: 1 is linear, less is better."""
+    (few, before), (many, after) = list(seen.items())[-2:]
+    for of_few, of_many in zip(before, after, strict=True):
+        yield math.log(of_many[what] / of_few[what]) / math.log(many / few)
 
 
 def loaded(ours: Side, jobs: int) -> tuple[Process, dict[str, float]]:

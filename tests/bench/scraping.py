@@ -20,8 +20,9 @@ LONG_CALLS = 20_000
 def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
     """The first scrape, the next, one after all jobs ran, and what kept the server longest."""
     garbage.collect_rarely()  # as serve does
-    let_all_have_run(ledger)
     metrics, client = Metrics(ledger), ledger.client
+    client.slowlog_reset()  # not right before a scrape, whose first call would wait for it
+    let_all_have_run(ledger)
     client.config_set("slowlog-log-slower-than", LONG_US)
     client.config_set("slowlog-max-len", LONG_CALLS)
 
@@ -48,7 +49,6 @@ def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
         default=LONG_US,
     )
     client.config_set("slowlog-log-slower-than", 10_000)
-    client.slowlog_reset()  # not before a scrape: whatever comes next would wait for it
     return {
         "scrape_first": first,
         "scrape": unchanged,

@@ -21,9 +21,9 @@ class Sizes:
     growth: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
 
     def in_turns(self) -> Iterator[int]:
-        """The sizes of `growth`, round for round; what takes minutes comes once."""
-        for number in range(self.rounds):
-            yield from (jobs for jobs in self.growth if jobs <= self.jobs or number == 0)
+        """The sizes of `growth`, round for round."""
+        for _ in range(self.rounds):
+            yield from self.growth
 
 
 QUICK = Sizes(
