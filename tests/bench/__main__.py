@@ -57,7 +57,7 @@ def main() -> None:
         found = measured(name, sizes)
         for figure, value in found.items():
             text = value if isinstance(value, str) else f"{value:.4f}"
-            sys.stdout.write(f"{figure:<34}{text}\n")
+            sys.stdout.write(f"{figure:<38}{text}\n")
         sys.stdout.flush()
         if not options.quick:
             figures |= {**found, **machine.described(), f"rounds_{name}": sizes.rounds}

@@ -6,53 +6,59 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 
 from tests.bench.emission import emitted
 from tests.bench.sides import Process, Side, sides, until
 from tests.bench.sizes import Sizes
 
 #: What is measured at each size.
-GROWING = ("emission", "scrape_first", "reload")
+GROWING = ("emission", "scrape", "scrape_all_ran", "scrape_first", "scrape_first_work", "reload")
 
 #: The jobs are due so much later, in seconds.
 LATER = 1800
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
-    found: dict[str, float] = {}
     seen: dict[int, list[dict[str, float]]] = defaultdict(list)
+    at_rest: list[dict[str, float]] = []
     with sides("due", ("ours", "redbeat"), directory, url) as [ours, redbeat]:
         for jobs in sizes.in_turns():
             seconds = emitted(ours, jobs)
             beat, loads = loaded(ours, jobs)
             seen[jobs].append({"emission": seconds, **loads, **ours.asked(f"scraped({jobs})")})
-            if jobs == sizes.jobs and not found:
+            if jobs == sizes.jobs:
                 redbeat.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
                 other = redbeat.celery("beat", "-l", "info")
                 until(lambda: "Acquired lock" in redbeat.log(), 30, every=0.1)
-                found |= idle(beat, other, sizes.idle_seconds)
+                at_rest.append(idle(beat, other, sizes.idle_seconds))
                 redbeat.stop()
+                redbeat.client.flushdb()
+                (redbeat.directory / "log").write_text("")
             ours.stop()
-    by_jobs = {
-        jobs: {what: median(each[what] for each in rounds) for what in rounds[0]}
-        for jobs, rounds in seen.items()
-    }
+    by_jobs = {jobs: medians(rounds) for jobs, rounds in seen.items()}
+    found = medians(at_rest)
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
+    found["scrape_10k_block_max_ms"] = 1000 * found.pop("scrape_block_max_10k_s")
     for what in GROWING:
-        found |= {f"growth_{what}_{jobs}_s": at_size[what] for jobs, at_size in by_jobs.items()}
-        found[f"growth_{what}_slope"] = median(slopes(seen, what))
+        seconds = {jobs: at_size[what] for jobs, at_size in by_jobs.items()}
+        found |= {f"growth_{what}_{jobs}_s": took for jobs, took in seconds.items()}
+        found[f"growth_{what}_slope"] = slope(seconds)
+        found[f"growth_{what}_last_slope"] = slope(dict([*seconds.items()][-2:]))
     return found
 
 
-def slopes(seen: Mapping[int, Sequence[Mapping[str, float]]], what: str) -> Iterator[float]:
-    """Of each round, the exponent over the last tenfold: 1 is linear, less is better."""
-    (few, before), (many, after) = list(seen.items())[-2:]
-    for of_few, of_many in zip(before, after, strict=True):
-        yield math.log(of_many[what] / of_few[what]) / math.log(many / few)
+def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {what: median(each[what] for each in rounds) for what in rounds[0]}
+
+
+def slope(seconds: Mapping[int, float]) -> float:
+    """The exponent with which it grows with the jobs, fitted: 1 is linear, less is better."""
+    jobs, took = (list(map(math.log, numbers)) for numbers in (seconds.keys(), seconds.values()))
+    return linear_regression(jobs, took).slope
 
 
 def loaded(ours: Side, jobs: int) -> tuple[Process, dict[str, float]]:

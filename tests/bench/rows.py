@@ -54,9 +54,11 @@ ROWS = (
     Row("longest call of a scrape in Redis", "scrape_10k_block_ms", 5, " ms"),
     Row("beat with 10,000 jobs idle: CPU, of stock RedBeat's", "beat_10k_cpu_vs_redbeat", 1.2),
     Row("beat with 10,000 jobs idle: memory, of stock RedBeat's", "beat_10k_mib_vs_redbeat", 1.2),
-    Row("growth of emission, exponent", "growth_emission_slope", 1.05),
-    Row("growth of a first scrape, exponent", "growth_scrape_first_slope", 1.05),
-    Row("growth of a reload, exponent", "growth_reload_slope", 1.05),
+    Row("growth of emission, exponent", "growth_emission_slope", 1),
+    Row("growth of a scrape, exponent: none has run since the last", "growth_scrape_slope", 1),
+    Row("growth of a scrape, exponent: all have", "growth_scrape_all_ran_slope", 1),
+    Row("growth of a scrape, exponent: the first", "growth_scrape_first_slope", 1),
+    Row("growth of a reload, exponent", "growth_reload_slope", 1),
 )
 
 
