@@ -17,7 +17,7 @@ class Sizes:
     items: int = 10_000
     items_of_a_chord: int = 1_000
     handovers: int = 100
-    idle_seconds: float = 20
+    idle_seconds: float = 60
     growth: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
 
     def in_turns(self) -> Iterator[int]:
