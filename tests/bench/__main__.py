@@ -74,10 +74,12 @@ def measured(name: str, sizes: Sizes) -> dict[str, float | str]:
     ):
         # It would do so in one's turn and not in another's.
         redis.Redis.from_url(server.url).config_set("auto-aof-rewrite-percentage", 0)
-        before = machine.load()
-        found = MEASUREMENTS[name].measure(Path(directory) / "sides", server.url, sizes)
-        busy = f"{before} before, {machine.load()} after"
-    return {**found, f"measured_{name}": machine.today(), f"busy_{name}": busy}
+        load, pace = machine.load(), machine.pace()
+        figures = MEASUREMENTS[name].measure(Path(directory) / "sides", server.url, sizes)
+        found: dict[str, float | str] = {**figures, f"measured_{name}": machine.today()}
+        found[f"busy_{name}"] = f"{load} before, {machine.load()} after"
+        found[f"pace_{name}"] = f"{pace} before, {machine.pace()} after"
+    return found
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
             if side.name == "batch":
                 side.celery("beat", "-l", "warning")
             side.asked(f"DRIVERS[SIDE]({WARM_UP})")
-        for _ in range(sizes.rounds):
-            for side in taking_part:
+        for number in range(sizes.rounds):
+            for side in taking_part if number % 2 else taking_part[::-1]:
                 items = sizes.items_of_a_chord if side.name == "chord" else sizes.items
                 seconds[side.name].append(side.asked(f"DRIVERS[SIDE]({items})") / items)
     found: dict[str, float] = {}

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from tests.bench.ratios import ratio
 from tests.bench.sides import Side, sides, until
 from tests.bench.sizes import Sizes
 
@@ -31,10 +32,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         "emission_last_queued_s_max": sizes.jobs * max(ours),
     }
     for name in (*PEERS, "raw"):
-        ratios = [theirs / own for theirs, own in zip(seconds[name], ours, strict=True)]
-        found[f"emission_vs_{name}"] = median(ratios)
-        found[f"emission_vs_{name}_min"] = min(ratios)
-        found[f"emission_vs_{name}_max"] = max(ratios)
+        found |= ratio(f"emission_vs_{name}", ours, seconds[name])
         found[f"emission_{name}_per_s"] = 1 / median(seconds[name])
     return found
 

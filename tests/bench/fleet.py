@@ -6,11 +6,12 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import linear_regression, median
+from statistics import linear_regression
 
 from tests.bench.emission import emitted
+from tests.bench.ratios import medians
 from tests.bench.sides import Process, Side, sides, until
 from tests.bench.sizes import Sizes
 
@@ -49,10 +50,6 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         found[f"growth_{what}_slope"] = slope(seconds)
         found[f"growth_{what}_last_slope"] = slope(dict([*seconds.items()][-2:]))
     return found
-
-
-def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {what: median(each[what] for each in rounds) for what in rounds[0]}
 
 
 def slope(seconds: Mapping[int, float]) -> float:

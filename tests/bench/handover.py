@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from statistics import median, quantiles
 
+from tests.bench.ratios import spreads
 from tests.bench.sides import Side, sides
 from tests.bench.sizes import Sizes
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     pairs = {"ours": sizes.handovers, "polled": sizes.handovers // 3, "countdown": 10}
-    found: dict[str, float] = {}
-    with sides("locked", tuple(pairs), directory, url) as taking_part:
-        with ThreadPoolExecutor(len(pairs)) as pool:
-            all_gaps = list(pool.map(lambda side: gaps_of(side, pairs[side.name]), taking_part))
-        for side, gaps in zip(taking_part, all_gaps, strict=True):
-            name = "handover" if side.name == "ours" else f"handover_{side.name}"
-            found[f"{name}_p50_ms"] = 1000 * median(gaps)
-            found[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
-    return found
+    with (
+        sides("locked", tuple(pairs), directory, url) as taking_part,
+        ThreadPoolExecutor(len(pairs)) as pool,
+    ):
+        list(pool.map(staffed, taking_part))
+        return spreads([one_round(pool, taking_part, pairs) for _ in range(sizes.rounds)])
 
 
-def gaps_of(side: Side, pairs: int) -> list[float]:
+def staffed(side: Side) -> None:
     side.worker()
     if side.name == "ours":
         side.celery("beat", "-l", "warning")
-    gaps: list[float] = side.asked(f"in_pairs({pairs})")
-    return gaps
+
+
+def one_round(
+    pool: Executor, taking_part: Sequence[Side], pairs: Mapping[str, int]
+) -> dict[str, float]:
+    """All at the same time: they wait for most of it."""
+    found: dict[str, float] = {}
+    all_gaps = pool.map(lambda side: side.asked(f"in_pairs({pairs[side.name]})"), taking_part)
+    for side, gaps in zip(taking_part, all_gaps, strict=True):
+        name = "handover" if side.name == "ours" else f"handover_{side.name}"
+        found[f"{name}_p50_ms"] = 1000 * median(gaps)
+        found[f"{name}_p99_ms"] = 1000 * quantiles(gaps, n=100, method="inclusive")[98]
+    return found

@@ -7,11 +7,17 @@ import time
 from pathlib import Path
 from statistics import median, quantiles
 
+from tests.bench.ratios import spreads
 from tests.bench.sides import sides, until
 from tests.bench.sizes import Sizes
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    rounds = range(sizes.rounds)
+    return spreads([one_round(directory / str(number), url, sizes) for number in rounds])
+
+
+def one_round(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     """Both in the same minutes: whatever else the machine does happens to both."""
     with sides("due", ("ours", "redbeat"), directory, url) as taking_part:
         first = math.ceil(time.time()) + 60

@@ -1,16 +1,33 @@
-"""Ours against another's, from rounds that took turns.
+"""What rounds come to: the median of them, the least and the most.
 
-What is compared is two figures of the same round, for a machine that is busy with something else is
-so for both; given are the median of the rounds, the least and the most.
+Ours is compared with another's in the same round, for a machine that is busy with something else is
+so for both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 
 def ratio(name: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """How many times faster than theirs ours is, both in seconds."""
-    found = [other / own for own, other in zip(ours, theirs, strict=True)]
-    return {name: median(found), f"{name}_min": min(found), f"{name}_max": max(found)}
+    return spread(name, [other / own for own, other in zip(ours, theirs, strict=True)])
+
+
+def spread(name: str, rounds: Sequence[float]) -> dict[str, float]:
+    return {name: median(rounds), f"{name}_min": min(rounds), f"{name}_max": max(rounds)}
+
+
+def medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each figure that every round has."""
+    names = set[str](rounds[0]).intersection(*rounds)
+    return {name: median(each[name] for each in rounds) for name in rounds[0] if name in names}
+
+
+def spreads(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The same with the least and the most of each."""
+    found: dict[str, float] = {}
+    for name in medians(rounds):
+        found |= spread(name, [each[name] for each in rounds])
+    return found

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from tests.bench.ratios import spreads
 from tests.bench.sides import Side, sides, until
 from tests.bench.sizes import Sizes
 
@@ -17,6 +18,10 @@ PATIENCE = 45
 
 
 def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
+    return spreads([one_round(directory / str(number), url) for number in range(sizes.rounds)])
+
+
+def one_round(directory: Path, url: str) -> dict[str, float]:
     """All at once, for it is mostly waiting. Who has not begun again by then has no figure."""
     found: dict[str, float] = {}
     for victim in ("child", "worker"):
