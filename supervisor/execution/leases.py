@@ -96,7 +96,8 @@ class HeldLease:
     @property
     def begun(self) -> Begun:
         """What a renewal says of it."""
-        if not self.has_begun:
+        # One that has reported its end is known of no more: its run may be at a later attempt.
+        if not self.has_begun or not self.is_active():
             return Begun.UNKNOWN
         # In the pools without children it is not known of a single run.
         is_over = self.pid != os.getpid() and not at_work.is_at_work(self.pid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import NotWritable, RedisError, Unavailable
@@ -17,7 +17,7 @@ from supervisor.ledger.ticks import Leadership, Tick, tick_facts
 from supervisor.runs.run import manual_id
 
 #: Runs that one call places. To make the script's functions costs as much as a run or two; fifty
-#: keep the server from all others for two or three milliseconds.
+#: keep the server from all others for two or three milliseconds. A job that catches up has more.
 RUNS_PER_CALL = 50
 
 Facts = tuple[str | int, ...]
@@ -64,14 +64,32 @@ def admit_requests(
     return admissions
 
 
+def portions(runs: Iterable[Facts]) -> Iterator[list[Facts]]:
+    """Some at a time. The ticks of a job stay together.
+
+    Each moves the job's watermark: those of a call that was refused would be behind it for good.
+    """
+    portion: list[Facts] = []
+    for facts in runs:
+        if len(portion) >= RUNS_PER_CALL and not is_next_tick(portion[-1], facts):
+            yield portion
+            portion = []
+        portion.append(facts)
+    if portion:
+        yield portion
+
+
+def is_next_tick(before: Facts, facts: Facts) -> bool:
+    return before[4] == facts[4] == "tick" and before[1] == facts[1]
+
+
 def places_of(
     scripts: Scripts, runs: Iterable[Facts], leadership: Leadership | None
 ) -> Iterator[Sequence[str]]:
     token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-    rest = iter(runs)
 
     def calls() -> Iterator[Call]:
-        while portion := list(islice(rest, RUNS_PER_CALL)):
+        for portion in portions(runs):
             fields = max(map(len, portion))
             filled = (facts + ("",) * (fields - len(facts)) for facts in portion)
             yield Call((token, fields, *chain.from_iterable(filled)), keys)

@@ -27,7 +27,9 @@ if run.state ~= 'running' or run.token ~= token then
     redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is at work any more
     return { 'stale', other }
   end
-  -- Given up for dead while it could not report, to be run again, not begun: its own word counts.
+  -- Given up for dead while it could not report, to be run again, not begun: its own word counts. Others may
+  -- have worked its serial queue meanwhile.
+  measure_overlap(run, token, now_us - ago * 1000)
   take_back_attempt(run, token)
 end
 

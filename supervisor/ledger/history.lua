@@ -19,8 +19,10 @@ local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
   local excess = redis.call('ZCARD', K.history(job)) - length
   if excess <= 0 then return end
-  -- Of many that are open no more are looked at than keep nobody waiting; they make room when they end.
-  for _, old in ipairs(redis.call('ZRANGE', K.history(job), 0, math.min(excess, 20) - 1)) do
+  -- Of many that are open no more are looked at than keep nobody waiting, each time others: they make room
+  -- when they end, and must not keep those behind them.
+  local from = excess > 20 and now_us % (excess - 19) or 0
+  for _, old in ipairs(redis.call('ZRANGE', K.history(job), from, from + math.min(excess, 20) - 1)) do
     if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
       redis.call('ZREM', K.history(job), old)
       forget_run(old)

@@ -37,7 +37,9 @@ local function renew(id, token, has_begun)
     local serial = run.rules.serial
     local is_alone = serial == '' or not holder_of_serial(serial, token)
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
-      -- Given up for dead, to be run again, not begun: the living worker keeps it.
+      -- Given up for dead, to be run again, not begun: the living worker keeps it. Others may have worked its
+      -- serial queue meanwhile.
+      if has_begun == '1' then measure_overlap(run, token, now_us) end
       take_back_attempt(run, token)
       note_late(run, run.queued)
       write_interval(run)

@@ -8,6 +8,12 @@ local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
 if root_of(id) ~= id then return { 'lost', '' } end
 if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
+-- The server knows this tick, and not its run: that has ended, by another worker, and is history no more.
+local known = redis.call('HMGET', K.job(job), 'watermark', 'loaded')
+local watermark, loaded = tonumber(known[1]), tonumber(known[2])
+if is_tick == '1' and watermark and loaded and tonumber(nominal) <= watermark and tonumber(nominal) > loaded then
+  return { 'lost', '' }
+end
 local run = { id = id, job = job, rules = cjson.decode(rules), slot = 1, attempt = 1, started = now, is_new = true }
 local lock = run.rules.lock
 if run.rules.max_running == 0 then
@@ -30,6 +36,5 @@ remember(job, id, run.rules.history)
 count(job, 'started')
 -- A tick that the server forgot while it remembers earlier ones is counted when beat emits it again
 -- and meets its run. In a ledger without data no tick of the past is emitted again.
-local watermark = tonumber(hget(K.job(job), 'watermark'))
 if is_tick == '0' or not watermark or tonumber(nominal) <= watermark then count(job, 'restored') end
 return { 'reasserted', '' }

@@ -53,14 +53,22 @@ def emission(
     if tick is None or tick >= end or tick > now or start > now:
         return unpaused(spec, schedule, watermark, now)
     if tick < start:  # what was due before the pause comes first, the rest at the next look
-        return unpaused(spec, schedule, watermark, start - INSTANT)
+        return unpaused(spec, schedule, watermark, now, start - INSTANT)
     until = min(now, end - INSTANT)
     passed = passed_over(spec, schedule, watermark, until, RunState.EXCLUDED, "paused")
     return Emission(spec, tuple(passed), (), schedule.next_after(until))
 
 
-def unpaused(spec: JobSpec, schedule: Schedule, watermark: datetime, now: datetime) -> Emission:
-    prompt_from = now - PROMPT
+def unpaused(
+    spec: JobSpec,
+    schedule: Schedule,
+    watermark: datetime,
+    now: datetime,
+    until: datetime | None = None,
+) -> Emission:
+    """`until`: ticks after it are left for the next look."""
+    until = until or now
+    prompt_from = min(now - PROMPT, until)
     passed: list[PassedOver] = []
     caught_up: list[datetime] = []
     tick = schedule.next_after(watermark)
@@ -68,11 +76,11 @@ def unpaused(spec: JobSpec, schedule: Schedule, watermark: datetime, now: dateti
         window_from = max(watermark, now - spec.catchup_window)
         passed += missed(spec, schedule, watermark, min(window_from, prompt_from), "window")
         if window_from < prompt_from:
-            caught_up, superseded_until = catch_up(spec, schedule, window_from, prompt_from, now)
+            caught_up, superseded_until = catch_up(spec, schedule, window_from, prompt_from, until)
             passed += missed(spec, schedule, window_from, superseded_until, "catchup")
         tick = schedule.next_after(prompt_from)
     due = caught_up
-    while tick is not None and tick <= now and len(due) < BATCH:
+    while tick is not None and tick <= until and len(due) < BATCH:
         due.append(tick)
         tick = schedule.next_after(tick)
     if len(due) == BATCH:

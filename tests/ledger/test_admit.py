@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
 from supervisor.job.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
-from supervisor.ledger.admissions import RUNS_PER_CALL
+from supervisor.ledger.admissions import RUNS_PER_CALL, portions
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.replies import Placement, ms_of
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.requests import RunRequest, request_facts
 from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import PassedOver, Tick
+from supervisor.ledger.ticks import PassedOver, Tick, tick_facts
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
 from tests.waiting import wait_until
@@ -283,3 +283,24 @@ def test_jobs_of_one_task_and_of_several_are_admitted_in_one_call(ledger: Ledger
     ]
     assert ledger.steps.params(run_id(several, 0)) == {"day": "1"}
     assert ledger.run(run_id(alone, 1)).blocked_by == run_id(alone, 0)
+
+
+def test_open_runs_at_the_head_of_a_history_do_not_keep_those_behind_them(ledger: Ledger) -> None:
+    spec = job(ledger, history=10, overlap="allow")
+    for _ in range(30):
+        ledger.admit_request(spec, RunRequest(delay=timedelta(days=1)))
+    for second in range(300):
+        ledger.admit(ticks(spec, second))
+        begin(ledger, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+    assert len(ledger.history(spec.name, 1000)) < 100
+
+
+def test_the_ticks_of_a_job_are_placed_by_one_call(ledger: Ledger) -> None:
+    """Were they parted, the later ones would move the watermark past those of a refused call."""
+    specs = [job(ledger, name) for name in ("a", "b", "c")]
+    facts = [tick_facts(tick) for spec in specs for tick in ticks(spec, *range(70))]
+    found = [[fact[1] for fact in portion] for portion in portions(facts)]
+    assert found == [["a"] * 70, ["b"] * 70, ["c"] * 70]
+    manual = [request_facts(specs[0], f"a@{n}", RunRequest()) for n in range(120)]
+    assert [len(portion) for portion in portions(manual)] == [50, 50, 20]

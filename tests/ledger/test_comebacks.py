@@ -192,3 +192,22 @@ def test_a_worker_keeps_a_queued_run_of_which_the_server_forgot_that_it_was_give
     assert renew(ledger, run, "slow") is LeaseState.REASSERTED
     kept = ledger.run(run)
     assert (kept.state, kept.attempt, (kept.fencing_token or 0) > fence) == ("running", 2, True)
+
+
+def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:
+    """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
+    spec = job(ledger, history=1)
+    ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0), "frozen")
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    begin(ledger, run_id(spec, 0), "second")
+    ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
+    for second in (1, 2):
+        ledger.admit(ticks(spec, second))
+        begin(ledger, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+    assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
+    assert ledger.restore(work(spec), "frozen").state is LeaseState.LOST
+    assert lock_is_free(ledger, spec)

@@ -18,11 +18,12 @@ import pytest
 from supervisor.execution.heartbeat import Heartbeat
 from supervisor.execution.leases import SURELY_OVER_SECONDS, HeldLease
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.settings import Settings
-from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
+from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost
 from tests.waiting import wait_until
 
@@ -259,3 +260,16 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     assert child.wait(30) == -signal.SIGKILL
     heartbeat.stop()
     heartbeat.join(5)
+
+
+def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Ledger) -> None:
+    """Two attempts failed between two heartbeats, and the third has not begun."""
+    spec = job(ledger, max_retries=5)
+    run = run_id(spec, 0)
+    ledger.admit(ticks(spec, 0))
+    try_often(ledger, run, 2)
+    first = held(spec, os.getppid(), active=False)
+    first.has_begun = True
+    [renewal] = ledger.renew([(run, "attempt-0", first.begun)])
+    assert renewal.state is LeaseState.NOT_BEGUN
+    assert ledger.run(run).state is RunState.QUEUED

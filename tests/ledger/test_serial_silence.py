@@ -79,3 +79,21 @@ def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger:
     answer = ledger.begin(f"{run}/b", "token", "worker")
     assert answer == Refused(f"{run}/b", Refusal.DUPLICATE, "cancelled")
     assert ledger.run(run).state is RunState.FAILED
+
+
+@pytest.mark.parametrize("does", ["renews", "ends"])
+def test_who_takes_its_run_back_after_another_worked_its_queue_has_overlapped(
+    ledger: Ledger, runs: tuple[str, str], does: str
+) -> None:
+    first, second = runs
+    ledger.rescue()
+    begin(ledger, second)
+    ledger.finish(second, "token", RunState.SUCCEEDED)
+    if does == "renews":
+        [renewal] = ledger.renew([(first, "silent", True)])
+        assert renewal.state is LeaseState.REASSERTED
+    else:
+        ledger.finish(first, "silent", RunState.SUCCEEDED)
+        assert ledger.run(first).state is RunState.SUCCEEDED
+    assert ledger.job("first").counters["overlaps"] == 1
+    assert ledger.run(first).overlapped_with == second
