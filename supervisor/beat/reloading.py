@@ -88,6 +88,12 @@ class Reloading:
             read = Read(None, [str(problem) for problem in error.problems])
             self._sign(now, read.problems)
             return read
+        except Exception as error:
+            # A fault of ours in judging what they say: it must not end those that judge it.
+            log.exception("schedule files cannot be judged")
+            read = Read(None, [f"the schedule files cannot be judged: {error!r}"])
+            self._sign(now, read.problems)
+            return read
         edited: tuple[str, ...] = ()
         loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
         if not wanted.digest == self.digest == loaded:

@@ -92,6 +92,8 @@ def _faults_of(event: Component) -> Iterator[str]:
         frequency = "".join(rule.get("FREQ", ()))
         if frequency in ("SECONDLY", "MINUTELY", "HOURLY"):
             yield f"an event with FREQ={frequency}; DAILY is the most often"
+        if any(number < 1 for number in rule.get("INTERVAL", ())):
+            yield "an event with an INTERVAL below 1"
         # The library counts from there, for each stretch of time it is asked about.
         is_old = isinstance(start, date) and start.year < EARLIEST
         if is_old and frequency in ("DAILY", "WEEKLY"):

@@ -20,6 +20,9 @@ from supervisor.timing import EPOCH, is_fixed, schedule_of
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
 #: What a job is, as against how it is treated: never shared by all jobs of a file.
+#: Keys that say times of their own, which may be beyond the calendar.
+EDGES = ("end_at", "start_at", "exclude")
+
 NOT_IN_DEFAULTS = (
     *("task", "steps", "params", *KINDS),
     *("phase", "args", "kwargs", "ping_url", "description"),
@@ -80,7 +83,7 @@ def _settle(
         try:
             return JobSpec.model_validate({**_stand_ins(wrong, left), **left}), left, faults
         except ValidationError as error:
-            told = set(wrong)
+            told, before = set(wrong), dict(left)
             for detail in _first_of_each_place(error):
                 if detail["type"] == "conflict" and not detail["loc"]:
                     faults += _conflict(detail["ctx"], left, wrong, from_defaults)
@@ -92,6 +95,8 @@ def _settle(
             if "every" in wrong:
                 wrong.add("phase")  # which cannot be judged without it
             left = {key: value for key, value in left.items() if key not in wrong}
+            if left == before and told == wrong:  # it would go on for ever
+                raise
 
 
 def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
@@ -152,7 +157,8 @@ def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
 
 def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFault]:
     """Of a schedule that is right in itself: its expression, and whether it has times at all."""
-    kind = next((kind for kind in KINDS if getattr(spec, kind) and values.get(kind)), None)
+    given = (kind for kind in KINDS if values.get(kind) is not None)
+    kind = next((kind for kind in given if getattr(spec, kind) is not None), None)
     if kind is None:
         return
     if spec.start_at is None and values.get("start_at") is not None:
@@ -162,6 +168,12 @@ def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFa
     except InvalidSchedule as error:
         what, hint = apart(str(error))
         yield JobFault((kind,), f"{kind!r}: {what}", hint)
+        return
+    except (ValueError, OverflowError) as error:
+        keys = tuple(key for key in (*EDGES, kind) if values.get(key) is not None)
+        yield JobFault(
+            keys, f"{keys[0]!r}: {error}", "a time near the year 1 or 9999? write another"
+        )
         return
     if first is None:
         what = f"{kind!r}: the job would never run"

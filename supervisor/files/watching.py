@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from watchfiles import watch
+from watchfiles import Change, DefaultFilter, watch
+
+#: An editor's own files are passed over; directories are not, whatever they are called.
+FILTER = DefaultFilter(ignore_dirs=())
 
 #: Files that do not come to rest for so long are read all the same.
 LONGEST_BURST_SECONDS = 1.0
@@ -27,6 +30,7 @@ class Watching:
         self._path = path
         self._changes: Iterator[Any] | None = None
         self._watched: tuple[int, int] | None = None
+        self._names = {path}
         self._has_told = False
         #: Since when there is something to be read; at first, whatever happened before.
         self._since: float | None = time.monotonic()
@@ -53,7 +57,12 @@ class Watching:
         try:
             self._follow()
             # A signal that comes at this very moment is raised as KeyboardInterrupt.
-            return bool(self._changes and next(self._changes))
+            changes = next(self._changes) if self._changes else set()
+            if any(
+                change is Change.deleted and Path(name) in self._names for change, name in changes
+            ):
+                self._watched = None  # another in its place may have the same number
+            return bool(changes)
         except OSError as error:  # absent, unreadable, or out of inotify watches
             if not self._has_told:
                 log.warning("schedules not watched", path=str(self._path), error=str(error))
@@ -67,8 +76,14 @@ class Watching:
         if (found.st_dev, found.st_ino) == self._watched:
             return
         self._watched = None
+        self._names = {self._path, self._path.absolute(), self._path.resolve()}
         self._changes = watch(
-            self._path, yield_on_timeout=True, rust_timeout=1, step=1, raise_interrupt=True
+            self._path,
+            watch_filter=FILTER,
+            yield_on_timeout=True,
+            rust_timeout=1,
+            step=1,
+            raise_interrupt=True,
         )
         next(self._changes)
         self._watched, self._has_told = (found.st_dev, found.st_ino), False

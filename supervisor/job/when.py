@@ -89,7 +89,11 @@ class When(BaseModel):
     @model_validator(mode="after")
     def _start_before_end(self) -> Self:
         if self.start_at and self.end_at:
-            start, end = (instant(moment, self.zone) for moment in (self.start_at, self.end_at))
+            try:
+                start, end = (instant(moment, self.zone) for moment in (self.start_at, self.end_at))
+            except (ValueError, OverflowError) as error:
+                text = f"'start_at' and 'end_at' cannot be compared: {error}"
+                raise conflict(text, "start_at", "end_at") from error
             if start >= end:
                 raise conflict("'start_at' must be before 'end_at'", "start_at", "end_at")
         return self

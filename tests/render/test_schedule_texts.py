@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 import yaml
@@ -90,3 +91,20 @@ def test_exchanging_the_link_is_noticed_and_the_new_jobs_are_read(tmp_path: Path
     mount(mounted, {"jobs.yaml": "jobs: {new: {task: t, every: 1m}}\n"}, "..2")
     wait_until(watching.has_changed)
     assert set(load(mounted).specs) == {"new"}
+
+
+@pytest.mark.parametrize("name", ["schedules", ".venv/schedules"])
+def test_a_directory_that_was_removed_and_made_anew_is_followed(tmp_path: Path, name: str) -> None:
+    """The new one may have the number of the old one, and nobody tells of it."""
+    directory = tmp_path / name
+    directory.mkdir(parents=True)
+    watching = Watching(directory)
+    wait_until(watching.has_changed)
+    for number in range(5):
+        rmtree(directory)
+        directory.mkdir()
+        wait_until(watching.has_changed)
+        wait_until(lambda: not watching.has_changed() and not watching.is_restless)
+        (directory / "jobs.yaml").write_text(f"# {number}\n")
+        wait_until(watching.has_changed)
+        wait_until(lambda: not watching.has_changed() and not watching.is_restless)

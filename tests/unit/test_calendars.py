@@ -123,6 +123,11 @@ def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: 
         ),
         (
             "x.ics",
+            calendar(event("DTSTART:20260101T000000Z", "RRULE:FREQ=YEARLY;INTERVAL=0")),
+            "x.ics:4: an event with an INTERVAL below 1",
+        ),
+        (
+            "x.ics",
             calendar(
                 *(
                     event(f"DTSTART;VALUE=DATE:200001{n:02}", "RRULE:FREQ=DAILY")
