@@ -32,7 +32,7 @@ import structlog
 from supervisor.errors import WrongSchema
 from supervisor.execution import at_work
 from supervisor.execution.context import CurrentRun, set_current_run
-from supervisor.ledger.connection import OutOfReach, RedisError, may_pass
+from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.params import Params
@@ -75,7 +75,9 @@ class Guard:
         """The lease for this delivery, or why its run must not start here and now."""
         try:
             answer = self._ledger.begin(run_id, token, self._worker, queue)
-        except OutOfReach as error:
+        except (RedisError, WrongSchema) as error:
+            if not (may_pass(error) or isinstance(error, WrongSchema)):
+                raise
             log.error(
                 "run not begun", job=job, run=run_id, reason=reason_of(error), error=str(error)
             )

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from supervisor.errors import InvalidRedisUrl, WrongSchema
+from supervisor.errors import InvalidRedisUrl
 from supervisor.redis_url import SENTINEL, SentinelUrl
 from supervisor.settings import Settings
 
@@ -30,15 +30,11 @@ Unavailable = (
 #: A sentinel that does not answer within this is passed over: it may be gone with the primary.
 SENTINEL_PATIENCE_SECONDS = 0.5
 
-#: The same for who has a run at work, and one case more: another version has taken the ledger over.
-OutOfReach = (*Unavailable, WrongSchema)
-
 TIMEOUT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
 __all__ = [
     "Client",
-    "OutOfReach",
     "RedisError",
     "Unavailable",
     "connect",

@@ -23,9 +23,10 @@ from celery import Celery, Task
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult
-from celery.utils.time import maybe_make_aware
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from supervisor.errors import InvalidGuard
+from supervisor.execution.context import current_run
 from supervisor.execution.delivery import GUARD, HEADER
 from supervisor.files.guarded import GuardedCall, guarded_task_spec
 from supervisor.job.guarded_spec import GuardedTaskSpec
@@ -42,9 +43,19 @@ log = structlog.get_logger("supervisor.calls")
 class GuardedResult(AsyncResult):  # type: ignore[type-arg]
     """Celery's result of a call, and the place that the guard gave its run."""
 
-    def __init__(self, admission: Admission, task: Task[Any, Any]) -> None:
+    def __init__(
+        self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False
+    ) -> None:
         super().__init__(admission.run_id, app=task.app, backend=task.backend)
         self.admission = admission
+        self.ignored = is_ignored
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is Celery's own result: what was decided is the caller's to keep."""
+        return AsyncResult, self.__reduce_args__()
+
+    def __copy__(self) -> AsyncResult[Any]:
+        return AsyncResult(*self.__reduce_args__())
 
     @property
     def was_skipped(self) -> bool:
@@ -83,7 +94,7 @@ def call_guarded(
             f"skipped: {admission.reason}",
             request=context_of(admission.run_id, options),
         )
-    return GuardedResult(admission, task)
+    return GuardedResult(admission, task, is_ignored=is_ignored(task, options))
 
 
 def context_of(run_id: str, options: Mapping[str, Any]) -> Context:
@@ -104,9 +115,15 @@ def request_of(
 ) -> RunRequest:
     """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
     check_arguments(task, args, kwargs)
+    if dump := getattr(task, "_dump_pydantic_arguments", None):  # of `pydantic=True`, Celery 5.7
+        args, kwargs = dump(args, kwargs)
     options, spec = dict(options), spec_of(task)
     if task_id and is_below(task_id):
         raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
+    at_work = current_run()
+    if at_work is not None and task_id == at_work.run_id:
+        what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
+        raise InvalidGuard(task.name, [what])
     expires = until(task.app, options.pop("expires", None))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
@@ -129,10 +146,12 @@ def is_awaited(task: Any, options: Mapping[str, Any]) -> bool:
     """Whether somebody may wait for the result of the call: alone, or in a chord."""
     if isinstance(task.backend, DisabledBackend):
         return False
-    is_ignored = options.get("ignore_result")
-    return bool(options.get("chord")) or not (
-        task.ignore_result if is_ignored is None else is_ignored
-    )
+    return bool(options.get("chord")) or not is_ignored(task, options)
+
+
+def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
+    said = options.get("ignore_result")
+    return bool(task.ignore_result if said is None else said)
 
 
 def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -177,12 +196,14 @@ def key_of(
 
 
 def until(app: Celery, moment: Any) -> timedelta | None:
-    """How long from now until an instant, or in so many seconds; nothing less than now.
+    """How long from now until an instant (ISO text too), or in so many seconds; never negative.
 
     An instant without an offset is UTC, as Celery reads it, whatever the app's zone.
     """
     if moment is None:
         return None
+    if isinstance(moment, str):
+        moment = maybe_iso8601(moment)
     if isinstance(moment, datetime):
         return max(timedelta(), maybe_make_aware(moment, app.timezone) - datetime.now(UTC))
     return max(timedelta(), timedelta(seconds=float(moment)))

@@ -17,7 +17,9 @@ def adopt(app: Celery) -> None:
 
 
 def guarded_over(own: Any, **attributes: Any) -> Any:
-    """The guard's hooks over a task class of an app's own; its Request is kept for the worker."""
+    """The guard's hooks over a task class of an app's own, whose Request and guard are kept."""
     if own.Request != Task.Request:
         attributes["Request"] = own.Request
+    if getattr(own, "guard", None) is not None:
+        attributes["guard"] = own.guard
     return type(own.__name__, (GuardedTask, own), {"__module__": own.__module__, **attributes})

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
+from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
@@ -129,6 +130,10 @@ def prepare(sender: Any) -> None:
     """
     if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
         raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
+    if sender.pool_start_method != "fork":  # children would know neither the app nor each other
+        raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
+    if get_start_method() != "fork":  # billiard's own choice on macOS
+        set_start_method("fork", force=True)
     adopt(sender.app)
     take_over_requests(sender.app)
     # A thread that imports while a child is forked leaves it a lock that nobody will give back.

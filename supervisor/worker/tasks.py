@@ -49,6 +49,7 @@ from supervisor.worker.retrying import retry_of, until
 
 log = structlog.get_logger("supervisor.tasks")
 
+_retries_by_itself: ContextVar[bool] = ContextVar("supervisor_own_retry", default=False)
 _delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
 
 
@@ -142,7 +143,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         **options: Any,
     ) -> Any:
         """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        if is_guarded_call(self, options):
+        if is_guarded_call(self, options) and not _retries_by_itself.get():
             links = {"link": link, "link_error": link_error, "shadow": shadow}
             options |= {key: value for key, value in links.items() if value is not None}
             return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
@@ -164,7 +165,15 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """Celery's own signature; in a supervised run the ledger sends the next attempt."""
         delivery = _delivery.get()
         if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
-            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+            # Celery calls the task again for it: not under the guard, as it is not now.
+            token = _retries_by_itself.set(True)
+            try:
+                again = super().retry(
+                    args, kwargs, exc, throw, eta, countdown, max_retries, **options
+                )
+            finally:
+                _retries_by_itself.reset(token)
+            return again
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")

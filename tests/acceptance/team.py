@@ -108,6 +108,17 @@ def import_feed(self, feed, held=False):
     sign("end", self)
 
 
+@app.task(bind=True, guard=True)
+def hand_over(self):
+    raise self.replace(import_feed.s("handed over"))
+
+
+@app.task(bind=True, guard=True, max_retries=2)
+def insist(self):
+    print("insists", self.request.retries)  # noqa: T201
+    raise self.retry(countdown=0, exc=ValueError("not yet"))
+
+
 @app.task(bind=True)
 def fail(self, attempts=99):
     sign("start", self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -207,6 +208,44 @@ def second(): return 2
 app.finalize()
 print(json.dumps([first(), second(), [
     isinstance(task, GuardedTask) for task in (first, second)
-]]))"""
+], second.delay().admission.placement.value]))"""
     )
-    assert made == [["in context", 1], 2, [True, True]]
+    assert made == [["in context", 1], 2, [True, True], "start"]
+
+
+def test_a_call_takes_and_gives_what_celerys_own_does(team: Project) -> None:
+    told = team.code(
+        """
+import copy, pickle
+from datetime import UTC, datetime, timedelta
+from celery import Celery
+from pydantic import BaseModel
+from supervisor.app import supervise
+class Order(BaseModel):
+    n: int
+app = supervise(Celery("own", broker=team.app.conf.broker_url))
+@app.task(pydantic=True, guard=True, ignore_result=True)
+def pack(order: Order): pass
+app.finalize()
+result = pack.apply_async((Order(n=3),), queue="nobody")
+later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+delayed = pack.apply_async((Order(n=4),), eta=later, expires=later)
+copies = [copy.copy(result), pickle.loads(pickle.dumps(result))]
+print(json.dumps([result.get(), result.id, delayed.admission.placement.value,
+    [copied.id for copied in copies]]))"""
+    )
+    run = told[1]
+    assert told == [None, run, "delay", [run, run]]
+    assert team.ledger.run(run).args == [{"n": 3}]
+
+
+def test_a_run_is_not_replaced_by_a_guarded_call(team: Project) -> None:
+    """It would be a second run under the first one's id, and nobody would work it."""
+    run = team.run_when(team.code("print(json.dumps(team.hand_over.delay().id))"), "failed")
+    assert "cannot be replaced" in str(run.reason)
+
+
+def test_celerys_own_retries_of_an_unguarded_call_come_to_an_end(team: Project) -> None:
+    team.code('print(json.dumps(team.app.send_task("team.insist").id))')
+    wait_until(lambda: "raised unexpected: ValueError('not yet')" in team.logs(), 30)
+    assert re.findall(r"insists (\d)", team.logs()) == ["0", "1", "2"]

@@ -156,7 +156,16 @@ def test_redbeats_own_tools_read_the_entries(team: Project) -> None:
     assert entry.due_at is not None
 
 
-def test_a_pool_without_the_guarantees_is_refused(team: Project) -> None:
-    refused = team._start("solo", "worker", "-P", "solo")
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("solo", ["-P", "solo"], "needs the prefork pool"),
+        ("spawn", ["--", "worker.pool_start_method=spawn"], "leave worker_pool_start_method"),
+    ],
+)
+def test_a_pool_without_the_guarantees_is_refused(
+    team: Project, name: str, options: list[str], said: str
+) -> None:
+    refused = team._start(name, "worker", *options)
     assert refused.wait(40) != 0
-    assert "needs the prefork pool" in team.log("solo")
+    assert said in team.log(name)

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from supervisor.execution.guard import Guard
 from supervisor.execution.heartbeat import Heartbeat
 from supervisor.execution.leases import SURELY_OVER_SECONDS, HeldLease
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.replies import LeaseState
+from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
@@ -273,3 +274,16 @@ def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Led
     [renewal] = ledger.renew([(run, "attempt-0", first.begun)])
     assert renewal.state is LeaseState.NOT_BEGUN
     assert ledger.run(run).state is RunState.QUEUED
+
+
+@pytest.mark.parametrize("refusing", ["forbidden", "full"])
+def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
+    ledger: Ledger, request: pytest.FixtureRequest, refusing: str
+) -> None:
+    """What a task's hook raises would be a failure for Celery, of a run that is still to begin."""
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    guard = Guard(request.getfixturevalue(refusing), lambda _: None, "worker")
+    answer = guard.begin(run_id(spec, 0), spec.name, "token")
+    assert answer == Refused(run_id(spec, 0), Refusal.UNAVAILABLE)
+    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
