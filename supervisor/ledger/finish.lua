@@ -29,7 +29,7 @@ if run.state ~= 'running' or run.token ~= token then
   end
   -- Given up for dead while it could not report, to be run again, not begun: its own word counts. Others may
   -- have worked its serial queue meanwhile.
-  measure_overlap(run, token, now_us - ago * 1000)
+  if run.rules.serial ~= '' then measure_overlap(run, token, now_us - ago * 1000) end
   take_back_attempt(run, token)
 end
 

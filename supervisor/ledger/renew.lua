@@ -39,7 +39,7 @@ local function renew(id, token, has_begun)
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
       -- Given up for dead, to be run again, not begun: the living worker keeps it. Others may have worked its
       -- serial queue meanwhile.
-      if has_begun == '1' then measure_overlap(run, token, now_us) end
+      if serial ~= '' and has_begun == '1' then measure_overlap(run, token, now_us) end
       take_back_attempt(run, token)
       note_late(run, run.queued)
       write_interval(run)
