@@ -63,6 +63,11 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     guard: Any = None
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+        self._begin(task_id)
+        super().before_start(task_id, args, kwargs)
+
+    def _begin(self, task_id: str) -> None:
+        """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
         header = supervised(self.request.headers, task_id)
         if header is not None:
             token = getattr(self.request, TOKEN, None) or uuid4().hex
@@ -74,10 +79,14 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             delivery.grant = answer
             _delivery.set(delivery)
         store_started(self, is_run=header is not None)
-        super().before_start(task_id, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         delivery = _delivery.get()
+        if delivery is None or delivery.run_id != self.request.id:
+            task_id = self.request.id
+            if task_id is not None and supervised(self.request.headers, task_id):
+                self._begin(task_id)  # its own `before_start` took the place of ours
+            delivery = _delivery.get()
         if delivery is None or delivery.entered or self.request.id != delivery.run_id:
             return super().__call__(*args, **kwargs)
         delivery.entered = True

@@ -239,6 +239,18 @@ print(json.dumps([result.get(), result.id, delayed.admission.placement.value,
     assert team.ledger.run(run).args == [{"n": 3}]
 
 
+def test_a_task_whose_own_hook_forgets_the_guards_begins_under_its_lease(team: Project) -> None:
+    first, second = team.code(
+        CALL
+        + """
+print(json.dumps([told(call) for call in (team.forgetful.delay(), team.forgetful.delay())]))"""
+    )
+    team.run_when(first[0], "running")
+    assert second[1:] == ["skip", first[0]]
+    team.let_end(first[0])
+    assert team.run_when(first[0], "succeeded").attempt == 1
+
+
 def test_a_run_is_not_replaced_by_a_guarded_call(team: Project) -> None:
     """It would be a second run under the first one's id, and nobody would work it."""
     run = team.run_when(team.code("print(json.dumps(team.hand_over.delay().id))"), "failed")
