@@ -187,7 +187,8 @@ def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
 def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
 ) -> None:
-    forgotten, healthy = job(ledger, "forgotten", lease_ttl="1s"), began(ledger, "healthy")
+    forgotten = job(ledger, "forgotten", lease_ttl="4s")
+    healthy = began(ledger, "healthy", lease_ttl="4s")
     ledger.client.set(ledger.keys.lock_state(forgotten.lock), "no hash")
     known = held(healthy, child.pid)
     with asleep() as other:
