@@ -19,10 +19,10 @@ from supervisor.timing import EPOCH, is_fixed, schedule_of
 
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
-#: What a job is, as against how it is treated: never shared by all jobs of a file.
 #: Keys that say times of their own, which may be beyond the calendar.
 EDGES = ("end_at", "start_at", "exclude")
 
+#: What a job is, as against how it is treated: never shared by all jobs of a file.
 NOT_IN_DEFAULTS = (
     *("task", "steps", "params", *KINDS),
     *("phase", "args", "kwargs", "ping_url", "description"),

@@ -43,9 +43,9 @@ def start(
     params: what the steps begin with; JSON. job: the name under which runs are counted and listed,
     by default the names of the steps; one name for one kind of work, for each has metrics.
     run_id: a second call with the same id changes nothing, as long as the run is in its job's
-    history. policies: other keys of a schedule
-    file's job, such as ``overlap="queue_all", key="import:{feed}", max_retries=3``; without
-    `overlap` or `key`, runs do not wait for each other.
+    history. policies: other keys of a schedule file's job, such as ``overlap="queue_all",
+    key="import:{feed}", max_retries=3``; without `overlap` or `key`, runs do not wait for each
+    other.
 
     Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and what
     redis-py raises when the ledger is away: then the run may have been recorded all the same. With

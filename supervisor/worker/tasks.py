@@ -49,7 +49,8 @@ from supervisor.worker.retrying import retry_of, until
 
 log = structlog.get_logger("supervisor.tasks")
 
-_retries_by_itself: ContextVar[bool] = ContextVar("supervisor_own_retry", default=False)
+#: The id of a task that Celery itself sends again.
+_retried: ContextVar[str | None] = ContextVar("supervisor_retried", default=None)
 _delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
 
 
@@ -152,7 +153,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         **options: Any,
     ) -> Any:
         """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        if is_guarded_call(self, options) and not _retries_by_itself.get():
+        is_retry = task_id is not None and task_id == _retried.get()
+        if is_guarded_call(self, options) and not is_retry:
             links = {"link": link, "link_error": link_error, "shadow": shadow}
             options |= {key: value for key, value in links.items() if value is not None}
             return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
@@ -175,14 +177,13 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         delivery = _delivery.get()
         if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
             # Celery calls the task again for it: not under the guard, as it is not now.
-            token = _retries_by_itself.set(True)
+            before = _retried.set(self.request.id)
             try:
-                again = super().retry(
+                return super().retry(
                     args, kwargs, exc, throw, eta, countdown, max_retries, **options
                 )
             finally:
-                _retries_by_itself.reset(token)
-            return again
+                _retried.reset(before)
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
