@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -27,6 +28,13 @@ _used = count()
 def clean_environment() -> None:
     for name in [name for name in os.environ if name.startswith(("SUPERVISOR_", "CELERY_"))]:
         del os.environ[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heard_interrupts() -> None:
+    """A shell has its background jobs ignore Ctrl-C, and they hand that on to what they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

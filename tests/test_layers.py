@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
 LAYERS = {
-    "vocabulary": "errors garbage hints times job runs",
+    "vocabulary": "errors child_processes garbage hints times job runs",
     "input": "redis_url settings logs timing files importing",
     "ledger": "ledger",
     "execution": "execution ticks pings plan simulation",

@@ -14,18 +14,20 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
+from supervisor.child_processes import die_with_parent
+
 T = TypeVar("T")
 
 
 def in_child(work: Callable[[], T]) -> T:
     """What `work` returns or raises, which must be picklable, once the child has ended.
 
-    The child is a fork: it has all that this process has, but for its threads. Raises
-    ChildProcessError when it was killed.
+    The child is a fork: it has all that this process has, but for its threads, and ends with it.
+    Raises ChildProcessError when it was killed.
     """
     fork = get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    child = fork.Process(target=_work, args=(work, sender))
+    child = fork.Process(target=_work, args=(work, sender, os.getpid()))
     child.start()
     sender.close()
     try:
@@ -50,9 +52,12 @@ def sendable(error: Exception) -> Exception:
     return error
 
 
-def _work(work: Callable[[], Any], sender: Connection) -> None:
+def _work(work: Callable[[], Any], sender: Connection, parent: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)  # what the parent would do when it is told to stop
+    die_with_parent()
+    if os.getppid() != parent:  # it was gone already
+        os._exit(1)
     try:
         sender.send((True, work()))
     except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for

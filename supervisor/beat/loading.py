@@ -29,6 +29,8 @@ from supervisor.timing import schedule_of
 
 Jobs = Mapping[str, JobSpec]
 
+NO_CHANGES = Changes((), (), (), unchanged=0)
+
 
 def kept_keys(keys: Keys, job: str) -> tuple[str, ...]:
     """What is known of a job beside its spec; it outlives the job by the time runs are kept."""
@@ -71,6 +73,33 @@ def load(
             except WatchError:
                 continue
             return changes
+
+
+def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> Changes:
+    """Takes out what is not in `wanted` any more, and pauses what is paused there; all else stays.
+
+    For a beat that was not there when the files changed, before it emits what was due meanwhile. In
+    the changes, the changed are the paused ones. Raises WrongSchema.
+    """
+    loaded = ledger.loaded()
+    left = {
+        name: as_paused(loaded.specs.get(name), spec)
+        for name, spec in wanted.items()
+        if name in loaded.specs or name in loaded.unread
+    }
+    digest = ledger.client.hget(ledger.keys.beat, "config")
+    if digest is None:
+        return NO_CHANGES
+    try:
+        return load(ledger, entries, left, digest, now, planned_on=loaded.specs)
+    except PlanOutdated:  # by a person's `apply`, this very moment
+        return NO_CHANGES
+
+
+def as_paused(before: JobSpec | None, wanted: JobSpec) -> JobSpec:
+    if before is None:
+        return wanted
+    return before.model_copy(update={"paused": before.paused or wanted.paused})
 
 
 def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:

@@ -14,8 +14,9 @@ import structlog
 
 from supervisor.beat.entries import Entries
 from supervisor.beat.in_child import in_child
-from supervisor.beat.loading import load
+from supervisor.beat.loading import load, withdraw
 from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.schedule_files import ScheduleSet
 from supervisor.files.schedule_files import load as read_files
 from supervisor.files.watching import Watching
 from supervisor.ledger.replies import ms_of
@@ -51,8 +52,28 @@ class Reloading:
         self._problems: list[str] = []
         self._watching = Watching(files)
 
-    def look_again(self) -> None:
+    def begin(self, now: datetime, loaded: str | None) -> None:
+        """Before a beat that begins to lead emits anything: what the files have no more, or pause,
+        is not to be emitted.
+
+        The rest of what changed is for `reload`, after what was due has been emitted as it was
+        loaded. loaded: digest of the files in the ledger.
+        """
         self._watching.look_again()
+        if not self._watching.has_changed():
+            return
+        try:
+            read = in_child(partial(self._begin, now, loaded))
+        except ChildProcessError as error:
+            log.error("schedule files not looked at before the first tick", error=str(error))
+            read = None
+        except Exception:
+            self._watching.look_again()
+            raise
+        if read:
+            self._take_over(read)
+        else:
+            self._watching.look_again()
 
     @property
     def is_restless(self) -> bool:
@@ -79,21 +100,39 @@ class Reloading:
         self._problems = read.problems
         self.digest = read.digest or self.digest
 
+    def _begin(self, now: datetime, loaded: str | None) -> Read | None:
+        """In a child. None when there is more to be loaded."""
+        wanted = self._wanted(now)
+        if isinstance(wanted, Read):
+            return wanted
+        if wanted.digest == loaded:
+            return self._apply(wanted, now)
+        changes = withdraw(self._ledger, self._entries, wanted.specs, now)
+        if changes:
+            names = {"removed": some(changes.removed), "paused": some(changes.changed)}
+            log.info("jobs withdrawn before the first tick", **names)
+        return None
+
     def _load(self, now: datetime) -> Read:
         """In a child: to read ten thousand jobs takes more memory than all that beat does."""
-        started = time.monotonic()
+        wanted = self._wanted(now)
+        return wanted if isinstance(wanted, Read) else self._apply(wanted, now)
+
+    def _wanted(self, now: datetime) -> ScheduleSet | Read:
+        """What the files say, or what is wrong with them."""
         try:
-            wanted = read_files(self._files)
+            return read_files(self._files)
         except ScheduleFilesInvalid as error:
-            read = Read(None, [str(problem) for problem in error.problems])
-            self._sign(now, read.problems)
-            return read
+            problems = [str(problem) for problem in error.problems]
         except Exception as error:
             # A fault of ours in judging what they say: it must not end those that judge it.
             log.exception("schedule files cannot be judged")
-            read = Read(None, [f"the schedule files cannot be judged: {error!r}"])
-            self._sign(now, read.problems)
-            return read
+            problems = [f"the schedule files cannot be judged: {error!r}"]
+        self._sign(now, problems)
+        return Read(None, problems)
+
+    def _apply(self, wanted: ScheduleSet, now: datetime) -> Read:
+        started = time.monotonic()
         edited: tuple[str, ...] = ()
         loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
         if not wanted.digest == self.digest == loaded:

@@ -190,7 +190,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             if look.leads:
                 super().setup_schedule()
                 if self._reloading:
-                    self._reloading.look_again()
+                    self._reloading.begin(look.at, look.loaded)
+                    # To read many files takes seconds, of what is due and of the lock's.
+                    look = self._leader.look(follows=self._follows)
             self._leads = look.leads
             self._next_presence = 0.0
         return look

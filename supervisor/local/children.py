@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from supervisor.local.processes import die_with_parent
+from supervisor.child_processes import die_with_parent
 
 #: A child that lived this long has started well: its next death is restarted at once.
 SETTLED_SECONDS = 60

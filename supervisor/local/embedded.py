@@ -20,8 +20,8 @@ from typing import IO, Self
 
 import redis
 
+from supervisor.child_processes import die_with_parent
 from supervisor.errors import EmbeddedServerFailed
-from supervisor.local.processes import die_with_parent
 
 CONFIGURATION = """\
 bind 127.0.0.1

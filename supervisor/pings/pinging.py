@@ -27,13 +27,14 @@ from supervisor.job.fields import is_address
 from supervisor.job.references import resolved
 from supervisor.ledger.pings import Ping, Pings
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import MOST_PINGS
 from supervisor.pings.ping_http import TIMEOUT_SECONDS, Answer, send
 
 GIVE_UP_AFTER = timedelta(minutes=10)
 FIRST_WAIT_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 60.0
 
-#: Looked at in one tick; more of them only stand there when servers are away.
+#: Looked at in one tick, and all of them where nothing of these can be sent now.
 PINGS_PER_LOOK = 1_000
 MOST_THREADS = 8
 
@@ -51,11 +52,23 @@ class Pinger:
 
     def look(self, now: datetime) -> None:
         """Returns at once; the sending goes on in threads that end by themselves."""
-        for job in dict.fromkeys(ping.job for ping in self._pings.oldest(PINGS_PER_LOOK)):
-            if self._is_to_send(job):
+        if not self._begin(PINGS_PER_LOOK, now):
+            self._begin(MOST_PINGS, now)  # those of other jobs may stand behind them
+
+    def _begin(self, limit: int, now: datetime) -> bool:
+        """Whether a thread began, or there is nothing beyond the `limit` oldest."""
+        with self._lock:
+            busy = set(self._sending)  # what is read of these may have been sent meanwhile
+        pings = self._pings.oldest(limit)
+        began = False
+        for job in dict.fromkeys(ping.job for ping in pings):
+            if job not in busy and self._is_to_send(job):
+                own = [ping for ping in pings if ping.job == job]
                 threading.Thread(
-                    target=self._run, args=(job, now), name="supervisor-ping", daemon=True
+                    target=self._run, args=(job, own, now), name="supervisor-ping", daemon=True
                 ).start()
+                began = True
+        return began or len(pings) < limit
 
     def _is_to_send(self, job: str) -> bool:
         """Whether a thread may begin for the job; it counts as begun from then on."""
@@ -68,10 +81,8 @@ class Pinger:
             self._sending.add(job)
             return True
 
-    def _run(self, job: str, now: datetime) -> None:
+    def _run(self, job: str, pings: Sequence[Ping], now: datetime) -> None:
         try:
-            # Read anew: the thread before may have sent some since beat looked.
-            pings = [ping for ping in self._pings.oldest(PINGS_PER_LOOK) if ping.job == job]
             self._send_all(job, pings, now)
         except RedisError as error:
             log.warning("pings not sent", job=job, error=str(error))

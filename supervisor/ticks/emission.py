@@ -4,7 +4,8 @@
 2. Ticks younger than `PROMPT` are emitted as usual: beat was a moment late, or changed leaders.
 3. Older ones passed while nothing could emit them. Outside `catchup_window` they are missed;
    inside, `catchup` decides: none, only the latest (if no younger one is emitted anyway), or all.
-4. Ticks that fall into a pause are excluded, also when the pause is over by now.
+4. Ticks that fall into a pause are excluded, also when the pause is over by now. While it lasts,
+   those that were due before it and not emitted are excluded as well: a paused job does not run.
 5. At most `BATCH` ticks of a job a pass, so that one job's backlog does not delay the others.
 """
 
@@ -46,15 +47,20 @@ def emission(
     pause: Pause | None = None,
 ) -> Emission:
     """What is due for a job whose ticks up to `watermark` have been dealt with."""
-    if pause is None:
+    if pause is None or pause.start > now:
         return unpaused(spec, schedule, watermark, now)
-    start, end = pause.start, pause.end or datetime.max.replace(tzinfo=UTC)
+    end = pause.end or datetime.max.replace(tzinfo=UTC)
+    if now < end:
+        return excluded(spec, schedule, watermark, now)
     tick = schedule.next_after(watermark)
-    if tick is None or tick >= end or tick > now or start > now:
+    if tick is None or tick >= end or tick > now:
         return unpaused(spec, schedule, watermark, now)
-    if tick < start:  # what was due before the pause comes first, the rest at the next look
-        return unpaused(spec, schedule, watermark, now, start - INSTANT)
-    until = min(now, end - INSTANT)
+    if tick < pause.start:  # what was due before the pause comes first, the rest at the next look
+        return unpaused(spec, schedule, watermark, now, pause.start - INSTANT)
+    return excluded(spec, schedule, watermark, end - INSTANT)
+
+
+def excluded(spec: JobSpec, schedule: Schedule, watermark: datetime, until: datetime) -> Emission:
     passed = passed_over(spec, schedule, watermark, until, RunState.EXCLUDED, "paused")
     return Emission(spec, tuple(passed), (), schedule.next_after(until))
 

@@ -136,6 +136,36 @@ def test_a_standby_takes_over_and_no_tick_is_lost_or_doubled(
     wait_until(lambda: accounted(ledger, "steady"))
 
 
+def test_what_was_removed_or_paused_while_no_beat_was_there_does_not_run_once_more(
+    project: Project,
+) -> None:
+    every = "{task: team.work, every: 2s}"
+    names = ("gone", "held", "slower", "stays")
+    project.schedule("\n".join(["jobs:", *(f"  {name}: {every}" for name in names)]))
+    ledger, beat = project.ledger, project.beat()
+    project.worker()
+    wait_until(lambda: all(project.starts(name) for name in names), 20)
+    beat.terminate()
+    beat.wait()
+    wait_until(lambda: not any("open" in outcomes(ledger, name) for name in names))
+    seen = {name: len(project.starts(name)) for name in names}
+
+    edited = ["jobs:", "  held: {task: team.work, every: 2s, paused: true}"]
+    edited += ["  slower: {task: team.work, every: 1h}", f"  stays: {every}"]
+    project.schedule("\n".join(edited))
+    since = ledger.now()
+    wait_until(lambda: (ledger.now() - since).total_seconds() > 3)  # each had a tick meanwhile
+    project.beat()
+    wait_until(lambda: len(project.starts("stays")) > seen["stays"], 30)
+    wait_until(lambda: ledger.spec("slower").schedule == "every 1h")
+    new = {name: len(project.starts(name)) - seen[name] for name in names}
+    assert (new["gone"], new["held"]) == (0, 0)
+    assert new["slower"] >= 1  # what was due before the edit is emitted as it was loaded
+    assert int(ledger.client.hget(ledger.keys.job("gone"), "n:missed:edited")) >= 1
+    assert ledger.job("held").counters["excluded:paused"] >= 1
+    assert all(accounted(ledger, name) for name in ("held", "slower"))
+
+
 def ticks(project: Project) -> int:
     return (
         project.ledger.job("steady").counters.get("ticks", 0)

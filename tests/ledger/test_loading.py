@@ -193,3 +193,52 @@ def test_the_log_names_some_jobs_of_very_many(
     Reloading(tmp_path, ledger, entries).reload(NOW, None)
     [line] = [line for line in capfd.readouterr().out.splitlines() if "files loaded" in line]
     assert json.loads(line)["added"][-2:] == ["job-019", "and 30 more"]
+
+
+class Unjudged(type(Path())):  # type: ignore[misc]
+    """A directory that a fault, and not the system, keeps from being read."""
+
+    def iterdir(self) -> Iterator[Path]:
+        raise RuntimeError("a fault of ours")
+
+
+def test_a_fault_in_judging_the_files_keeps_what_is_loaded_and_is_told(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {nightly: {task: t, every: 5m}}")
+    Reloading(tmp_path, ledger, entries).reload(NOW, None)
+    reloading = Reloading(Unjudged(tmp_path), ledger, entries)
+    reloading.begin(NOW, "another")
+    reloading.reload(NOW, "another")
+    assert list(ledger.specs()) == ["nightly"]
+    state = ledger.beat()
+    assert state.last_reload_successful is False
+    [problem] = state.problems
+    assert problem == "the schedule files cannot be judged: RuntimeError('a fault of ours')"
+
+
+def test_files_that_cannot_be_loaded_withdraw_nothing(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    load(ledger, entries, jobs(spec("a")), "one", NOW)
+    (tmp_path / "jobs.yaml").write_text("jobs: {b: {task: t, evry: 5m}}")
+    Reloading(tmp_path, ledger, entries).begin(NOW, "one")
+    assert list(ledger.specs()) == ["a"]
+
+
+def test_a_beat_that_begins_to_lead_adds_and_changes_nothing_before_it_emits(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    before = jobs(spec("changed"), spec("gone"), spec("held"), spec("kept"))
+    load(ledger, entries, before, "one", NOW - timedelta(hours=1))
+    lines = ["held: {task: t, every: 1m, paused: true}", "changed: {task: other, every: 1m}"]
+    lines += ["kept: {task: t, every: 5m}", "new: {task: t, every: 5m}"]
+    (tmp_path / "jobs.yaml").write_text("\n  ".join(["jobs:", *lines]))
+    reloading = Reloading(tmp_path, ledger, entries)
+    reloading.begin(NOW, "one")
+    held = before["held"].model_copy(update={"paused": True})
+    assert ledger.specs() == jobs(before["changed"], held, before["kept"])
+    assert ledger.client.hget(ledger.keys.beat, "config") == "one"
+    reloading.reload(NOW, "one")
+    assert ledger.specs()["changed"].task == "other"
+    assert set(ledger.specs()) == {"changed", "held", "kept", "new"}

@@ -17,7 +17,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.pings import Pings
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_PINGS
-from supervisor.pings.pinging import GIVE_UP_AFTER, Pinger
+from supervisor.pings.pinging import GIVE_UP_AFTER, PINGS_PER_LOOK, Pinger
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
@@ -183,6 +183,24 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]
         assert len(outbox(ledger)) == 2
+
+
+def test_many_that_cannot_be_sent_hold_up_none_behind_them(
+    ledger: Ledger, listener: Listener
+) -> None:
+    away, there = (
+        job(ledger, name="away", ping_url="http://127.0.0.1:1/secret"),
+        pinged(ledger, listener),
+    )
+    ended(ledger, away, 0, RunState.SUCCEEDED)
+    first = ledger.client.lindex(ledger.keys.pings, 0)
+    ledger.client.rpush(ledger.keys.pings, *[first] * (2 * PINGS_PER_LOOK))
+    ended(ledger, there, 0, RunState.SUCCEEDED)
+    pinger = Pinger(ledger)
+    sent(ledger, pinger)
+    assert listener.paths == []
+    sent(ledger, pinger)
+    assert listener.paths == ["/secret/start", "/secret"]
 
 
 def test_nobody_there_is_waited_for(ledger: Ledger) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
 
 #: In a process without other threads, for which a fork is no question on any version of Python.
 ALONE = """
@@ -36,3 +43,17 @@ def test_a_child_that_is_killed_is_an_error_and_not_waited_for() -> None:
 def test_what_the_parent_does_at_its_end_the_child_does_not() -> None:
     code = "import atexit; atexit.register(print, 'end of', os.getpid()); in_child(os.getpid)"
     assert said(code).count("end of") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own means")
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    written = tmp_path / "pid"
+    hangs = (
+        f"in_child(lambda: (open({str(written)!r}, 'w').write(str(os.getpid())), time.sleep(60)))"
+    )
+    with subprocess.Popen([sys.executable, "-c", "import time" + ALONE.format(hangs)]) as parent:
+        wait_until(lambda: written.exists() and written.read_text())
+        child = os.pidfd_open(int(written.read_text()))
+        parent.kill()
+    assert select.select([child], [], [], 10)[0]
+    os.close(child)
