@@ -193,7 +193,7 @@ class Heartbeat(threading.Thread):
 
     def _restored(self, lease: HeldLease) -> Renewal:
         try:
-            return self._ledger.restore(lease.work, lease.token)
+            return self._ledger.restore(lease.work, lease.token, lease.asked())
         except FAULTS as error:
             return Renewal(LeaseState.FAILED, str(error))
 

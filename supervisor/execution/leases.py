@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from supervisor.execution import at_work
 from supervisor.job.policies import OnLeaseLost
-from supervisor.ledger.requests import Begun, Work
+from supervisor.ledger.requests import Asked, Begun, Work
 from supervisor.times.elapsed import clock
 
 #: The part of its life for which a lease is trusted after a renewal was sent; the rest is time to
@@ -35,6 +35,7 @@ class HeldLease:
     """A lease that a child of this worker asks for.
 
     pid: the child's. is_active: whether the worker still waits for this delivery's task.
+    asked: tells, for a ledger that forgot the run, what its caller gave it.
     has_begun: an earlier renewal said so. was_told: the child was sent a signal, and is killed at
     `kill_at` if it is still at work. is_gone: the child has ended, and the ledger is still to be
     told. over_since: when the heartbeat first found that the task is no longer active.
@@ -44,6 +45,7 @@ class HeldLease:
     token: str
     pid: int
     is_active: Callable[[], bool]
+    asked: Callable[[], Asked] = Asked
     taken_at: float = field(default_factory=clock)
     trusted_until: float = 0.0
     has_begun: bool = False

@@ -7,8 +7,8 @@
 --       sent at once, its list, and the message, else ''
 --       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
---       (JSON object, name -> JSON as text), else ''; and whether somebody may wait for its result in
---       Celery (1 or '')
+--       (JSON object, name -> JSON as text), else ''; whether somebody may wait for its result in Celery
+--       (1 or ''); and ms from now in which it has to begin, or ''
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
@@ -17,7 +17,7 @@
 --       failed      the server refused, for that reason; the others have their places
 
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
-  awaited)
+  awaited, expires)
   delay = tonumber(delay or '') or 0
   nominal = tonumber(nominal) or now + delay
 
@@ -60,6 +60,8 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   note('options', options)
   note('steps', steps)
   note('awaited', awaited)
+  expires = tonumber(expires or '') and now + tonumber(expires)
+  note('expires', expires and digits(expires))
   local is_of_steps = steps and steps ~= ''
   if is_of_steps then
     append(record, { 'stage', '' })
@@ -69,6 +71,9 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   local wait_until
   if rules.max_wait >= 0 then
     wait_until = now + delay + rules.max_wait
+  end
+  if expires then wait_until = math.min(wait_until or expires, expires) end
+  if wait_until then
     note('wait_until', digits(wait_until))
   end
   redis.call('SADD', K.open(job), id)
@@ -80,7 +85,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     return 'delay', '', ''
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-    nominal = nominal, stage = is_of_steps and '' or nil, record = record,
+    expires = expires, nominal = nominal, stage = is_of_steps and '' or nil, record = record,
     queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 

@@ -100,14 +100,16 @@ function settle_silent(id, publish_at)
     return crash(run, 'lease expired', publish_at)
   end
   local left_for = left_to_end(run)
-  if not owner and run.state == 'queued' and not left_for and is_drained(id) then
+  local has_expired = run.expires and run.expires <= now and run.attempt == 0
+  if not owner and run.state == 'queued' and not left_for and not has_expired and is_drained(id) then
     -- Nobody was allowed to begin it: another deadline.
-    hold_lease(run, run.token, run.rules.start_deadline)
+    hold_lease(run, run.token, patience(run))
     return 'drained', {}
   end
   if run.state == 'queued' or run.state == 'retrying' then
     local outcome = left_for and left_for[1] or 'expired'
-    return outcome, finish(run, outcome, left_for and left_for[2] or 'start deadline passed', publish_at)
+    local passed = has_expired and 'expires passed' or 'start deadline passed'
+    return outcome, finish(run, outcome, left_for and left_for[2] or passed, publish_at)
   end
   redis.call('ZREM', K.leases, id)
   return nil

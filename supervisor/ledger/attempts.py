@@ -18,7 +18,7 @@ from supervisor.ledger.replies import (
     ms_of,
     renewal,
 )
-from supervisor.ledger.requests import Begun, Work, text
+from supervisor.ledger.requests import Asked, Begun, Work, text
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import flat
 from supervisor.runs.run import RunState
@@ -56,13 +56,15 @@ class Attempts:
             facts += (run_id, token, int(has_begun))
         return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
 
-    def restore(self, work: Work, token: str) -> Renewal:
+    def restore(self, work: Work, token: str, asked: Asked | None = None) -> Renewal:
         """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        asked = asked or Asked()
         return renewal(
             self._scripts(
                 "restore",
                 *(work.run_id, token, work.job, ms_of(work.nominal_at)),
                 *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
+                *(text(asked.args), text(asked.kwargs), text(dict(asked.options) or None)),
             )
         )
 

@@ -93,6 +93,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         duplicates=int(fields.get("duplicates", 0)),
         note=fields.get("note"),
         queue=fields.get("queue") or None,
+        expires_at=to_instant(fields.get("expires")),
     )
 
 

@@ -26,6 +26,7 @@ class RunRequest:
     params: of a run of several steps, over those of the job.
     key: the lock's key itself, not a template. max_wait: how long the run may wait for the lock;
     with `waits_for_ever` as long as it takes, whatever the job says.
+    expires: from now on, the time in which it has to begin; it bounds the waiting as well.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
     is_awaited: code may wait for the run's result, and Celery is told when it has none.
     """
@@ -40,7 +41,7 @@ class RunRequest:
     max_wait: timedelta | None = None
     waits_for_ever: bool = False
     max_waiting: int | None = None
-    start_deadline: timedelta | None = None
+    expires: timedelta | None = None
     delay: timedelta = timedelta()
     options: Mapping[str, Any] = field(default_factory=dict)
     is_awaited: bool = False
@@ -51,7 +52,6 @@ class RunRequest:
             "overlap": self.overlap,
             "max_wait": self.max_wait,
             "max_waiting": self.max_waiting,
-            "start_deadline": self.start_deadline,
         }
         changes: dict[str, Any] = {k: value for k, value in said.items() if value is not None}
         if self.waits_for_ever:
@@ -86,6 +86,15 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller of a run gave it; None and nothing where it is as the job has it."""
+
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """A run at work as its worker knows it: enough to write it anew."""
 
@@ -110,10 +119,12 @@ def statement_facts(said: Statement) -> tuple[str, str, str]:
 def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:
     """A request as admit.lua reads it. Raises InvalidKey."""
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
+    expires = "" if request.expires is None else to_ms(request.expires)
     return (
         *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual", "", "", ""),
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
         *(to_ms(request.delay), *steps_of(spec, request.params), "1" if request.is_awaited else ""),
+        expires,
     )
 
 

@@ -1,9 +1,11 @@
 -- A running run that the ledger has forgotten, data and all: its living worker writes it anew.
 --
--- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run
+-- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run,
+--       args, kwargs and options that its caller gave it (JSON, or '' for the job's own)
 -- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
 
 local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
+local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10] }
 
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
 if root_of(id) ~= id then return { 'lost', '' } end
@@ -28,6 +30,9 @@ run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_u
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
   'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
   'worker', worker, 'slot', run.slot, 'since', digits(next_instant()))
+for field, value in pairs(asked) do
+  if value ~= '' then redis.call('HSET', K.run(id), field, value) end
+end
 keep(run, token)
 redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)

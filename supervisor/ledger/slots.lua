@@ -77,6 +77,14 @@ local function take_slot(run, taken)
   while taken[run.slot] do run.slot = run.slot + 1 end
 end
 
+-- For how long a run that is queued may stay so, in ms. A call may have said until when; that it was
+-- begun in time is enough.
+local function patience(run)
+  local most = run.rules.start_deadline
+  if not run.expires or (run.attempt or 0) > 0 then return most end
+  return math.max(1, math.min(most, run.expires - now))
+end
+
 -- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
 -- run of several steps it is the first of them that are. The message of a new run is sent here, where
 -- it is given: no crash comes in between.
@@ -97,7 +105,7 @@ local function queue(run, publish_at, taken)
     redis.call('HDEL', K.run(run.id), 'parked', 'due')
     redis.call('ZREM', K.delayed, run.id)
   end
-  hold_lease(run, token, run.rules.start_deadline)
+  hold_lease(run, token, patience(run))
   if run.stage then
     open_stage(run, publish_at)
   elseif not run.message then

@@ -122,7 +122,7 @@ class Run:
 
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
-    `queue` is where its message was sent last.
+    `queue` is where its message was sent last. `expires_at`: when it had to have begun.
     """
 
     id: str
@@ -160,6 +160,7 @@ class Run:
     duplicates: int = 0
     note: str | None = None
     queue: str | None = None
+    expires_at: datetime | None = None
 
     @property
     def attempts_dropped(self) -> int:

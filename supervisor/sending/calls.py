@@ -27,15 +27,18 @@ from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from supervisor.errors import InvalidGuard
 from supervisor.execution.context import current_run
-from supervisor.execution.delivery import GUARD, HEADER
+from supervisor.execution.delivery import GUARD, HEADER, work_of
 from supervisor.files.guarded import GuardedCall, guarded_task_spec
 from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.lock_keys import lock_key
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.requests import Asked, RunRequest
 from supervisor.runs.run import is_below
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.tracing import current_headers
+
+#: Celery's options of a call that each message of a run has anew.
+MESSAGES_OWN = ("task_id", "retries", "expires", "time_limit", "soft_time_limit")
 
 log = structlog.get_logger("supervisor.calls")
 
@@ -133,8 +136,8 @@ def request_of(
         kwargs=as_json(kwargs),
         key=said.key or key_of(task, spec, args, kwargs),
         overlap=said.overlap,
-        max_wait=shortest(said.max_wait, None if said.max_wait else spec.max_wait, expires),
-        start_deadline=expires,
+        max_wait=said.max_wait,
+        expires=expires,
         delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
         or timedelta(),
         options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
@@ -209,8 +212,29 @@ def until(app: Celery, moment: Any) -> timedelta | None:
     return max(timedelta(), timedelta(seconds=float(moment)))
 
 
-def shortest(*durations: timedelta | None) -> timedelta | None:
-    return min((duration for duration in durations if duration is not None), default=None)
+def asked_of(header: Mapping[str, Any], request: Context) -> Asked:
+    """What the caller of a run said, found in the message that a worker has of it.
+
+    Nothing of a tick's run, and no arguments that are the schedule file's own.
+    """
+    if work_of(header, "").is_tick:
+        return Asked()
+    written = header.get("references", ())
+    options = {
+        key: value
+        for key, value in {**request.as_execution_options(), **priority_of(request)}.items()
+        if value is not None and key not in MESSAGES_OWN
+    }
+    headers = {k: v for k, v in options.pop("headers", {}).items() if k != HEADER}
+    return Asked(
+        args=None if "args" in written else as_json(request.args),
+        kwargs=None if "kwargs" in written else as_json(request.kwargs),
+        options=as_json({**options, **({"headers": headers} if headers else {})}),
+    )
+
+
+def priority_of(request: Context) -> dict[str, Any]:
+    return {"priority": (request.delivery_info or {}).get("priority")}
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:

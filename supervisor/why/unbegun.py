@@ -70,11 +70,13 @@ def of_many(facts: Facts, run: Run, wall: Wall) -> str:
 def expired(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
     run = found.run
     at = run.finished_at or run.queued_at
-    deadline = span(float(run.rules.get("start_deadline", 0)) / 1000)
-    yield (
-        f"{subject(run, wall)} expired at {wall.time(at)}: no worker began it within {deadline} "
-        f"(`start_deadline`) of {wall.time(run.queued_at)}, when it was queued{queue_words(found)}"
-    )
+    told = f"{subject(run, wall)} expired at {wall.time(at)}: no worker began it"
+    queued = f"{wall.time(run.queued_at)}, when it was queued{queue_words(found)}"
+    if run.expires_at and run.expires_at <= at and not run.attempt:
+        yield f"{told} between {queued}, and {wall.time(run.expires_at)} (`expires` of its call)"
+    else:
+        deadline = span(float(run.rules.get("start_deadline", 0)) / 1000)
+        yield f"{told} within {deadline} (`start_deadline`) of {queued}"
     yield from unknown_task(found)
     yield from messages(run, wall)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import structlog
@@ -29,10 +29,11 @@ from supervisor.execution.leases import HeldLease
 from supervisor.ledger.connection import RedisError, Unavailable, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.migrations import upgrade
+from supervisor.ledger.requests import Asked
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.sending import tracing
-from supervisor.sending.calls import register_all
+from supervisor.sending.calls import asked_of, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.worker.acknowledgements import keep_no_record_of_runs
 from supervisor.worker.adopting import adopt
@@ -69,8 +70,18 @@ class GuardedRequest(Request):
                     token=self._token,
                     pid=pid,
                     is_active=lambda: self in state.active_requests,
+                    asked=self._asked,
                 )
             )
+
+    def _asked(self) -> Asked:
+        """A ledger that forgot a call has forgotten the guarded task as well."""
+        app, context = cast(Celery, self.app), self._context  # type: ignore[attr-defined]
+        try:
+            register_all(app)
+        except (RedisError, WrongSchema) as error:
+            log.warning("guarded tasks not registered", error=str(error))
+        return asked_of(self._header, context) if self._header else Asked()
 
     def revoked(self) -> bool:
         """A message that Celery drops before any hook of ours: its run has ended as well."""

@@ -131,6 +131,20 @@ def insist(self):
     raise self.retry(countdown=0, exc=ValueError("not yet"))
 
 
+@app.task(bind=True, guard={"lease_ttl": "3s"}, max_retries=1)
+def remember(self, word, *, twice):
+    sign("start", self)
+    if self.request.retries < 1:
+        wait_to_end()
+        raise self.retry(countdown=0, exc=ValueError("once more"))
+    print("remembers", word, twice)  # noqa: T201
+
+
+@app.task
+def hear(returned):
+    print("heard of the end")  # noqa: T201
+
+
 @app.task(bind=True)
 def fail(self, attempts=99):
     sign("start", self)

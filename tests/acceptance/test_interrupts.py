@@ -138,11 +138,7 @@ def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: 
             ledger = project.ledger
             first = wait_until(lambda: project.starts("long"), 20)[0]
             wait_until(lambda: ledger.client.pttl(ledger.keys.lock("long")) > 2_800)
-            server.stop()
-            for path in (tmp_path / "valkey").rglob("*"):
-                if path.is_file() and ("aof" in path.name or path.suffix == ".rdb"):
-                    path.unlink()
-            server.start()
+            lose_its_data(server, tmp_path / "valkey")
             wait_until(lambda: len(project.starts("long")) > 1, 40)
         finally:
             project.stop()
@@ -150,6 +146,36 @@ def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: 
         assert [s.event for s in project.witness("long") if s.run == first.run] == ["start", "end"]
         assert ledger.run(first.run).state is RunState.SUCCEEDED
         assert "overlaps" not in ledger.job("long").counters
+
+
+def test_a_call_that_redis_forgot_is_tried_again_as_it_was_called(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        project = Project(tmp_path / "team", server.url)
+        project.ledger.acknowledge_server()
+        try:
+            project.beat()
+            project.worker()
+            run = project.code("""
+call = team.remember.apply_async(("well",), {"twice": 2}, link=team.hear.s(), priority=3)
+print(json.dumps(call.id))""")
+            wait_until(lambda: project.starts(run.partition("@")[0]), 20)
+            lose_its_data(server, tmp_path / "valkey")
+            ledger = project.ledger
+            wait_until(lambda: ledger.client.exists(ledger.keys.run(run)), 30)
+            project.let_end(run)
+            wait_until(lambda: "heard of the end" in project.logs(), 30)
+        finally:
+            project.stop()
+        assert "remembers well 2" in project.logs()
+        assert (ledger.run(run).state, ledger.run(run).attempt) == (RunState.SUCCEEDED, 2)
+
+
+def lose_its_data(server: EmbeddedServer, directory: Path) -> None:
+    server.stop()
+    for path in directory.rglob("*"):
+        if path.is_file() and ("aof" in path.name or path.suffix == ".rdb"):
+            path.unlink()
+    server.start()
 
 
 def test_the_handlers_leave_code_alone_that_is_no_run(team: Project) -> None:

@@ -188,6 +188,19 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             "its message was sent 3 times, last at 09:30",
         ],
     ),
+    "expired as its call said": (
+        RunFacts(
+            run("expired", finished_at=at(9, 10), sent_at=at(9, 6), sends=1, expires_at=at(9, 10)),
+            NINE,
+            "mail",
+        ),
+        {},
+        [
+            "09:05 expired at 09:10: no worker began it between 09:05, when it was queued in mail, "
+            "and 09:10 (`expires` of its call)",
+            "its message was sent once at 09:06",
+        ],
+    ),
     "succeeded on time": (
         run(
             "succeeded",
