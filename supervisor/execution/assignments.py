@@ -20,7 +20,8 @@ MOST_PLANS = 200
 class Assignment:
     """Limits and waits in seconds. `fills_up`: parameters without argument come from params.
 
-    references: which of args and kwargs a schedule file wrote, with references in them.
+    references: what of the arguments a schedule file wrote, with references in it: ``args`` and
+    ``kwargs`` as a whole, or single ones: ``args.0``, ``kwargs.token``.
     """
 
     run: Run
@@ -83,7 +84,10 @@ def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
         retry_backoff=spec.retry_backoff.total_seconds(),
         retry_backoff_max=spec.retry_backoff_max.total_seconds(),
         rules=run.rules,
-        references=[name for name in written(run) if has_references(getattr(spec, name))],
+        references=[
+            *(name for name in written(run) if has_references(getattr(spec, name))),
+            *run.references,
+        ],
     )
 
 
@@ -102,7 +106,7 @@ def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
         retry_backoff_max=step.retry_backoff_max,
         rules=step.rules,
         fills_up=True,
-        references=written(run) if step.has_references else (),
+        references=[*(written(run) if step.has_references else ()), *run.references],
     )
 
 

@@ -11,7 +11,7 @@ from supervisor.errors import RunInterrupted
 from supervisor.execution.assignments import Assignment
 from supervisor.job.references import resolved
 from supervisor.ledger.replies import Grant
-from supervisor.ledger.requests import Work
+from supervisor.ledger.requests import NOTHING, Asked, Work
 from supervisor.runs.run import StepId
 
 #: The header that makes a message a supervised run's.
@@ -31,7 +31,8 @@ class Delivery:
     entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
     is, by the clock of elapsed.py; interrupted: by this it was ended;
     raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
-    for those after it. references: which of args and kwargs have some.
+    for those after it. references: as in an Assignment; used: the arguments with what they stand
+    for. asked: for the next attempt. again: what a `retry` that was not to raise would have raised.
     """
 
     run_id: str
@@ -43,6 +44,7 @@ class Delivery:
     retry_backoff: timedelta
     retry_backoff_max: timedelta
     references: Sequence[str] = ()
+    used: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict, repr=False)
     grant: Grant | None = None
     entered: bool = False
     at_work: bool = False
@@ -52,8 +54,8 @@ class Delivery:
     has_returned: bool = False
     returned: dict[str, Any] | None = None
     retry_in: timedelta | None = None
-    retry_args: Any = None
-    retry_kwargs: Any = None
+    asked: Asked = NOTHING
+    again: BaseException | None = field(default=None, repr=False)
     error: BaseException | None = field(default=None, repr=False)
 
     @classmethod
@@ -83,14 +85,24 @@ class Delivery:
 
     def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
         """The arguments with secrets in place of references. Raises SecretMissing."""
-        place = StepId.of(self.run_id)
+        given = {"args": dict(enumerate(args)), "kwargs": kwargs}
+        self.used = {
+            what: {
+                place: resolved(value, environ) if self.is_written(what, place) else value
+                for place, value in values.items()
+            }
+            for what, values in given.items()
+        }
+        return [*self.used["args"].values()], dict(self.used["kwargs"])
+
+    def is_written(self, what: str, place: int | str) -> bool:
+        """Whether this argument is the schedule file's own, and may have references."""
+        if f"{what}.{place}" in self.references:
+            return True
+        step = StepId.of(self.run_id)
         # The item of a batch is data, and no word of the schedule file.
-        items = 1 if place is not None and place.item is not None else 0
-        if "args" in self.references:
-            args = (*args[:items], *resolved(args[items:], environ))
-        if "kwargs" in self.references:
-            kwargs = resolved(kwargs, environ)
-        return args, kwargs
+        is_item = what == "args" and place == 0 and step is not None and step.item is not None
+        return what in self.references and not is_item
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

@@ -34,6 +34,7 @@ from supervisor.execution import at_work
 from supervisor.execution.context import CurrentRun, set_current_run
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
+from supervisor.ledger.requests import NOTHING, Asked
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.params import Params
 from supervisor.runs.run import RunState, StepId
@@ -150,8 +151,7 @@ class Guard:
         grant: Grant,
         delay: timedelta,
         reason: str,
-        args: Any = None,
-        kwargs: Any = None,
+        asked: Asked = NOTHING,
         ended_at: float | None = None,
     ) -> None:
         """Reports a failed attempt whose run is tried again after `delay`; `ended_at` as above."""
@@ -159,7 +159,7 @@ class Guard:
 
         def report() -> Finished:
             return self._ledger.retry(
-                *(grant.run_id, grant.token, delay, reason, args, kwargs), ended_at=since
+                *(grant.run_id, grant.token, delay, reason, asked), ended_at=since
             )
 
         self._report(grant, RunState.RETRYING, reason, report, lambda: None)

@@ -18,7 +18,7 @@ from supervisor.ledger.replies import (
     ms_of,
     renewal,
 )
-from supervisor.ledger.requests import Asked, Begun, Work, text
+from supervisor.ledger.requests import NOTHING, Asked, Begun, Work
 from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import flat
 from supervisor.runs.run import RunState
@@ -56,15 +56,14 @@ class Attempts:
             facts += (run_id, token, int(has_begun))
         return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
 
-    def restore(self, work: Work, token: str, asked: Asked | None = None) -> Renewal:
+    def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
         """Writes a running run anew that the server has forgotten, where nobody else has begun."""
-        asked = asked or Asked()
         return renewal(
             self._scripts(
                 "restore",
                 *(work.run_id, token, work.job, ms_of(work.nominal_at)),
                 *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
-                *(text(asked.args), text(asked.kwargs), text(dict(asked.options) or None)),
+                *asked.facts,
             )
         )
 
@@ -96,17 +95,17 @@ class Attempts:
         token: str,
         delay: timedelta,
         reason: str = "",
-        args: Any = None,
-        kwargs: Any = None,
+        asked: Asked = NOTHING,
         ended_at: float | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        `args` and `kwargs`, where given, replace the run's own for the next attempt. ended_at: as
-        for `finish`.
+        asked: what the next attempt, and those after it, have in place of the run's own. ended_at:
+        as for `finish`.
         """
-        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), text(args), text(kwargs))
-        return self._finish((run_id, token, *facts), ended_at)
+        args, kwargs, *more = asked.facts
+        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
+        return self._finish((run_id, token, *facts), ended_at, more)
 
     def _finish(
         self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()

@@ -3,8 +3,8 @@
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
 --       told by another than the attempt itself, who cannot say since when), reason,
 --       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
---       long ago in ms the attempt's work was over, and of a step that succeeded what it returned:
---       name, JSON, name, JSON ...
+--       long ago in ms the attempt's work was over; then for retry its options and which of its arguments
+--       are to be resolved (JSON, or ''), of a step that succeeded what it returned: name, JSON, name ...
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
@@ -48,8 +48,10 @@ if outcome ~= 'retry' then
 end
 
 delay = tonumber(delay)
-if args ~= '' then redis.call('HSET', K.run(id), 'args', args) end
-if kwargs ~= '' then redis.call('HSET', K.run(id), 'kwargs', kwargs) end
+local asked = { args = args, kwargs = kwargs, retry_options = ARGV[9], references = ARGV[10] }
+for field, value in pairs(asked) do
+  if value ~= '' then redis.call('HSET', K.run(id), field, value) end
+end
 end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')
 local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline

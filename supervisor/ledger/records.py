@@ -86,7 +86,9 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         returned_twice={n: by.split(",") for n, by in starting_with("conflict:", fields).items()},
         args=json.loads(fields["args"]) if "args" in fields else None,
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
-        options=json.loads(fields.get("options", "{}")),
+        options=json.loads(fields.get("options", "{}"))
+        | json.loads(fields.get("retry_options", "{}")),
+        references=json.loads(fields.get("references", "[]")),
         rules=json.loads(fields.get("rules", "{}")),
         progress=progress_from(fields, number),
         blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,

@@ -87,11 +87,27 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller of a run gave it; None and nothing where it is as the job has it."""
+    """What the caller of a run, or a retry, gave it; None and nothing where nothing is said.
+
+    options: of Celery's `apply_async`. references: which of these arguments are words of a schedule
+    file, to be resolved: ``kwargs.token``, ``args.0``.
+    """
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    references: Sequence[str] = ()
+
+    @property
+    def facts(self) -> tuple[str, str, str, str]:
+        """As the scripts read it. Raises TypeError for what JSON refuses."""
+        are_all_the_jobs = self.args is None and self.kwargs is None
+        references = None if are_all_the_jobs else list(self.references)
+        args, kwargs, options = text(self.args), text(self.kwargs), text(dict(self.options) or None)
+        return args, kwargs, options, text(references)
+
+
+NOTHING = Asked()
 
 
 @dataclass(frozen=True, slots=True)

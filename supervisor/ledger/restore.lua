@@ -1,11 +1,12 @@
 -- A running run that the ledger has forgotten, data and all: its living worker writes it anew.
 --
 -- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run,
---       args, kwargs and options that its caller gave it (JSON, or '' for the job's own)
+--       args, kwargs and options that its caller gave it (JSON, or '' for the job's own), and which of these
+--       arguments are to be resolved (JSON, or '')
 -- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
 
 local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
-local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10] }
+local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10], references = ARGV[11] }
 
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
 if root_of(id) ~= id then return { 'lost', '' } end

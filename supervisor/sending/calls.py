@@ -219,7 +219,7 @@ def asked_of(header: Mapping[str, Any], request: Context) -> Asked:
     """
     if work_of(header, "").is_tick:
         return Asked()
-    written = header.get("references", ())
+    references = header.get("references", ())
     options = {
         key: value
         for key, value in {**request.as_execution_options(), **priority_of(request)}.items()
@@ -227,9 +227,10 @@ def asked_of(header: Mapping[str, Any], request: Context) -> Asked:
     }
     headers = {k: v for k, v in options.pop("headers", {}).items() if k != HEADER}
     return Asked(
-        args=None if "args" in written else as_json(request.args),
-        kwargs=None if "kwargs" in written else as_json(request.kwargs),
+        args=None if "args" in references else as_json(request.args),
+        kwargs=None if "kwargs" in references else as_json(request.kwargs),
         options=as_json({**options, **({"headers": headers} if headers else {})}),
+        references=[name for name in references if "." in name],
     )
 
 

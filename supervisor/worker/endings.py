@@ -19,7 +19,6 @@ from supervisor.execution.delivery import Delivery
 from supervisor.execution.guard import Guard
 from supervisor.ledger.replies import Grant
 from supervisor.runs.run import RunState
-from supervisor.sending.publisher import as_json
 from supervisor.worker.retrying import until
 
 
@@ -41,10 +40,7 @@ def report(
             delay = delivery.retry_in or until(None, value.when, task.default_retry_delay)
             reason = reason_of(delivery.error or value.exc or value)
             guard.retry(
-                *(grant, delay, reason),
-                as_json(delivery.retry_args),
-                as_json(delivery.retry_kwargs),
-                delivery.ended_at,
+                *(grant, delay, reason, delivery.asked, delivery.ended_at),
             )
         case states.FAILURE:
             timed_out = isinstance(value, SoftTimeLimitExceeded)

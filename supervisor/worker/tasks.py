@@ -45,7 +45,7 @@ from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
 from supervisor.worker.endings import reason_of, report
 from supervisor.worker.results import reporting, store_started
-from supervisor.worker.retrying import retry_of, until
+from supervisor.worker.retrying import asked_again, retry_of, until
 
 log = structlog.get_logger("supervisor.tasks")
 
@@ -105,7 +105,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             delivery.at_work = True
             at_work.tell(True)
             with traced(self, delivery), reporting(self, delivery):
-                return self._work(delivery, args, kwargs)
+                returned = self._work(delivery, args, kwargs)
+            if delivery.again:
+                raise delivery.again
+            return returned
         except (Ignore, Reject, Retry):
             raise
         except RunInterrupted as interruption:
@@ -121,7 +124,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             # One that reaches Celery kills the worker, and the next that gets the message.
             raise self._retry_or(delivery, JobOutOfMemory()) from error
         except Exception as error:
-            again = self._retry_or(delivery, error)
+            again = delivery.again or self._retry_or(delivery, error)
             if again is error:
                 raise
             raise again from error
@@ -188,13 +191,12 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
         delivery.retry_in = until(eta, countdown, self.default_retry_delay)
-        # What is sent on as it came is still the job's own, with its references.
-        delivery.retry_args = None if args == self.request.args else args
-        delivery.retry_kwargs = None if kwargs == self.request.kwargs else kwargs
+        delivery.asked = asked_again(delivery, self.request, args, kwargs, options)
         delivery.error = exc
         again = retry_of(exc, delivery.retry_in)
         if throw:
             raise again
+        delivery.again = again
         return again
 
     def _retry_or(self, delivery: Delivery, failure: Exception) -> Exception:
@@ -223,7 +225,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         log.exception("end cannot be reported as it was", run=grant.run_id)
         guard.end(grant, RunState.FAILED, reason_of(error))
     finally:
-        delivery.raised = delivery.error = None  # with all that their frames hold
+        delivery.raised = delivery.error = delivery.again = None  # with all that their frames hold
 
 
 @cache

@@ -258,6 +258,21 @@ def echo(self, moment, amount):
     print("echoed", type(moment).__name__, type(amount).__name__)  # noqa: T201
 
 
+@app.task(bind=True, max_retries=3)
+def spend_again(self, *args, page=1, **kwargs):
+    """Tries again in each way to say with what; writes down what each attempt was given."""
+    with WITNESS.with_name("given.jsonl").open("a") as given:
+        lines = [page, args, kwargs, self.request.headers.get("colour")]
+        given.write(json.dumps(lines) + "\n")
+    if page == 1:  # the arguments as they are known here
+        raise self.retry((*args, "more"), {**kwargs, "page": 2}, countdown=0)
+    if page == 2:  # as they came, which some tasks hand on
+        self.retry(kwargs={**self.request.kwargs, "page": 3}, countdown=0, throw=False)
+        return
+    if self.request.retries == 2:
+        raise self.retry(countdown=0, headers={"colour": "green"})
+
+
 @app.task(bind=True)
 def spend(self, *args, **kwargs):
     """Writes down what it was given; fails with the password in its last words, if it is to."""

@@ -129,6 +129,32 @@ jobs:
     assert SECRET not in output_of(team, ["plan", str(team.schedules)])
 
 
+def test_a_retry_with_other_arguments_hands_secrets_on_as_what_the_file_says(team: Project) -> None:
+    team.schedule("""
+jobs:
+  report:
+    every: 1d
+    task: team.spend_again
+    args: ["${REPORT_PASSWORD}"]
+    kwargs: {dsn: "db:${REPORT_PASSWORD}@host"}
+""")
+    team.beat()
+    team.worker()
+    run = run_of(team, "report")
+    assert team.run_when(run, "succeeded").attempt == 4
+    lines = (team.directory / "given.jsonl").read_text().splitlines()
+    own = {"dsn": f"db:{SECRET}@host"}
+    assert [json.loads(line) for line in lines] == [
+        [1, [SECRET], own, None],
+        [2, [SECRET, "more"], own, None],
+        [3, [SECRET, "more"], own, None],
+        [3, [SECRET, "more"], own, "green"],
+    ]
+    assert SECRET not in all_in(team.ledger.client)
+    assert SECRET not in said_of(team, run)
+    assert "${REPORT_PASSWORD}" in str(team.ledger.run(run).args)
+
+
 def test_a_secret_that_a_worker_lacks_fails_the_run_and_is_named(team: Project) -> None:
     team.schedule("jobs: {report: {task: team.spend, every: 1s, args: ['${NOT_SET_ANYWHERE}']}}")
     team.beat()
