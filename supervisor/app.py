@@ -75,6 +75,7 @@ def supervise(
         "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
     }
     app.task_cls = guarded_class(app.task_cls)
+    _adopt_from_the_beginning(app)
     app.on_after_finalize.connect(_adopt, weak=False, sender=app)
     if app.finalized:  # type: ignore[attr-defined]
         _adopt(app)
@@ -103,6 +104,12 @@ def _adopt(sender: Any, **_: Any) -> None:
     from supervisor.worker.adopting import adopt
 
     adopt(sender)
+
+
+def _adopt_from_the_beginning(app: Celery) -> None:
+    from supervisor.worker.adopting import adopt_from_the_beginning
+
+    adopt_from_the_beginning(app)
 
 
 def settings_of(app: Celery) -> Settings | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any
 
 from celery import Celery, Task
@@ -10,10 +11,37 @@ from supervisor.worker.tasks import GuardedTask
 
 
 def adopt(app: Celery) -> None:
-    """Also those with a base class that is not the app's."""
+    """Also those with a base class that is not the app's, or that keeps the guard's body out."""
     for task in app.tasks.values():
-        if not isinstance(task, GuardedTask):
-            task.__class__ = guarded_over(type(task))
+        adopt_one(task)
+
+
+def adopt_one(task: Any) -> None:
+    if not isinstance(task, GuardedTask):
+        task.__class__ = guarded_over(type(task))
+    elif not is_ours(type(task).__call__):
+        task.__class__ = entered_first(type(task))
+
+
+def adopt_from_the_beginning(app: Celery) -> None:
+    """Tasks yet to come: a program that only calls them may never finalize its app."""
+    if "Task" in vars(app) and not issubclass(app.Task, GuardedTask):
+        app.Task = guarded_over(app.Task, abstract=True)  # type: ignore[misc]
+    make, register = app.task, app.register_task
+
+    @wraps(make)
+    def task(*args: Any, base: Any = None, **options: Any) -> Any:
+        if base is not None and not issubclass(base, GuardedTask):
+            base = guarded_over(base)
+        return make(*args, **({} if base is None else {"base": base}), **options)
+
+    @wraps(register)
+    def register_task(task: Any, **options: Any) -> Any:
+        registered = register(task, **options)
+        adopt_one(registered)
+        return registered
+
+    app.task, app.register_task = task, register_task  # type: ignore[method-assign]
 
 
 def guarded_over(own: Any, **attributes: Any) -> Any:
@@ -23,3 +51,16 @@ def guarded_over(own: Any, **attributes: Any) -> Any:
     if getattr(own, "guard", None) is not None:
         attributes["guard"] = own.guard
     return type(own.__name__, (GuardedTask, own), {"__module__": own.__module__, **attributes})
+
+
+def entered_first(own: Any) -> Any:
+    """Over a task class whose own `__call__` may call `run` alone: the guard comes first."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._enter(own.__call__.__get__(self), args, kwargs)
+
+    return type(own.__name__, (own,), {"__module__": own.__module__, "__call__": call})
+
+
+def is_ours(call: Any) -> bool:
+    return call.__module__ in (__name__, GuardedTask.__module__)

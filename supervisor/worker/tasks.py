@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
@@ -82,6 +83,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         store_started(self, is_run=header is not None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._enter(super().__call__, args, kwargs)
+
+    def _enter(self, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls the body, under the guard if this is a run's own call and not one further in."""
         delivery = _delivery.get()
         if delivery is None or delivery.run_id != self.request.id:
             task_id = self.request.id
@@ -89,23 +94,25 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 self._begin(task_id)  # its own `before_start` took the place of ours
             delivery = _delivery.get()
         if delivery is None or delivery.entered or self.request.id != delivery.run_id:
-            return super().__call__(*args, **kwargs)
+            return body(*args, **kwargs)
         delivery.entered = True
         try:
-            returned = self._run_body(delivery, args, kwargs)
+            returned = self._run_body(delivery, body, args, kwargs)
         except BaseException as error:
             delivery.raised = error
             raise
         delivery.has_returned = True
         return returned
 
-    def _run_body(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+    def _run_body(
+        self, delivery: Delivery, body: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         """What the body returns; what it raises is raised as Celery is to take it."""
         try:
             delivery.at_work = True
             at_work.tell(True)
             with traced(self, delivery), reporting(self, delivery):
-                returned = self._work(delivery, args, kwargs)
+                returned = self._work(delivery, body, args, kwargs)
             if delivery.again:
                 raise delivery.again
             return returned
@@ -132,14 +139,14 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             delivery.at_work = False
             at_work.tell(False)
 
-    def _work(self, delivery: Delivery, args: Any, kwargs: Any) -> Any:
+    def _work(self, delivery: Delivery, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
         run = current_run()
         if delivery.references:
             args, kwargs = delivery.with_secrets(args, kwargs, os.environ)
         if run is None or run.step is None:
-            return super().__call__(*args, **kwargs)
-        returned = super().__call__(*args, **filled(self.run, args, kwargs, run.params))
+            return body(*args, **kwargs)
+        returned = body(*args, **filled(self.run, args, kwargs, run.params))
         if run.item is None:
             delivery.returned = handed_on(returned, as_json)
         return returned

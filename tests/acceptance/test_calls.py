@@ -213,6 +213,35 @@ print(json.dumps([first(), second(), [
     assert made == [["in context", 1], 2, [True, True], "start"]
 
 
+def test_a_task_is_guarded_in_a_program_that_only_calls_it(team: Project) -> None:
+    """Nothing finalizes the app of such a program."""
+    made = team.code(
+        """
+from celery import Celery, Task
+from supervisor.app import supervise
+app = supervise(Celery("calls", broker=team.app.conf.broker_url))
+class Contextual(Task):
+    guard = True
+    def run(self): pass
+@app.task(base=Contextual)
+def first(): pass
+placed = [app.finalized, first.delay().admission.placement.value]
+class Second(Contextual):
+    name = "calls.second"
+placed.append(app.register_task(Second()).delay().admission.placement.value)
+late = Celery("late", broker=team.app.conf.broker_url)
+class Flask(late.Task):
+    def __call__(self, *args, **kwargs):
+        return self.run(*args, **kwargs)
+late.Task = Flask
+supervise(late)
+@late.task(guard=True)
+def third(): pass
+print(json.dumps([*placed, late.finalized, third.delay().admission.placement.value]))"""
+    )
+    assert made == [False, "start", "start", False, "start"]
+
+
 def test_a_call_takes_and_gives_what_celerys_own_does(team: Project) -> None:
     told = team.code(
         """

@@ -22,6 +22,7 @@ jobs:
   handler: {task: team.handled, every: 24h, args: [99]}
   retry-handler: {task: team.handled, every: 24h, args: [1], max_retries: 1}
   wrapped: {task: team.wrapped, every: 24h}
+  alone: {task: team.alone, every: 24h, max_retries: 1}
   unready: {task: team.unready, every: 24h}
 """
 
@@ -58,6 +59,16 @@ class Wrapping(app.Task):
 @app.task(bind=True, base=Wrapping)
 def wrapped(self):
     sign("start", self)
+
+class Alone(app.Task):
+    def __call__(self, *args, **kwargs):
+        return self.run(*args, **kwargs)
+
+@app.task(bind=True, base=Alone)
+def alone(self):
+    sign("start", self)
+    if self.request.retries < 1:
+        raise ValueError("not yet")
 
 class Unready(app.Task):
     def before_start(self, *arguments):
@@ -99,6 +110,7 @@ def ended(crew: Crew, job: str) -> Run:
         ("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),
         ("handler", ["failed"], "ValueError: not yet"),
         ("retry-handler", ["failed", "succeeded"], None),
+        ("alone", ["failed", "succeeded"], None),
     ],
 )
 def test_a_run_ends_as_its_body_did(
