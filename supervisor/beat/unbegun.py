@@ -8,8 +8,10 @@ A worker that is killed between taking a message and beginning its run leaves no
 2. Messages of tasks without the guard, or old ones, lie in queues as well and hide what is lost. So
    where there are workers a run that was sent long ago is published again however many messages
    lie there: a few of a queue at a time, those sent first first, and each after twice as long.
-3. A message that was there all the same is dropped as a duplicate.
-4. So many runs are looked at each time, and the others the next times: a queue without workers, in
+3. A worker keeps messages of a task with a `rate_limit` until it may begin them: they are in no
+   queue, and waited for like those that others hide.
+4. A message that was there all the same is dropped as a duplicate.
+5. So many runs are looked at each time, and the others the next times: a queue without workers, in
    which thousands wait, keeps nobody from finding what another queue has lost.
 """
 
@@ -45,6 +47,7 @@ AWAY_INTERVAL = timedelta(seconds=5)
 
 class Unbegun:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
         self._broker = AppQueues(app)
         self._ledger = ledger
         self._next_check: datetime | None = None
@@ -88,13 +91,25 @@ class Unbegun:
         self, suspects: dict[str, list[SentRun]], lengths: dict[str, int], now: datetime
     ) -> Iterator[SentRun]:
         roll: Roll | None = None
+        limited = self._rate_limited({run.job for runs in suspects.values() for run in runs})
         for queue, runs in suspects.items():
             missing = max(0, len(runs) - lengths.get(queue, 0))
-            yield from (run for run in runs[:missing] if is_overdue(run, now))
+            for run in runs[:missing]:
+                is_late = is_long_overdue if run.job in limited else is_overdue
+                if is_late(run, now):
+                    yield run
             hidden = [run for run in runs[missing:] if is_long_overdue(run, now)]
             if hidden:
                 roll = roll or self._ledger.presences.roll()
                 yield from hidden[: LIKELIEST if roll.consumers(queue) else 0]
+
+    def _rate_limited(self, jobs: Iterable[str | None]) -> frozenset[str]:
+        """Those of the jobs that have a task with a rate limit."""
+        limited = {task.name for task in self._app.tasks.values() if task.rate_limit}
+        if not limited:
+            return frozenset()
+        specs = self._ledger.some_specs([job for job in jobs if job])
+        return frozenset(name for name, spec in specs.items() if limited & {*spec.tasks})
 
 
 def in_queues(runs: Iterable[SentRun]) -> dict[str, list[SentRun]]:

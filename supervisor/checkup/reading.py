@@ -36,7 +36,7 @@ def read(
         roll=roll,
         beat=ledger.beat(),
         queues=asking.ask(lambda: queues(specs, roll, asked, ledger.drains.since()), []),
-        tasks={spec.name: tasks_of(spec) for spec in specs},
+        tasks={spec.name: spec.tasks for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
@@ -44,12 +44,6 @@ def read(
         app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
         forbidden=asking.forbidden,
     )
-
-
-def tasks_of(spec: JobSpec) -> tuple[str, ...]:
-    if spec.steps:
-        return tuple(dict.fromkeys(step.task for step in spec.steps))
-    return (str(spec.task),)
 
 
 def server_facts(ledger: Ledger) -> ServerFacts:

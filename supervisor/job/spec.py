@@ -187,6 +187,13 @@ class JobSpec(When):
         return " > ".join(", ".join(stage) for stage in labels)
 
     @property
+    def tasks(self) -> tuple[str, ...]:
+        """Its task, or those of its steps."""
+        if self.task is not None:
+            return (self.task,)
+        return tuple(dict.fromkeys(step.task for step in self.steps))
+
+    @property
     def serial_queue(self) -> str | None:
         """Name of the dedicated queue of a serial job: ``serial.<name>``."""
         if not self.serial:

@@ -10,7 +10,7 @@ from supervisor.ledger.replies import instant
 from supervisor.runs.run import RunState
 
 #: The fields of a run's hash that a SentRun is made of.
-SENT_RUN_FIELDS = ("state", "queue", "sends", "queued")
+SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,15 @@ class SentRun:
     sent_at: datetime
     sends: int
     queued_at: datetime
+    job: str | None
 
 
 def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> SentRun:
     """`sent`: its score, in ms; and the values of SENT_RUN_FIELDS."""
-    state, queue, sends, queued = values
+    state, queue, sends, queued, job = values
     return SentRun(
         *(run_id, queue if state == RunState.QUEUED else None, instant(sent)),
         sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),
+        job=job,
     )

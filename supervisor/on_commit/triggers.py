@@ -26,7 +26,13 @@ from supervisor.job.masks import masked
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.runs.run import manual_id
-from supervisor.sending.calls import check_arguments, is_guarded_call, request_of, spec_of
+from supervisor.sending.calls import (
+    check_arguments,
+    dumped,
+    is_guarded_call,
+    request_of,
+    spec_of,
+)
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import options_with_trace
 
@@ -93,7 +99,7 @@ def trigger_of_task(
     task: Any, given: Args, given_kwargs: Kwargs, options: Mapping[str, Any]
 ) -> Trigger:
     required_settings(task.app)
-    args, kwargs = as_sent(task.name, given or (), given_kwargs or {})
+    args, kwargs = as_sent(task.name, *dumped(task, given or (), given_kwargs or {}))
     options = dict(options)
     guarded = is_guarded_call(task, options)
     run_id = options.pop("task_id", None) or (manual_id(task.name) if guarded else str(uuid4()))

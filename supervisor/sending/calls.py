@@ -34,6 +34,7 @@ from supervisor.job.lock_keys import lock_key
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import Asked, RunRequest
 from supervisor.runs.run import is_below
+from supervisor.sending.lineage import lineage
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.tracing import current_headers
 
@@ -118,8 +119,7 @@ def request_of(
 ) -> RunRequest:
     """What the call asks of the ledger. Raises InvalidGuard, InvalidKey and TypeError."""
     check_arguments(task, args, kwargs)
-    if dump := getattr(task, "_dump_pydantic_arguments", None):  # of `pydantic=True`, Celery 5.7
-        args, kwargs = dump(args, kwargs)
+    args, kwargs = dumped(task, args, kwargs)
     options, spec = dict(options), spec_of(task)
     if task_id and is_below(task_id):
         raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
@@ -140,7 +140,13 @@ def request_of(
         expires=expires,
         delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
         or timedelta(),
-        options=as_json({**sendable(options), **({"headers": headers} if headers else {})}),
+        options=as_json(
+            {
+                **lineage(task.app),
+                **sendable(options),
+                **({"headers": headers} if headers else {}),
+            }
+        ),
         is_awaited=is_awaited(task, options),
     )
 
@@ -161,6 +167,12 @@ def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """Raises TypeError for arguments that the task refuses, as Celery's own `apply_async`."""
     if task.typing and hasattr(task, "__header__"):
         task.__header__(*args, **kwargs)
+
+
+def dumped(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a task with `pydantic=True` as they are sent, which takes Celery 5.7."""
+    dump = getattr(task, "_dump_pydantic_arguments", None)
+    return dump(args, kwargs) if dump else (args, kwargs)
 
 
 @cache

@@ -22,6 +22,7 @@ from supervisor.execution.delivery import HEADER, message_header
 from supervisor.job.masks import masked
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import Run, RunState, StepId
+from supervisor.sending.lineage import of_nobody
 from supervisor.sending.queues import destination, producers_of
 from supervisor.sending.tracing import current_headers, trace_headers, within
 
@@ -99,7 +100,7 @@ class Publisher:
         traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
-        with self._producers.acquire(block=True) as producer, producer.batch():
+        with of_nobody(), self._producers.acquire(block=True) as producer, producer.batch():
             for run in runs:
                 with within(traces.get(run.id, {})):
                     sent |= self._send(producer, run, assignments.get(run.id))

@@ -140,6 +140,20 @@ def remember(self, word, *, twice):
     print("remembers", word, twice)  # noqa: T201
 
 
+@app.task(bind=True, guard={"overlap": "queue_all", "key": "family"})
+def ask_parent(self):
+    wait_to_end()
+    print(f"{self.request.id} of", self.request.parent_id, self.request.root_id)  # noqa: T201
+
+
+@app.task(bind=True)
+def have_children(self):
+    first, second = ask_parent.delay(), ask_parent.delay()
+    WITNESS.with_name("children.json").write_text(
+        json.dumps([self.request.id, first.id, second.id])
+    )
+
+
 @app.task
 def hear(returned):
     print("heard of the end")  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -278,6 +279,21 @@ print(json.dumps([told(call) for call in (team.forgetful.delay(), team.forgetful
     assert second[1:] == ["skip", first[0]]
     team.let_end(first[0])
     assert team.run_when(first[0], "succeeded").attempt == 1
+
+
+def test_a_call_has_the_parent_that_made_it_also_when_another_sends_it(team: Project) -> None:
+    team.code("print(json.dumps(team.have_children.delay().id))")
+    children = team.directory / "children.json"
+    wait_until(lambda: children.exists() and children.read_text())
+    parent, first, second = json.loads(children.read_text())
+    stranger = team.code("print(json.dumps(team.ask_parent.delay().id))")
+    for run in (first, second, stranger):
+        team.run_when(run, "running")
+        team.let_end(run)
+        team.run_when(run, "succeeded")
+    for run, root in ((first, parent), (second, parent), (stranger, stranger)):
+        its_parent = None if root == run else root
+        wait_until(lambda line=f"{run} of {its_parent} {root}": line in team.logs())  # type: ignore[misc]
 
 
 def test_a_run_is_not_replaced_by_a_guarded_call(team: Project) -> None:

@@ -83,6 +83,18 @@ def test_what_is_missing_from_its_queue_is_published_again(broken: Broken) -> No
     assert broken.after(timedelta(seconds=2)) == lost
 
 
+def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Broken) -> None:
+    @broken.app.task(name="proj.nightly", rate_limit="1/m", shared=False)
+    def nightly() -> None: ...
+
+    [run] = broken.send("mail")
+    broken.ledger.client.rpop("mail")
+    assert broken.after(MINUTE) == []
+    assert broken.after(PATIENCE_WITH_QUEUE) == [run]
+    broken.ledger.client.rpop("mail")
+    assert broken.after(PATIENCE_WITH_QUEUE) == []
+
+
 def test_what_begins_while_the_broker_is_asked_is_not_lost(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:

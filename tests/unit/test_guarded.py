@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from pydantic import BaseModel
 
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard
 from supervisor.files.guarded import GuardedCall, guarded_task_spec
 from supervisor.job.overlap import OverlapPolicy
+from supervisor.on_commit.triggers import trigger_of
 from supervisor.runs.run import is_below
 from supervisor.sending.calls import request_of
 from supervisor.sending.starting import start
@@ -90,3 +92,18 @@ def test_a_started_run_has_an_id_that_its_steps_can_be_told_by(run_id: str) -> N
     supervise(app)
     with pytest.raises(InvalidGuard, match="is no id for it"):
         start([("proj.a", 2), ("proj.b", 1)], run_id=run_id, app=app)
+
+
+class Order(BaseModel):
+    number: int
+
+
+def test_a_model_may_be_handed_on_after_a_commit() -> None:
+    app = Celery("orders", set_as_current=False, broker="redis://127.0.0.1:1/0")
+    supervise(app)
+
+    @app.task(guard=True, shared=False, pydantic=True)
+    def pack(order: Order) -> None: ...
+
+    trigger = trigger_of(pack, (Order(number=3),), None, None, {})
+    assert trigger.facts["args"] == ({"number": 3},)
