@@ -88,6 +88,9 @@ def _faults_of(event: Component) -> Iterator[str]:
     start = getattr(event.get("DTSTART"), "dt", None)
     if not isinstance(start, date):
         yield "an event without DTSTART"
+    end = getattr(event.get("DTEND"), "dt", None)
+    if type(start) is type(end) and _is_before(end, start):
+        yield "an event that ends before it begins"
     for rule in _rules_of(event):
         frequency = "".join(rule.get("FREQ", ()))
         if frequency in ("SECONDLY", "MINUTELY", "HOURLY"):
@@ -98,6 +101,13 @@ def _faults_of(event: Component) -> Iterator[str]:
         is_old = isinstance(start, date) and start.year < EARLIEST
         if is_old and frequency in ("DAILY", "WEEKLY"):
             yield f"an event with FREQ={frequency} from before {EARLIEST}"
+
+
+def _is_before(one: Any, other: Any) -> bool:
+    try:
+        return bool(one < other)
+    except TypeError:  # one with an offset, the other without
+        return False
 
 
 def _rules_of(event: Component) -> list[Any]:
@@ -124,6 +134,8 @@ def _spans_of(calendar: Calendar) -> Iterator[str]:
                     what = f"more than {MOST_OCCURRENCES:,} days until {LAST}"
                     raise InvalidExclusion(what, "for days of the week write SAT or MON-FRI")
                 first, last = event["DTSTART"].dt, event["DTEND"].dt
+                if first == last and not isinstance(first, datetime):
+                    last += DAY  # as calendars show it, whatever the standard says of such an end
                 if first < last and str(event.get("STATUS", "")).upper() != "CANCELLED":
                     yield _span(first, last)
     except (ValueError, TypeError, KeyError, OverflowError) as error:

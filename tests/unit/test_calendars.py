@@ -74,6 +74,7 @@ def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
         calendar(
             event("DTSTART;VALUE=DATE:20261224", "DTEND;VALUE=DATE:20261227"),
             event("DTSTART;VALUE=DATE:20260501"),
+            event("DTSTART;VALUE=DATE:20260817", "DTEND;VALUE=DATE:20260817"),
             event("DTSTART;TZID=Europe/Berlin:20260601T200000", "DURATION:PT2H"),
             event("DTSTART:20260602T200000", "DTEND:20260602T210000"),
             event("DTSTART;VALUE=DATE:20260707", "STATUS:CANCELLED"),
@@ -81,6 +82,7 @@ def test_events_exclude_their_days_or_their_hours(directory: Path) -> None:
     )
     assert job(directory, "[{ical: work.ics}]").exclude == (
         "2026-05-01",
+        "2026-08-17",
         "2026-12-24..2026-12-26",
         "2026-06-01T18:00:00Z..2026-06-01T20:00:00Z",
         "2026-06-02T20:00:00..2026-06-02T21:00:00",
@@ -116,6 +118,11 @@ def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: 
             "x.ics:8: DTSTART:",
         ),
         ("x.ics", calendar(event("SUMMARY:x")), "x.ics:4: an event without DTSTART"),
+        (
+            "x.ics",
+            calendar(event("DTSTART;VALUE=DATE:20260102", "DTEND;VALUE=DATE:20260101")),
+            "x.ics:4: an event that ends before it begins",
+        ),
         (
             "x.ics",
             calendar(event("DTSTART:20260101T000000Z", "RRULE:FREQ=SECONDLY")),
