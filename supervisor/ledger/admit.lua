@@ -8,7 +8,7 @@
 --       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
 --       (JSON object, name -> JSON as text), else ''; whether somebody may wait for its result in Celery
---       (1 or ''); and ms from now in which it has to begin, or ''
+--       (1 or ''); ms from now in which it has to begin, or ''; and the job's spec (JSON) where code has it
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
 --       not_leader  this beat was relieved; nothing was changed
@@ -17,11 +17,15 @@
 --       failed      the server refused, for that reason; the others have their places
 
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
-  awaited, expires)
+  awaited, expires, spec)
   delay = tonumber(delay or '') or 0
   nominal = tonumber(nominal) or now + delay
 
   if not leads then return 'not_leader', '', '' end
+  if (spec or '') ~= '' then
+    redis.call('HSET', K.guarded, job, spec)
+    redis.call('HSETNX', K.job(job), 'created', now)
+  end
   if redis.call('EXISTS', K.run(id)) == 1 then
     -- The reply to the first call was lost, or two beats met. A trigger repeats itself harmlessly.
     count(job, 'duplicates')

@@ -1,31 +1,63 @@
--- The ticks of jobs of one task that nothing stands in the way of, with the arguments and the replies of
+-- The runs of jobs of one task that nothing stands in the way of, with the arguments and the replies of
 -- admit.lua, up to the first that is otherwise: for that one nothing is changed here, and admit.lua goes on.
 
 local fields = tonumber(ARGV[2])
 local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 local places, place_of_next = {}, 3
 
-local function admit_first(id, job, nominal, rules_text, kind, queue, list, message, _, _, _, _, steps)
-  if not leads or kind ~= 'tick' or (steps or '') ~= '' then return nil end
+-- Whether the tick is one that becomes a run: it is counted, and dealt with from then on.
+local function take_tick(job, nominal)
   local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'pause_from', 'pause_to')
-  local at, rules = tonumber(nominal), cjson.decode(rules_text)
+  local at = tonumber(nominal)
+  if at <= tonumber(v[1] or 0) or v[3] == '1' or (v[4] and at >= tonumber(v[4]) and at < tonumber(v[5])) then
+    return false
+  end
+  redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', digits((v[2] or 0) + 1))
+  return true
+end
+
+local function take_request(job, spec)
+  if (spec or '') ~= '' then
+    redis.call('HSET', K.guarded, job, spec)
+    redis.call('HSETNX', K.job(job), 'created', now)
+  end
+  count(job, 'triggered')
+  return true
+end
+
+local function admit_first(id, job, nominal, rules_text, kind, queue, list, message, args, kwargs, options, delay, steps,
+  _, awaited, expires, spec)
+  if not leads or (steps or '') ~= '' or (tonumber(delay or '') or 0) > 0 then return nil end
+  local rules = cjson.decode(rules_text)
   local lock = rules.lock
-  if at <= tonumber(v[1] or 0) or v[3] == '1' or (v[4] and at >= tonumber(v[4]) and at < tonumber(v[5]))
-    or rules.max_running == 0 or rules.max_wait >= 0
-    or redis.call('EXISTS', K.run(id), K.lock(lock), K.waiting(lock)) > 0 or next(holders(lock)) then return nil end
+  if rules.max_running == 0 or redis.call('EXISTS', K.run(id), K.lock(lock), K.waiting(lock)) > 0
+    or next(holders(lock)) then return nil end
+  if kind == 'tick' and not take_tick(job, nominal) then return nil end
+  if kind ~= 'tick' and not take_request(job, spec) then return nil end
 
   local token, since = 'queued:' .. id, digits(next_instant())
-  redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', digits((v[2] or 0) + 1))
   local is_sent = message ~= ''
-  redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'rules', rules_text, 'kind', kind, 'state', 'queued',
-    'token', token, 'queued', now, 'slot', 1, 'since', since,
-    unpack(is_sent and { 'sent', now, 'sends', 1, 'queue', queue } or {}))
+  local record = { 'job', job, 'nominal', nominal ~= '' and nominal or now, 'rules', rules_text, 'kind', kind,
+    'state', 'queued', 'token', token, 'queued', now, 'slot', 1, 'since', since }
+  if is_sent then append(record, { 'sent', now, 'sends', 1, 'queue', queue }) end
+  local patience, by = rules.start_deadline, tonumber(expires or '') and now + tonumber(expires)
+  local wait_until = rules.max_wait >= 0 and now + rules.max_wait or nil
+  if by then
+    wait_until, patience = math.min(wait_until or by, by), math.max(1, math.min(patience, by - now))
+    append(record, { 'expires', digits(by) })
+  end
+  if wait_until then append(record, { 'wait_until', digits(wait_until) }) end
+  for field, value in pairs({ args = args, kwargs = kwargs, options = options, awaited = awaited }) do
+    if value ~= '' then append(record, { field, value }) end
+  end
+
+  redis.call('HSET', K.run(id), unpack(record))
   redis.call('ZADD', is_sent and K.sent or K.outbox, now, id)
   if is_sent then redis.call('LPUSH', list, message) end
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
-  hold(lock, 1, id, token, rules.start_deadline)
-  redis.call('ZADD', K.leases, digits(now + rules.start_deadline), id)
+  hold(lock, 1, id, token, patience)
+  redis.call('ZADD', K.leases, digits(now + patience), id)
   return { 'start', '', '' }
 end
 

@@ -23,7 +23,8 @@ local function remember(job, id, length)
   -- when they end, and must not keep those behind them.
   local from = excess > 20 and now_us % (excess - 19) or 0
   for _, old in ipairs(redis.call('ZRANGE', K.history(job), from, from + math.min(excess, 20) - 1)) do
-    if not hget(K.run(old), 'state') or hget(K.run(old), 'finished') then
+    local known = redis.call('HMGET', K.run(old), 'state', 'finished')
+    if not known[1] or known[2] then
       redis.call('ZREM', K.history(job), old)
       forget_run(old)
     end

@@ -19,6 +19,23 @@ from supervisor.times.durations import to_ms
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """What the broker is to be given for a run, where its queues are keys beside the ledger's.
+
+    queue: as workers consume it; key: the list of it that the message is pushed to.
+    """
+
+    queue: str
+    key: str
+    text: str
+
+    @property
+    def facts(self) -> tuple[str, str, str]:
+        """As admit.lua reads it."""
+        return self.queue, self.key, self.text
+
+
+@dataclass(frozen=True, slots=True)
 class RunRequest:
     """A run that is asked for by hand or by code; None means "as the job has it".
 
@@ -29,6 +46,8 @@ class RunRequest:
     expires: from now on, the time in which it has to begin; it bounds the waiting as well.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
     is_awaited: code may wait for the run's result, and Celery is told when it has none.
+    is_of_code: the ledger is to know the job as code has it, from now on.
+    message: sent if the run may start at once; without it the outbox has the run.
     """
 
     run_id: str | None = None
@@ -45,6 +64,8 @@ class RunRequest:
     delay: timedelta = timedelta()
     options: Mapping[str, Any] = field(default_factory=dict)
     is_awaited: bool = False
+    is_of_code: bool = False
+    message: Message | None = None
 
     def rules_for(self, spec: JobSpec) -> dict[str, Any]:
         """The job's rules with what this request says otherwise. Raises InvalidKey."""
@@ -137,10 +158,11 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
     return (
-        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual", "", "", ""),
+        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual"),
+        *(request.message.facts if request.message else ("", "", "")),
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
         *(to_ms(request.delay), *steps_of(spec, request.params), "1" if request.is_awaited else ""),
-        expires,
+        *(expires, spec.model_dump_json(exclude_defaults=True) if request.is_of_code else ""),
     )
 
 

@@ -8,20 +8,8 @@ from functools import cached_property
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.requests import steps_of
+from supervisor.ledger.requests import Message, steps_of
 from supervisor.runs.run import RunState, tick_id
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What the broker is to be given for a run, where its queues are keys beside the ledger's.
-
-    queue: as workers consume it; key: the list of it that the message is pushed to.
-    """
-
-    queue: str
-    key: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -68,6 +56,6 @@ def tick_facts(tick: Tick) -> tuple[str | int, ...]:
     message, steps = tick.message, steps_of(tick.spec, None)
     return (
         *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), tick.spec.rules_text, "tick"),
-        *((message.queue, message.key, message.text) if message else ("", "", "")),
+        *(message.facts if message else ("", "", "")),
         *(("", "", "", 0, *steps) if any(steps) else ()),
     )

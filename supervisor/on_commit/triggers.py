@@ -26,13 +26,8 @@ from supervisor.job.masks import masked
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.runs.run import manual_id
-from supervisor.sending.calls import (
-    check_arguments,
-    dumped,
-    is_guarded_call,
-    request_of,
-    spec_of,
-)
+from supervisor.sending.call_requests import check_arguments, dumped, request_of, spec_of
+from supervisor.sending.calls import is_guarded_call
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import options_with_trace
 

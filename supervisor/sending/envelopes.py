@@ -25,8 +25,7 @@ from typing import Any
 from uuid import uuid4
 
 import structlog
-from celery import Celery, Task, signals
-from celery.app.routes import MapRoute
+from celery import Celery
 from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialized
 from kombu.utils.json import dumps
@@ -37,11 +36,17 @@ from supervisor.job.limits import KEPT_AT_HAND
 from supervisor.job.references import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
-from supervisor.ledger.ticks import Message, Tick
+from supervisor.ledger.requests import Message
+from supervisor.ledger.ticks import Tick
 from supervisor.runs.run import Run, RunState, tick_id
 from supervisor.sending.publisher import AWAY
-from supervisor.sending.recording import Send, queues_are_beside, recorded
-from supervisor.worker.tasks import GuardedTask
+from supervisor.sending.recording import (
+    Send,
+    is_listened_to,
+    is_ordinary,
+    queues_are_beside,
+    recorded,
+)
 
 #: A nominal time of no schedule, and the run of it, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
@@ -49,12 +54,6 @@ RUN = tick_id("any", NOMINAL)
 
 #: No job, argument or setting is called like them.
 MARKS = {name: f"<{name} of {RUN}>" for name in ("job", "rules", "argsrepr", "kwargsrepr", "body")}
-
-#: Who listens to one of them is told of each message, and may change it.
-LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
-
-#: What a task's class may say of how it is sent.
-SENDING = ("apply_async", "shadow_name")
 
 log = structlog.get_logger("supervisor.envelopes")
 
@@ -125,7 +124,7 @@ class Envelopes:
 
     def filled(self, tick: Tick) -> Tick:
         """The tick with its message, where it may have one beforehand."""
-        if any(signal.receivers for signal in LISTENED_TO):
+        if is_listened_to():
             return tick
         envelope = self.prepare(tick.spec)
         return tick if envelope is None else tick.sent_as(envelope.message(tick))
@@ -167,7 +166,7 @@ class Envelopes:
             *(spec.max_retries, spec.retry_backoff, spec.retry_backoff_max),
         )
         if key not in self._shapes:
-            self._shapes[key] = self._made(spec, task) if self._are_alike(task) else None
+            self._shapes[key] = self._made(spec, task) if is_ordinary(self._app, task) else None
         return self._shapes[key]
 
     def _made(self, spec: JobSpec, task: str) -> Shape | None:
@@ -180,7 +179,7 @@ class Envelopes:
             return None
         _, _, embed = json.loads(b64decode(message["body"]))
         shape = Shape(
-            queue=message["headers"][HEADER]["queue"],
+            queue=push.queue,
             key=push.key,
             text=marked(message),
             delivery_tag=message["properties"]["delivery_tag"],
@@ -189,13 +188,3 @@ class Envelopes:
             length=self._app.amqp.argsrepr_maxsize,
         )
         return shape if shape.envelope(spec).text == push.text else None
-
-    def _are_alike(self, name: str) -> bool:
-        """Whether all messages of the task are made from the same: no code is asked of each."""
-        classes = type(self._app.tasks.get(name)).__mro__
-        own = [c for c in classes if c not in (GuardedTask, Task) and vars(c).keys() & {*SENDING}]
-        return (
-            not own
-            and not self._app.conf.task_send_sent_event
-            and all(isinstance(route, MapRoute) for route in self._app.amqp.routes)
-        )

@@ -49,6 +49,10 @@ class Publisher:
         return producers_of(self._app)
 
     @property
+    def app(self) -> Celery:
+        return self._app
+
+    @property
     def ledger(self) -> Ledger:
         return self._ledger
 

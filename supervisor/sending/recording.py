@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task, signals
+from celery.app.routes import MapRoute
 
+from supervisor.app import GUARDED_TASK
 from supervisor.execution.assignments import Assignment
 from supervisor.ledger.connection import Client
+from supervisor.ledger.requests import Message
 
 #: What two connections have in common that see the same keys with the same rights.
 PLACE = ("host", "port", "path", "db", "username")
 
+
+def name_of(own: type) -> str:
+    return f"{own.__module__}:{own.__qualname__}"
+
+
+#: Who listens to one of them is told of each message, and may change it.
+LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+
+#: What a task's class may say of how it is sent, and the classes that are known to say it.
+SENDING = ("apply_async", "shadow_name")
+KNOWN_CLASSES = (GUARDED_TASK, name_of(Task))
+
 #: Publishes with a given producer, as everything is published.
 Send = Callable[[Any, Assignment], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """One message of kombu's Redis transport, and the key of the list it is pushed to."""
-
-    key: str
-    text: str
 
 
 class Recorder:
@@ -44,16 +50,32 @@ class Recorder:
         self.commands.append(command)
 
 
-def recorded(app: Celery, send: Send, assignment: Assignment) -> Push | None:
+def recorded(app: Celery, send: Send, assignment: Assignment) -> Message | None:
     """None for what is more than one push: a queue that expires, an exchange of several queues."""
     with app.producer_or_acquire() as producer:
         recorder: Any = Recorder(producer.channel)
-        send(app.amqp.Producer(recorder, auto_declare=False), assignment)
+        queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
     match recorder.commands:
         case [("lpush", key, text)]:
-            return Push(recorder.global_keyprefix + key, text)
+            return Message(queue, recorder.global_keyprefix + key, text)
         case _:
             return None
+
+
+def is_ordinary(app: Celery, name: str) -> bool:
+    """Whether Celery alone decides how a task is sent, and nobody is told of it."""
+    classes = type(app.tasks.get(name)).__mro__
+    own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
+    return (
+        not own
+        and not is_listened_to()
+        and not app.conf.task_send_sent_event
+        and all(isinstance(route, MapRoute) for route in app.amqp.routes)
+    )
+
+
+def is_listened_to() -> bool:
+    return any(signal.receivers for signal in LISTENED_TO)
 
 
 def queues_are_beside(app: Celery, ledger: Client) -> bool:

@@ -33,7 +33,8 @@ from supervisor.ledger.requests import Asked
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.sending import tracing
-from supervisor.sending.calls import asked_of, register_all
+from supervisor.sending.call_requests import asked_of
+from supervisor.sending.calls import register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.worker.acknowledgements import keep_no_record_of_runs
 from supervisor.worker.adopting import adopt

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,11 +13,28 @@ from celery.utils.time import maybe_make_aware
 
 from supervisor.execution.delivery import Delivery
 from supervisor.ledger.requests import Asked
-from supervisor.sending.calls import sendable
+from supervisor.sending.call_requests import sendable
 from supervisor.sending.publisher import as_json
 
 #: By position, or by name.
 Arguments = Mapping[Any, Any]
+
+#: The id of a task that Celery itself sends again.
+_sent_again: ContextVar[str | None] = ContextVar("supervisor_sent_again", default=None)
+
+
+@contextmanager
+def sent_again(task_id: str | None) -> Iterator[None]:
+    """Celery's own retry calls the task again, under the same id."""
+    before = _sent_again.set(task_id)
+    try:
+        yield
+    finally:
+        _sent_again.reset(before)
+
+
+def is_sent_again(task_id: str | None) -> bool:
+    return task_id is not None and task_id == _sent_again.get()
 
 
 def asked_again(

@@ -46,12 +46,12 @@ from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
 from supervisor.worker.endings import reason_of, report
 from supervisor.worker.results import reporting, store_started
-from supervisor.worker.retrying import asked_again, retry_of, until
+from supervisor.worker.retrying import asked_again, is_sent_again, retry_of, sent_again, until
+
+Body = Callable[..., Any]
 
 log = structlog.get_logger("supervisor.tasks")
 
-#: The id of a task that Celery itself sends again.
-_retried: ContextVar[str | None] = ContextVar("supervisor_retried", default=None)
 _delivery: ContextVar[Delivery | None] = ContextVar("supervisor_delivery", default=None)
 
 
@@ -85,7 +85,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._enter(super().__call__, args, kwargs)
 
-    def _enter(self, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _enter(self, body: Body, args: Any, kwargs: Any) -> Any:
         """Calls the body, under the guard if this is a run's own call and not one further in."""
         delivery = _delivery.get()
         if delivery is None or delivery.run_id != self.request.id:
@@ -104,9 +104,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         delivery.has_returned = True
         return returned
 
-    def _run_body(
-        self, delivery: Delivery, body: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    def _run_body(self, delivery: Delivery, body: Body, args: Any, kwargs: Any) -> Any:
         """What the body returns; what it raises is raised as Celery is to take it."""
         try:
             delivery.at_work = True
@@ -163,8 +161,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         **options: Any,
     ) -> Any:
         """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        is_retry = task_id is not None and task_id == _retried.get()
-        if is_guarded_call(self, options) and not is_retry:
+        if is_guarded_call(self, options) and not is_sent_again(task_id):
             links = {"link": link, "link_error": link_error, "shadow": shadow}
             options |= {key: value for key, value in links.items() if value is not None}
             return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
@@ -187,13 +184,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         delivery = _delivery.get()
         if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
             # Celery calls the task again for it: not under the guard, as it is not now.
-            before = _retried.set(self.request.id)
-            try:
+            with sent_again(self.request.id):
                 return super().retry(
                     args, kwargs, exc, throw, eta, countdown, max_retries, **options
                 )
-            finally:
-                _retried.reset(before)
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")

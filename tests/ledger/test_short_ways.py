@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Placement
+from supervisor.ledger.requests import Message, RunRequest
 from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Message, Tick
+from supervisor.ledger.ticks import Tick
 from supervisor.runs.run import RunState
-from tests.ledger.jobs import begin, job, pause, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 from tests.ledger.test_model_catches import break_scripts
 
 #: Nothing is ordinary any more.
@@ -22,6 +24,8 @@ LONG_WAYS = {
     "begin_first": ("local is_first = ", "local is_first = false and "),
     "finish_first": ("local is_alone = ", "local is_alone = false and "),
 }
+
+HOUR = timedelta(hours=1)
 
 Story = Callable[[Ledger, JobSpec], object]
 
@@ -55,6 +59,16 @@ def beside_a_stranger(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit([sent(spec, 0)])
 
 
+def asked(ledger: Ledger, spec: JobSpec, *names: str, **said: Any) -> None:
+    """Calls of a task that code guards, with a message each."""
+    for name in names:
+        message = Message("celery", "celery", f"message of {name}")
+        request = RunRequest(
+            f"{spec.name}@{name}", args=[1], message=message, is_of_code=True, **said
+        )
+        ledger.admit_request(spec, request)
+
+
 STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
     "sent": (lambda ledger, spec: ledger.admit([sent(spec, 0)]), {}),
     "in the outbox": (lambda ledger, spec: ledger.admit(ticks(spec, 0)), {}),
@@ -71,6 +85,29 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
     "after a pause": (resumed, {}),
     "in a pause": (excluded, {}),
     "beside a stranger": (beside_a_stranger, {}),
+    "asked for": (lambda ledger, spec: asked(ledger, spec, "a"), {}),
+    "asked for again": (lambda ledger, spec: asked(ledger, spec, "a", "a"), {}),
+    "asked for, and skipped": (lambda ledger, spec: asked(ledger, spec, "a", "b"), {}),
+    "asked for later": (lambda ledger, spec: asked(ledger, spec, "a", delay=HOUR), {}),
+    "asked for in a pause": (
+        lambda ledger, spec: (pause(ledger, spec), asked(ledger, spec, "a")),
+        {},
+    ),
+    "asked for with all there is": (
+        lambda ledger, spec: asked(
+            *(ledger, spec, "a"),
+            kwargs={"b": 2},
+            options={"priority": 3},
+            nominal_at=MIDNIGHT,
+            expires=HOUR,
+            is_awaited=True,
+        ),
+        {"max_wait": "2h"},
+    ),
+    "asked for by name": (
+        lambda ledger, spec: ledger.admit_request(spec, RunRequest("nightly@a")),
+        {},
+    ),
 }
 
 

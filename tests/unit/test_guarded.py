@@ -15,7 +15,7 @@ from supervisor.files.guarded import GuardedCall, guarded_task_spec
 from supervisor.job.overlap import OverlapPolicy
 from supervisor.on_commit.triggers import trigger_of
 from supervisor.runs.run import is_below
-from supervisor.sending.calls import request_of
+from supervisor.sending.call_requests import request_of
 from supervisor.sending.starting import start
 
 

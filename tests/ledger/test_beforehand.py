@@ -1,0 +1,99 @@
+"""The message of a guarded call is sent by the script that admits its run, where that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+
+from supervisor.app import supervise
+from supervisor.ledger.replies import Placement
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import RunState
+
+
+@pytest.fixture
+def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
+    app = supervise(Celery("calls", broker=redis_url, set_as_current=False))
+    yield app
+    app.close()
+
+
+def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:
+    def work(number: int) -> None: ...
+
+    return app.task(name=name, guard=guard or True, ignore_result=True, shared=False)(work)
+
+
+def scripts_called(ledger: Ledger) -> int:
+    return int(ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
+def called(ledger: Ledger, task: Any, times: int) -> tuple[list[Placement], int]:
+    """Where the runs of so many calls went, and how many scripts the calls took."""
+    task.apply_async((0,), headers={"guard": {"key": "to warm up"}})
+    before = scripts_called(ledger)
+    placements = [task.delay(1).admission.placement for _ in range(times)]
+    return placements, scripts_called(ledger) - before
+
+
+def test_a_call_is_one_script_that_sends_the_message(app: Celery, ledger: Ledger) -> None:
+    task = guarded(app, key="{number}", overlap="queue_all")
+    assert called(ledger, task, 2) == ([Placement.START, Placement.WAIT], 2)
+    assert ledger.client.llen("celery") == 2
+    assert [(run.state, run.sends) for run in ledger.history(task.name)] == [
+        (RunState.WAITING, 0),
+        (RunState.QUEUED, 1),
+        (RunState.QUEUED, 1),
+    ]
+    assert ledger.outbox() == []
+    assert ledger.spec(task.name).key == "{number}"
+
+
+def test_who_listens_to_messages_is_told_of_those_that_are_sent_alone(
+    app: Celery, ledger: Ledger
+) -> None:
+    told = []
+
+    def listen(headers: dict[str, Any], **_: Any) -> None:
+        told.append(headers["id"])
+
+    signals.before_task_publish.connect(listen)
+    try:
+        placements, scripts = called(ledger, guarded(app), 2)
+    finally:
+        signals.before_task_publish.disconnect(listen)
+    assert placements == [Placement.START, Placement.SKIP]
+    assert scripts == 3  # that the message was sent is one more
+    assert len(told) == ledger.client.llen("celery") == 2
+
+
+def test_one_that_replaces_another_is_sent_once(app: Celery, ledger: Ledger) -> None:
+    task = guarded(app, overlap="replace")
+    placements, _ = called(ledger, task, 2)
+    assert placements == [Placement.START, Placement.START]
+    assert [run.state for run in ledger.history(task.name)][:2] == [
+        RunState.QUEUED,
+        RunState.REPLACED,
+    ]
+    assert ledger.client.llen("celery") == 3
+
+
+def test_a_task_that_is_sent_by_code_of_its_own_is_sent_when_it_may_begin(
+    app: Celery, ledger: Ledger
+) -> None:
+    sent = []
+
+    class Own(app.Task):  # type: ignore[name-defined,misc]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            sent.append(options.get("headers", {}).keys())
+            return super().apply_async(*args, **options)
+
+    @app.task(base=Own, name="calls.own", guard=True, ignore_result=True, shared=False)
+    def task() -> None: ...
+
+    assert [task.delay().admission.placement.value for _ in "ab"] == ["start", "skip"]
+    assert [bool(headers) for headers in sent] == [False, True, False]
+    assert ledger.client.llen("celery") == 1
