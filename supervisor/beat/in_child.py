@@ -18,9 +18,13 @@ from supervisor.child_processes import die_with_parent
 
 T = TypeVar("T")
 
+EACH_SECONDS = 1
 
-def in_child(work: Callable[[], T]) -> T:
+
+def in_child(work: Callable[[], T], meanwhile: Callable[[], object] = lambda: None) -> T:
     """What `work` returns or raises, which must be picklable, once the child has ended.
+
+    meanwhile: called in this process each second until then.
 
     The child is a fork: it has all that this process has, but for its threads, and ends with it.
     Raises ChildProcessError when it was killed.
@@ -31,6 +35,8 @@ def in_child(work: Callable[[], T]) -> T:
     child.start()
     sender.close()
     try:
+        while not receiver.poll(EACH_SECONDS):
+            meanwhile()
         succeeded, outcome = receiver.recv()
     except EOFError:
         child.join()

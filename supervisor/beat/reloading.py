@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -29,6 +29,9 @@ PROBLEMS_KEPT = 20
 #: Of the jobs that are added, changed or removed at a time, so many are named in the log.
 JOBS_NAMED = 20
 
+#: Files that are being written are asked for so often whether they have come to rest.
+ASK_SECONDS = 0.05
+
 log = structlog.get_logger("supervisor.reloading")
 
 
@@ -41,9 +44,19 @@ class Read:
 
 
 class Reloading:
-    """Only the leading beat reloads; one that begins to lead looks at the files anew."""
+    """Only the leading beat reloads; one that begins to lead looks at the files anew.
 
-    def __init__(self, files: Path, ledger: Ledger, entries: Entries) -> None:
+    meanwhile: called each second while they are read, which may take longer than a leader's lock.
+    """
+
+    def __init__(
+        self,
+        files: Path,
+        ledger: Ledger,
+        entries: Entries,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._meanwhile = meanwhile
         self._files = files
         self._ledger = ledger
         self._entries = entries
@@ -60,10 +73,10 @@ class Reloading:
         loaded. loaded: digest of the files in the ledger.
         """
         self._watching.look_again()
-        if not self._watching.has_changed():
-            return
+        while not self._watching.has_changed():  # they are being written, for a second at most
+            time.sleep(ASK_SECONDS)
         try:
-            read = in_child(partial(self._begin, now, loaded))
+            read = in_child(partial(self._begin, now, loaded), self._meanwhile)
         except ChildProcessError as error:
             log.error("schedule files not looked at before the first tick", error=str(error))
             read = None
@@ -88,7 +101,7 @@ class Reloading:
         if not self._watching.has_changed() and self.digest in (None, loaded):
             return
         try:
-            self._take_over(in_child(partial(self._load, now)))
+            self._take_over(in_child(partial(self._load, now), self._meanwhile))
         except Exception:
             self._watching.look_again()  # nothing is loaded, and no file will change for it
             raise
@@ -102,11 +115,12 @@ class Reloading:
 
     def _begin(self, now: datetime, loaded: str | None) -> Read | None:
         """In a child. None when there is more to be loaded."""
+        started = time.monotonic()
         wanted = self._wanted(now)
         if isinstance(wanted, Read):
             return wanted
         if wanted.digest == loaded:
-            return self._apply(wanted, now)
+            return self._apply(wanted, now, started)
         changes = withdraw(self._ledger, self._entries, wanted.specs, now)
         if changes:
             names = {"removed": some(changes.removed), "paused": some(changes.changed)}
@@ -115,8 +129,9 @@ class Reloading:
 
     def _load(self, now: datetime) -> Read:
         """In a child: to read ten thousand jobs takes more memory than all that beat does."""
+        started = time.monotonic()
         wanted = self._wanted(now)
-        return wanted if isinstance(wanted, Read) else self._apply(wanted, now)
+        return wanted if isinstance(wanted, Read) else self._apply(wanted, now, started)
 
     def _wanted(self, now: datetime) -> ScheduleSet | Read:
         """What the files say, or what is wrong with them."""
@@ -131,8 +146,7 @@ class Reloading:
         self._sign(now, problems)
         return Read(None, problems)
 
-    def _apply(self, wanted: ScheduleSet, now: datetime) -> Read:
-        started = time.monotonic()
+    def _apply(self, wanted: ScheduleSet, now: datetime, started: float) -> Read:
         edited: tuple[str, ...] = ()
         loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
         if not wanted.digest == self.digest == loaded:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -53,7 +54,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.pings.pinging import Pinger
 from supervisor.sending.envelopes import Envelopes
 from supervisor.sending.publisher import Publisher
-from supervisor.sending.queues import time_outs
+from supervisor.sending.queues import bound_broker_calls
 from supervisor.ticks.auditing import Auditor
 from supervisor.ticks.emission_log import note_rescue
 from supervisor.timing import schedule_of
@@ -67,8 +68,6 @@ REST = timedelta(seconds=0.2)
 
 #: No tick takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
-
-BROKER_PATIENCE_SECONDS = 5
 
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
@@ -109,7 +108,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._is_current = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
-        self._reloading = Reloading(files, self._ledger, self._entries) if files else None
+        self._reloading = (
+            Reloading(files, self._ledger, self._entries, self._keep_leading) if files else None
+        )
 
     def setup_schedule(self) -> None:
         """RedBeat's static entries are written by the beat that leads, not by each that starts."""
@@ -197,6 +198,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._next_presence = 0.0
         return look
 
+    def _keep_leading(self) -> None:
+        with suppress(RedisError):
+            self._leader.look(follows=self._follows)
+
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""
         if time.monotonic() >= self._next_presence:
@@ -238,11 +243,3 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _publish_outbox(self) -> None:
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
             pass
-
-
-def bound_broker_calls(app: Celery) -> None:
-    """A broker that hangs must not hang beat; the outbox keeps what was not taken."""
-    app.conf.broker_transport_options = {
-        **time_outs(app, BROKER_PATIENCE_SECONDS),
-        **(app.conf.broker_transport_options or {}),
-    }

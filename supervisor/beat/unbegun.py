@@ -94,11 +94,10 @@ class Unbegun:
         limited = self._rate_limited({run.job for runs in suspects.values() for run in runs})
         for queue, runs in suspects.items():
             missing = max(0, len(runs) - lengths.get(queue, 0))
-            for run in runs[:missing]:
-                is_late = is_long_overdue if run.job in limited else is_overdue
-                if is_late(run, now):
-                    yield run
-            hidden = [run for run in runs[missing:] if is_long_overdue(run, now)]
+            kept = [run for run in runs[:missing] if run.job in limited]
+            others = (run for run in runs[:missing] if run.job not in limited)
+            yield from (run for run in others if is_overdue(run, now))
+            hidden = [run for run in [*kept, *runs[missing:]] if is_long_overdue(run, now)]
             if hidden:
                 roll = roll or self._ledger.presences.roll()
                 yield from hidden[: LIKELIEST if roll.consumers(queue) else 0]

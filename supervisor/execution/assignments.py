@@ -10,7 +10,7 @@ from supervisor.job.references import has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.stages import Step, seconds
 from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import Run, StepId
+from supervisor.runs.run import Reference, Run, StepId
 
 #: Plans of runs, which never change; a process publishes for a few of them at a time.
 MOST_PLANS = 200
@@ -20,8 +20,7 @@ MOST_PLANS = 200
 class Assignment:
     """Limits and waits in seconds. `fills_up`: parameters without argument come from params.
 
-    references: what of the arguments a schedule file wrote, with references in it: ``args`` and
-    ``kwargs`` as a whole, or single ones: ``args.0``, ``kwargs.token``.
+    references: what of the arguments a schedule file wrote, with references in it.
     """
 
     run: Run
@@ -36,7 +35,7 @@ class Assignment:
     retry_backoff_max: float
     rules: Mapping[str, Any]
     fills_up: bool = False
-    references: Sequence[str] = ()
+    references: Sequence[Reference] = ()
 
 
 class Assignments:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import RunInterrupted
 from supervisor.execution.assignments import Assignment
-from supervisor.job.references import resolved
+from supervisor.job.references import Place, has_references, put, resolved, texts_in
 from supervisor.ledger.replies import Grant
 from supervisor.ledger.requests import NOTHING, Asked, Work
-from supervisor.runs.run import StepId
+from supervisor.runs.run import Reference, StepId
 
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
@@ -31,8 +32,9 @@ class Delivery:
     entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
     is, by the clock of elapsed.py; interrupted: by this it was ended;
     raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
-    for those after it. references: as in an Assignment; used: the arguments with what they stand
-    for. asked: for the next attempt. again: what a `retry` that was not to raise would have raised.
+    for those after it. references: as in an Assignment; written: each text that has one, and what
+    became of it, -> the text. asked: for the next attempt. again: what a `retry` that was not to
+    raise would have raised.
     """
 
     run_id: str
@@ -43,8 +45,8 @@ class Delivery:
     max_retries: int
     retry_backoff: timedelta
     retry_backoff_max: timedelta
-    references: Sequence[str] = ()
-    used: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict, repr=False)
+    references: Sequence[Reference] = ()
+    written: dict[str, str] = field(default_factory=dict, repr=False)
     grant: Grant | None = None
     entered: bool = False
     at_work: bool = False
@@ -85,24 +87,22 @@ class Delivery:
 
     def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
         """The arguments with secrets in place of references. Raises SecretMissing."""
-        given = {"args": dict(enumerate(args)), "kwargs": kwargs}
-        self.used = {
-            what: {
-                place: resolved(value, environ) if self.is_written(what, place) else value
-                for place, value in values.items()
-            }
-            for what, values in given.items()
-        }
-        return [*self.used["args"].values()], dict(self.used["kwargs"])
+        given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
+        for place, text in list(texts_in(given)):
+            if self.is_written(place) and has_references(text):
+                secret = resolved(text, environ)
+                self.written |= {text: text, **({secret: text} if secret else {})}
+                put(given, place, secret)
+        return given["args"], given["kwargs"]
 
-    def is_written(self, what: str, place: int | str) -> bool:
-        """Whether this argument is the schedule file's own, and may have references."""
-        if f"{what}.{place}" in self.references:
+    def is_written(self, place: Place) -> bool:
+        """Whether what stands there is a word of the schedule file."""
+        if [*place] in self.references:
             return True
         step = StepId.of(self.run_id)
-        # The item of a batch is data, and no word of the schedule file.
-        is_item = what == "args" and place == 0 and step is not None and step.item is not None
-        return what in self.references and not is_item
+        # The item of a batch is data.
+        is_item = place[:2] == ("args", 0) and step is not None and step.item is not None
+        return place[0] in self.references and not is_item
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

@@ -106,6 +106,13 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
+def put(value: Any, place: Place, text: str) -> None:
+    """Exchanges the text at a place of which `texts_in` told; the value's own containers change."""
+    for step in place[:-1]:
+        value = value[step]
+    value[place[-1]] = text
+
+
 def texts_in(value: Any, path: Place = ()) -> Iterator[tuple[Place, str]]:
     """Each text in the value, and where it is."""
     if isinstance(value, str):

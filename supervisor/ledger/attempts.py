@@ -63,7 +63,7 @@ class Attempts:
                 "restore",
                 *(work.run_id, token, work.job, ms_of(work.nominal_at)),
                 *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
-                *asked.facts,
+                *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
             )
         )
 

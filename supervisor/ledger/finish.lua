@@ -48,9 +48,13 @@ if outcome ~= 'retry' then
 end
 
 delay = tonumber(delay)
-local asked = { args = args, kwargs = kwargs, retry_options = ARGV[9], references = ARGV[10] }
+local asked = { args = args, kwargs = kwargs, references = ARGV[10] }
 for field, value in pairs(asked) do
   if value ~= '' then redis.call('HSET', K.run(id), field, value) end
+end
+-- Those of each retry are kept, a line each: the last word counts.
+if ARGV[9] ~= '' then
+  redis.call('HSET', K.run(id), 'retry_options', (hget(K.run(id), 'retry_options') or '') .. ARGV[9] .. '\n')
 end
 end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')

@@ -86,8 +86,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         returned_twice={n: by.split(",") for n, by in starting_with("conflict:", fields).items()},
         args=json.loads(fields["args"]) if "args" in fields else None,
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
-        options=json.loads(fields.get("options", "{}"))
-        | json.loads(fields.get("retry_options", "{}")),
+        options=options_from(fields),
         references=json.loads(fields.get("references", "[]")),
         rules=json.loads(fields.get("rules", "{}")),
         progress=progress_from(fields, number),
@@ -97,6 +96,12 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         queue=fields.get("queue") or None,
         expires_at=to_instant(fields.get("expires")),
     )
+
+
+def options_from(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Those of the call, and over them those of each retry."""
+    lines = (fields.get("options", "{}"), *fields.get("retry_options", "").splitlines())
+    return {key: value for line in lines for key, value in json.loads(line).items()}
 
 
 def blocker_from(text: str) -> Blocker:

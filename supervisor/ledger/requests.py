@@ -14,7 +14,7 @@ from supervisor.job.overlap import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.job.stages import plan
 from supervisor.ledger.replies import ms_of
-from supervisor.runs.run import tick_id
+from supervisor.runs.run import Reference, tick_id
 from supervisor.times.durations import to_ms
 
 
@@ -110,14 +110,17 @@ class Statement:
 class Asked:
     """What the caller of a run, or a retry, gave it; None and nothing where nothing is said.
 
-    options: of Celery's `apply_async`. references: which of these arguments are words of a schedule
-    file, to be resolved: ``kwargs.token``, ``args.0``.
+    options: of Celery's `apply_async`. references: where these arguments are words of a schedule
+    file, to be resolved. is_awaited: as in a RunRequest. code: the job's spec (JSON), where code
+    has it.
     """
 
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    references: Sequence[str] = ()
+    references: Sequence[Reference] = ()
+    is_awaited: bool = False
+    code: str = ""
 
     @property
     def facts(self) -> tuple[str, str, str, str]:

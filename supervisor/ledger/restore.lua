@@ -2,11 +2,14 @@
 --
 -- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run,
 --       args, kwargs and options that its caller gave it (JSON, or '' for the job's own), and which of these
---       arguments are to be resolved (JSON, or '')
+--       arguments are to be resolved (JSON, or ''), whether somebody may wait for its result in Celery (1 or
+--       ''), and the job's spec (JSON) where code has it
 -- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
 
 local id, token, job, nominal, rules, worker, is_tick = unpack(ARGV)
-local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10], references = ARGV[11] }
+local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10], references = ARGV[11],
+  awaited = ARGV[12] }
+local spec = ARGV[13]
 
 -- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
 if root_of(id) ~= id then return { 'lost', '' } end
@@ -31,6 +34,10 @@ run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_u
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
   'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
   'worker', worker, 'slot', run.slot, 'since', digits(next_instant()))
+if (spec or '') ~= '' then
+  redis.call('HSETNX', K.guarded, job, spec)
+  redis.call('HSETNX', K.job(job), 'created', now)
+end
 for field, value in pairs(asked) do
   if value ~= '' then redis.call('HSET', K.run(id), field, value) end
 end

@@ -78,6 +78,11 @@ class Attempt:
         return (self.finished_at - self.started_at).total_seconds()
 
 
+#: Words of a schedule file in a run's arguments: ``args`` or ``kwargs`` as a whole, or the way to
+#: a single text: ``["kwargs", "token"]``.
+Reference = str | Sequence[str | int]
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """How far a batch is: `ended` counts its items by outcome."""
@@ -111,9 +116,9 @@ class Run:
     """What the ledger knows of a run; instants are aware UTC.
 
     `sends`: how often a message was sent for the attempt that has not begun, last at `sent_at`.
-    `args` and `kwargs` are None where they are the job's own; `references` are those of the others
-    that a schedule file wrote (``kwargs.token``). `rules` are the job's at admission, and `options`
-    what a caller gave `apply_async`, or `retry`, for the message.
+    `args` and `kwargs` are None where they are the job's own; `references` are the places in the
+    others that a schedule file wrote: ``["kwargs", "token"]``. `rules` are the job's at admission,
+    and `options` what a caller gave `apply_async`, or `retry`, for the message.
 
     A run that `has_steps` names in `error_step` the first that failed, and in `returned_twice` the
     params for which a value of more than one step was there: of the last of them it was taken.
@@ -155,7 +160,7 @@ class Run:
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = field(default=None)
     options: Mapping[str, Any] = field(default_factory=dict)
-    references: Sequence[str] = ()
+    references: Sequence[Reference] = ()
     rules: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress | None = None
     blocker: Blocker | None = None

@@ -3,12 +3,15 @@
 That takes one round trip, where to admit the run, to read it, to send its message and to say so
 takes five; and no crash comes in between. It can be told where the broker's queues are keys beside
 the ledger's, and nobody but Celery has a say in how the message is sent.
+
+Nothing here connects to anything: what it takes to know the broker is kept from the message that
+was last sent in the other way. The first call of a process goes that way, and with a broker that is
+away none waits for it in vain.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import cache
 
 import structlog
 
@@ -19,7 +22,7 @@ from supervisor.ledger.requests import Message, RunRequest
 from supervisor.runs.run import Run, RunState
 from supervisor.sending.lineage import of_nobody
 from supervisor.sending.publisher import Publisher
-from supervisor.sending.recording import is_ordinary, queues_are_beside, recorded
+from supervisor.sending.recording import is_ordinary, recorded
 
 log = structlog.get_logger("supervisor.beforehand")
 
@@ -31,6 +34,9 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
     may_replace = OverlapPolicy.REPLACE in (rules["overlap"], rules["on_max_skips"])
     if may_replace or request.delay or request.run_id is None or spec.task is None:
         return None
+    channel = publisher.channel_beside
+    if channel is None or not is_ordinary(publisher.app, spec.task):
+        return None
     run = Run(
         *(request.run_id, spec.name, RunState.QUEUED, now, now),
         args=request.args,
@@ -39,14 +45,9 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
         rules=rules,
     )
     try:
-        if is_ordinary(publisher.app, spec.task) and are_beside(publisher):
-            with of_nobody():
-                return recorded(publisher.app, publisher.send, of_job(run, spec, spec.task))
+        with of_nobody():
+            return recorded(publisher.app, channel, publisher.send, of_job(run, spec, spec.task))
     except Exception as error:  # noqa: BLE001 - who publishes the run finds the same, and says so
+        publisher.channel_beside = None  # it may be its connection, which is found anew then
         log.info("no message beforehand", job=spec.name, error=str(error))
-    return None
-
-
-@cache
-def are_beside(publisher: Publisher) -> bool:
-    return queues_are_beside(publisher.app, publisher.ledger.client)
+        return None

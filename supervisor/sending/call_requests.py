@@ -26,7 +26,7 @@ from supervisor.sending.publisher import as_json
 from supervisor.sending.tracing import current_headers
 
 #: Celery's options of a call that each message of a run has anew.
-MESSAGES_OWN = ("task_id", "retries", "expires", "time_limit", "soft_time_limit")
+MESSAGES_OWN = ("task_id", "retries", "expires")
 
 
 def request_of(
@@ -46,7 +46,7 @@ def request_of(
     if at_work is not None and task_id == at_work.run_id:
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
-    expires = until(task.app, options.pop("expires", None))
+    expires = until(task.app, options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
@@ -61,7 +61,7 @@ def request_of(
         or timedelta(),
         options=as_json(
             {
-                **lineage(task.app),
+                **lineage(task, options),
                 **sendable(options),
                 **({"headers": headers} if headers else {}),
             }
@@ -124,7 +124,7 @@ def until(app: Celery, moment: Any) -> timedelta | None:
     return max(timedelta(), timedelta(seconds=float(moment)))
 
 
-def asked_of(header: Mapping[str, Any], request: Context) -> Asked:
+def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
     """What the caller of a run said, found in the message that a worker has of it.
 
     Nothing of a tick's run, and no arguments that are the schedule file's own.
@@ -132,22 +132,29 @@ def asked_of(header: Mapping[str, Any], request: Context) -> Asked:
     if work_of(header, "").is_tick:
         return Asked()
     references = header.get("references", ())
-    options = {
-        key: value
-        for key, value in {**request.as_execution_options(), **priority_of(request)}.items()
-        if value is not None and key not in MESSAGES_OWN
+    said = {
+        **request.as_execution_options(),
+        "priority": (request.delivery_info or {}).get("priority"),
+        "ignore_result": request.ignore_result,
+        "queue": header["queue"],
     }
+    options = {k: v for k, v in said.items() if v is not None and k not in MESSAGES_OWN}
     headers = {k: v for k, v in options.pop("headers", {}).items() if k != HEADER}
     return Asked(
         args=None if "args" in references else as_json(request.args),
         kwargs=None if "kwargs" in references else as_json(request.kwargs),
         options=as_json({**options, **({"headers": headers} if headers else {})}),
-        references=[name for name in references if "." in name],
+        references=[place for place in references if not isinstance(place, str)],
+        is_awaited=is_awaited(task, options),
+        code=spec_text(task) if header["job"] == task.name else "",
     )
 
 
-def priority_of(request: Context) -> dict[str, Any]:
-    return {"priority": (request.delivery_info or {}).get("priority")}
+def spec_text(task: Any) -> str:
+    try:
+        return spec_of(task).model_dump_json(exclude_defaults=True)
+    except InvalidGuard:  # its calls are refused; a header may have guarded this one
+        return ""
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,19 +78,25 @@ def call_guarded(
     message = message_of(publisher, spec_of(task), request)
     request = replace(request, is_of_code=True, message=message)
     admission = publisher.ledger.admit_request(spec_of(task), request)
+    result = GuardedResult(admission, task, is_ignored=is_ignored(task, options))
     if admission.placement is Placement.START and message is None:
         publisher.publish([admission.run_id])
+    elif admission.placement is not Placement.SKIP:
+        add_to_parent(task, result, options)
     if admission.placement is Placement.SKIP:
         task.backend.mark_as_revoked(
             admission.run_id,
             f"skipped: {admission.reason}",
             request=context_of(admission.run_id, options),
         )
-    result = GuardedResult(admission, task, is_ignored=is_ignored(task, options))
+    return result
+
+
+def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any]) -> None:
+    """As Celery does when it sends a message from within a task."""
     parent: Any = task.app.current_worker_task
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
-    return result
 
 
 def context_of(run_id: str, options: Mapping[str, Any]) -> Context:

@@ -42,9 +42,9 @@ from supervisor.runs.run import Run, RunState, tick_id
 from supervisor.sending.publisher import AWAY
 from supervisor.sending.recording import (
     Send,
+    is_beside,
     is_listened_to,
     is_ordinary,
-    queues_are_beside,
     recorded,
 )
 
@@ -144,7 +144,8 @@ class Envelopes:
 
     def _envelope(self, spec: JobSpec) -> Envelope | None:
         if self._are_beside is None:
-            self._are_beside = queues_are_beside(self._app, self._ledger)
+            with self._app.producer_or_acquire() as producer:
+                self._are_beside = is_beside(producer.channel, self._ledger)
         own = [spec.args, spec.kwargs]
         if not self._are_beside or spec.task is None or spec.mask or has_references(own):
             return None
@@ -171,7 +172,8 @@ class Envelopes:
 
     def _made(self, spec: JobSpec, task: str) -> Shape | None:
         run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
-        push = recorded(self._app, self._send, of_job(run, spec, task))
+        with self._app.producer_or_acquire() as producer:
+            push = recorded(self._app, producer.channel, self._send, of_job(run, spec, task))
         if push is None:
             return None
         message = json.loads(push.text)

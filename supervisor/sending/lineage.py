@@ -6,27 +6,27 @@ the call takes down of whom it is a part, and its message is sent as if nobody w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from celery import Celery
 from celery._state import _task_stack  # type: ignore[attr-defined]
 
 
-def lineage(app: Celery) -> dict[str, Any]:
-    """Celery's options of a call made now: nothing outside of a task."""
-    parent: Any = app.current_worker_task
+def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Celery's options of a call of the task made now, with these: nothing outside of a task."""
+    parent: Any = task.app.current_worker_task
     if parent is None:
         return {}
     request = parent.request
-    priority = (request.delivery_info or {}).get("priority")
-    inherited = app.conf.task_inherit_parent_priority and priority is not None
-    return {
-        "root_id": request.root_id or request.id,
-        "parent_id": request.id,
-        **({"priority": priority} if inherited else {}),
-    }
+    found = {"root_id": request.root_id or request.id, "parent_id": request.id}
+    if task.app.conf.task_inherit_parent_priority and task.priority is None:
+        # One that the call, the task or its route has is before the parent's.
+        priority = (request.delivery_info or {}).get("priority")
+        routed = task.app.amqp.router.route(dict(options), task.name)
+        if priority is not None and routed.get("priority") is None:
+            found["priority"] = priority
+    return found
 
 
 @contextmanager

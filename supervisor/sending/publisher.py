@@ -22,8 +22,8 @@ from supervisor.execution.delivery import HEADER, message_header
 from supervisor.job.masks import masked
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import Run, RunState, StepId
-from supervisor.sending.lineage import of_nobody
 from supervisor.sending.queues import destination, producers_of
+from supervisor.sending.recording import is_beside
 from supervisor.sending.tracing import current_headers, trace_headers, within
 
 #: Messages sent before the ledger is told of them.
@@ -43,6 +43,8 @@ class Publisher:
         self._app = app
         self._ledger = ledger
         self._assignments = Assignments(ledger)
+        #: Where messages were sent last, if its queues are keys beside the ledger's.
+        self.channel_beside: Any = None
 
     @cached_property
     def _producers(self) -> Any:
@@ -104,10 +106,13 @@ class Publisher:
         traces = trace_headers(self._ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
-        with of_nobody(), self._producers.acquire(block=True) as producer, producer.batch():
-            for run in runs:
-                with within(traces.get(run.id, {})):
-                    sent |= self._send(producer, run, assignments.get(run.id))
+        with self._producers.acquire(block=True) as producer:
+            with producer.batch():
+                for run in runs:
+                    with within(traces.get(run.id, {})):
+                        sent |= self._send(producer, run, assignments.get(run.id))
+            channel = producer.channel
+            self.channel_beside = channel if is_beside(channel, self._ledger.client) else None
         self._ledger.sent(sent)
         return len(sent)
 

@@ -77,6 +77,14 @@ def producers_of(app: Celery) -> Any:
     return pool
 
 
+def bound_broker_calls(app: Celery) -> None:
+    """For beat: a broker that hangs must not hang it; the outbox keeps what was not taken."""
+    app.conf.broker_transport_options = {
+        **time_outs(app, SENDING_PATIENCE_SECONDS),
+        **(app.conf.broker_transport_options or {}),
+    }
+
+
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
     """Transport options with which no call to the broker hangs for longer, as its kind has them."""
     url = broker_address(app)

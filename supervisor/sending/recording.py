@@ -50,11 +50,10 @@ class Recorder:
         self.commands.append(command)
 
 
-def recorded(app: Celery, send: Send, assignment: Assignment) -> Message | None:
+def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
     """None for what is more than one push: a queue that expires, an exchange of several queues."""
-    with app.producer_or_acquire() as producer:
-        recorder: Any = Recorder(producer.channel)
-        queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
+    recorder: Any = Recorder(channel)
+    queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
     match recorder.commands:
         case [("lpush", key, text)]:
             return Message(queue, recorder.global_keyprefix + key, text)
@@ -68,6 +67,7 @@ def is_ordinary(app: Celery, name: str) -> bool:
     own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
     return (
         not own
+        and type(app).send_task is Celery.send_task
         and not is_listened_to()
         and not app.conf.task_send_sent_event
         and all(isinstance(route, MapRoute) for route in app.amqp.routes)
@@ -78,13 +78,11 @@ def is_listened_to() -> bool:
     return any(signal.receivers for signal in LISTENED_TO)
 
 
-def queues_are_beside(app: Celery, ledger: Client) -> bool:
+def is_beside(channel: Any, ledger: Client) -> bool:
     """Whether the broker's queues are keys of the ledger's own database, for the same user."""
-    with app.producer_or_acquire() as producer:
-        channel = producer.channel
-        if not hasattr(channel, "priority_steps"):
-            return False
-        place = place_of(channel.client.connection_pool)
+    if not hasattr(channel, "priority_steps"):
+        return False
+    place = place_of(channel.client.connection_pool)
     return place is not None and place == place_of(ledger.connection_pool)
 
 

@@ -27,13 +27,16 @@ def adopt_from_the_beginning(app: Celery) -> None:
     """Tasks yet to come: a program that only calls them may never finalize its app."""
     if "Task" in vars(app) and not issubclass(app.Task, GuardedTask):
         app.Task = guarded_over(app.Task, abstract=True)  # type: ignore[misc]
-    make, register = app.task, app.register_task
+    # All decorators come to it, also `shared_task`.
+    make, register = app._task_from_fun, app.register_task
 
     @wraps(make)
-    def task(*args: Any, base: Any = None, **options: Any) -> Any:
+    def task_from_fun(
+        fun: Any, name: Any = None, base: Any = None, *more: Any, **options: Any
+    ) -> Any:
         if base is not None and not issubclass(base, GuardedTask):
             base = guarded_over(base)
-        return make(*args, **({} if base is None else {"base": base}), **options)
+        return make(fun, name, base, *more, **options)
 
     @wraps(register)
     def register_task(task: Any, **options: Any) -> Any:
@@ -41,7 +44,8 @@ def adopt_from_the_beginning(app: Celery) -> None:
         adopt_one(registered)
         return registered
 
-    app.task, app.register_task = task, register_task  # type: ignore[method-assign]
+    app._task_from_fun = task_from_fun  # type: ignore[method-assign]
+    app.register_task = register_task  # type: ignore[method-assign]
 
 
 def guarded_over(own: Any, **attributes: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -76,13 +76,9 @@ class GuardedRequest(Request):
             )
 
     def _asked(self) -> Asked:
-        """A ledger that forgot a call has forgotten the guarded task as well."""
-        app, context = cast(Celery, self.app), self._context  # type: ignore[attr-defined]
-        try:
-            register_all(app)
-        except (RedisError, WrongSchema) as error:
-            log.warning("guarded tasks not registered", error=str(error))
-        return asked_of(self._header, context) if self._header else Asked()
+        """For a ledger that forgot the run. Called by the heartbeat: it asks nobody."""
+        context = self._context  # type: ignore[attr-defined]
+        return asked_of(self._header, context, self.task) if self._header else Asked()
 
     def revoked(self) -> bool:
         """A message that Celery drops before any hook of ours: its run has ended as well."""

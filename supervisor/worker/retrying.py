@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from celery import Celery
 from celery.exceptions import Retry
 from celery.utils.time import maybe_make_aware
 
 from supervisor.execution.delivery import Delivery
+from supervisor.job.references import put, texts_in
 from supervisor.ledger.requests import Asked
+from supervisor.runs.run import Reference
 from supervisor.sending.call_requests import sendable
+from supervisor.sending.call_requests import until as from_now
 from supervisor.sending.publisher import as_json
-
-#: By position, or by name.
-Arguments = Mapping[Any, Any]
 
 #: The id of a task that Celery itself sends again.
 _sent_again: ContextVar[str | None] = ContextVar("supervisor_sent_again", default=None)
@@ -38,47 +39,37 @@ def is_sent_again(task_id: str | None) -> bool:
 
 
 def asked_again(
-    delivery: Delivery, request: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
+    delivery: Delivery, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Asked:
     """What a `retry` says of the next attempt. Raises TypeError for what JSON refuses.
 
-    What the schedule file wrote goes on as it is written there, a secret as its reference, also
-    where the task hands on the secret itself.
+    Texts that a schedule file wrote go on as they are written there, a secret as its reference,
+    wherever the task puts them, and also where it hands on the secret itself.
     """
-    by_place = None if args is None else indexed(args)
-    args, of_args = written_anew(delivery, "args", by_place, indexed(request.args))
-    kwargs, of_kwargs = written_anew(delivery, "kwargs", kwargs, request.kwargs)
-    return Asked(
-        args=None if args is None else as_json([*args.values()]),
-        kwargs=as_json(kwargs),
-        options=as_json(sendable(options)),
-        references=[*of_args, *of_kwargs],
-    )
+    request = task.request
+    args = None if args is None or list(args) == list(request.args) else as_json(list(args))
+    kwargs = None if kwargs == request.kwargs else as_json(kwargs)
+    references: list[Reference] = []
+    for what, given in (("args", args), ("kwargs", kwargs)):
+        if given is None:
+            own = (place for place in delivery.references if not isinstance(place, str))
+            references += [place for place in own if place[0] == what]
+            continue
+        for place, text in list(texts_in(given)):
+            written = delivery.written.get(text)
+            if written is not None:
+                put(given, place, written)
+                references.append([what, *place])
+    return Asked(args, kwargs, options_again(task.app, options), references)
 
 
-def written_anew(
-    delivery: Delivery, what: str, given: Arguments | None, sent: Arguments
-) -> tuple[Arguments | None, list[str]]:
-    """The arguments to keep, None for those that the run has; and which of them have references."""
-    if given is None or given == sent:
-        return None, [name for name in delivery.references if name.startswith(f"{what}.")]
-    kept, references = dict(given), []
-    for place, value in given.items():
-        if place in sent and delivery.is_written(what, place):
-            known = sent[place], delivery.used[what][place]
-            if any(is_same(value, before) for before in known):
-                kept[place] = sent[place]
-                references.append(f"{what}.{place}")
-    return kept, references
-
-
-def indexed(args: Iterable[Any]) -> Arguments:
-    return dict(enumerate(args))
-
-
-def is_same(value: Any, other: Any) -> bool:
-    """Of a value of any class, whose own comparison may be no answer."""
-    return type(value) is type(other) and bool(value == other)
+def options_again(app: Celery, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`expires` counts from now, and is sent later."""
+    said = sendable(options)
+    left = from_now(app, said.pop("expires", None))
+    if left is not None:
+        said["expires"] = (datetime.now(UTC) + left).isoformat()
+    return dict(as_json(said))
 
 
 def retry_of(error: Any, delay: timedelta) -> Retry:

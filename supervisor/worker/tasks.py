@@ -42,6 +42,7 @@ from supervisor.runs.arguments import filled
 from supervisor.runs.params import handed_on
 from supervisor.runs.run import RunState
 from supervisor.sending.calls import call_guarded, is_guarded_call
+from supervisor.sending.lineage import of_nobody
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
 from supervisor.worker.endings import reason_of, report
@@ -192,7 +193,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
         delivery.retry_in = until(eta, countdown, self.default_retry_delay)
-        delivery.asked = asked_again(delivery, self.request, args, kwargs, options)
+        delivery.asked = asked_again(delivery, self, args, kwargs, options)
         delivery.error = exc
         again = retry_of(exc, delivery.retry_in)
         if throw:
@@ -234,7 +235,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
     """One guard a process, and the handlers of what may interrupt a run in it."""
     receive_interrupts(run_at_work)
     publisher = publisher_of(app)
-    return Guard(publisher.ledger, publisher.publish, worker_name(pid), loads)
+    return Guard(publisher.ledger, of_nobody()(publisher.publish), worker_name(pid), loads)
 
 
 def run_at_work() -> str | None:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from celery import Celery, Task
@@ -137,7 +138,7 @@ def remember(self, word, *, twice):
     if self.request.retries < 1:
         wait_to_end()
         raise self.retry(countdown=0, exc=ValueError("once more"))
-    print("remembers", word, twice)  # noqa: T201
+    print("remembers", word, twice, self.request.timelimit)  # noqa: T201
 
 
 @app.task(bind=True, guard={"overlap": "queue_all", "key": "family"})
@@ -276,15 +277,20 @@ def echo(self, moment, amount):
 def spend_again(self, *args, page=1, **kwargs):
     """Tries again in each way to say with what; writes down what each attempt was given."""
     with WITNESS.with_name("given.jsonl").open("a") as given:
-        lines = [page, args, kwargs, self.request.headers.get("colour")]
-        given.write(json.dumps(lines) + "\n")
-    if page == 1:  # the arguments as they are known here
+        said = self.request.headers.get("colour"), self.request.delivery_info["priority"]
+        given.write(json.dumps([page, args, kwargs, *said]) + "\n")
+    if page == 1:  # the arguments as they are known here, one of them changed in place
+        kwargs["done"].append(page)
+        kwargs["deep"] = {"token": args[0]}
         raise self.retry((*args, "more"), {**kwargs, "page": 2}, countdown=0)
     if page == 2:  # as they came, which some tasks hand on
-        self.retry(kwargs={**self.request.kwargs, "page": 3}, countdown=0, throw=False)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        colours = {"headers": {"colour": "green"}, "expires": later}
+        kwargs = {**self.request.kwargs, "page": 3}
+        self.retry(kwargs=kwargs, countdown=0, throw=False, **colours)
         return
     if self.request.retries == 2:
-        raise self.retry(countdown=0, headers={"colour": "green"})
+        raise self.retry(countdown=0, priority=3)
 
 
 @app.task(bind=True)

@@ -218,7 +218,7 @@ def test_a_task_is_guarded_in_a_program_that_only_calls_it(team: Project) -> Non
     """Nothing finalizes the app of such a program."""
     made = team.code(
         """
-from celery import Celery, Task
+from celery import Celery, Task, shared_task
 from supervisor.app import supervise
 app = supervise(Celery("calls", broker=team.app.conf.broker_url))
 class Contextual(Task):
@@ -238,9 +238,13 @@ late.Task = Flask
 supervise(late)
 @late.task(guard=True)
 def third(): pass
-print(json.dumps([*placed, late.finalized, third.delay().admission.placement.value]))"""
+placed += [late.finalized, third.delay().admission.placement.value]
+@shared_task(base=Contextual)
+def fourth(): pass
+late.set_current()
+print(json.dumps([*placed, fourth.delay().admission.placement.value]))"""
     )
-    assert made == [False, "start", "start", False, "start"]
+    assert made == [False, "start", "start", False, "start", "start"]
 
 
 def test_a_call_takes_and_gives_what_celerys_own_does(team: Project) -> None:

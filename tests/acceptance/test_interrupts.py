@@ -26,7 +26,8 @@ jobs:
   work: {task: team.work, every: 24h, args: [30]}
   stubborn: {task: team.stubborn, every: 24h, args: [30]}
   replaced: {task: team.work, every: 24h, args: [30], overlap: replace}
-  aborts: {task: team.work, every: 24h, args: [30], on_crash: fail}
+  # A third of the lease is for its own end, on a machine that stands still now and then.
+  aborts: {task: team.work, every: 24h, args: [30], on_crash: fail, lease_ttl: 6s}
   continues: {task: team.hold, every: 24h, on_crash: fail, on_lease_lost: continue}
 """
 
@@ -154,9 +155,10 @@ def test_a_call_that_redis_forgot_is_tried_again_as_it_was_called(tmp_path: Path
         project.ledger.acknowledge_server()
         try:
             project.beat()
-            project.worker()
+            project.worker(queues="celery,other")
             run = project.code("""
-call = team.remember.apply_async(("well",), {"twice": 2}, link=team.hear.s(), priority=3)
+said = {"link": team.hear.s(), "priority": 3, "queue": "other", "time_limit": 77}
+call = team.remember.apply_async(("well",), {"twice": 2}, **said)
 print(json.dumps(call.id))""")
             wait_until(lambda: project.starts(run.partition("@")[0]), 20)
             lose_its_data(server, tmp_path / "valkey")
@@ -166,7 +168,8 @@ print(json.dumps(call.id))""")
             wait_until(lambda: "heard of the end" in project.logs(), 30)
         finally:
             project.stop()
-        assert "remembers well 2" in project.logs()
+        assert "remembers well 2 [77, None]" in project.logs()
+        assert ledger.run(run).queue == "other"
         assert (ledger.run(run).state, ledger.run(run).attempt) == (RunState.SUCCEEDED, 2)
 
 

@@ -136,19 +136,20 @@ jobs:
     every: 1d
     task: team.spend_again
     args: ["${REPORT_PASSWORD}"]
-    kwargs: {dsn: "db:${REPORT_PASSWORD}@host"}
+    kwargs: {dsn: "db:${REPORT_PASSWORD}@host", done: []}
 """)
     team.beat()
     team.worker()
     run = run_of(team, "report")
     assert team.run_when(run, "succeeded").attempt == 4
     lines = (team.directory / "given.jsonl").read_text().splitlines()
-    own = {"dsn": f"db:{SECRET}@host"}
+    own = {"dsn": f"db:{SECRET}@host", "done": []}
+    more = {**own, "done": [1], "deep": {"token": SECRET}}
     assert [json.loads(line) for line in lines] == [
-        [1, [SECRET], own, None],
-        [2, [SECRET, "more"], own, None],
-        [3, [SECRET, "more"], own, None],
-        [3, [SECRET, "more"], own, "green"],
+        [1, [SECRET], own, None, 0],
+        [2, [SECRET, "more"], more, None, 0],
+        [3, [SECRET, "more"], more, "green", 0],
+        [3, [SECRET, "more"], more, "green", 3],
     ]
     assert SECRET not in all_in(team.ledger.client)
     assert SECRET not in said_of(team, run)

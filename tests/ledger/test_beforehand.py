@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery, signals
+from celery import Celery, current_task, group, signals
+from celery._state import _task_stack  # type: ignore[attr-defined]
 
 from supervisor.app import supervise
 from supervisor.ledger.replies import Placement
@@ -97,3 +99,71 @@ def test_a_task_that_is_sent_by_code_of_its_own_is_sent_when_it_may_begin(
     assert [task.delay().admission.placement.value for _ in "ab"] == ["start", "skip"]
     assert [bool(headers) for headers in sent] == [False, True, False]
     assert ledger.client.llen("celery") == 1
+
+
+def test_the_parts_of_a_group_need_no_more_connections_than_there_are(
+    app: Celery, ledger: Ledger
+) -> None:
+    app.conf.broker_pool_limit = 1
+    task = guarded(app, overlap="queue_all")
+    task.delay(0)
+    group(task.s(number) for number in range(3)).apply_async()
+    assert len(ledger.history(task.name)) == 4
+
+
+class Parent:
+    """A task at work in this thread."""
+
+    def __init__(self, app: Celery) -> None:
+        @app.task(name="calls.parent", bind=True, shared=False)
+        def parent(self: Any) -> None: ...
+
+        self._task = parent
+
+    def __enter__(self) -> Any:
+        said = {"id": "of-parent", "delivery_info": {"priority": 3}, "children": []}
+        self._task.push_request(**said, called_directly=False)
+        _task_stack.push(self._task)
+        return self._task
+
+    def __exit__(self, *_: object) -> None:
+        _task_stack.pop()
+        self._task.pop_request()
+
+
+def test_who_listens_sees_the_task_that_calls(app: Celery, ledger: Ledger) -> None:
+    seen = []
+
+    def listen(**_: Any) -> None:
+        seen.append(current_task and current_task.name)
+
+    signals.before_task_publish.connect(listen)
+    try:
+        with Parent(app):
+            guarded(app).delay(1)
+    finally:
+        signals.before_task_publish.disconnect(listen)
+    assert seen == ["calls.parent"]
+
+
+@pytest.mark.parametrize(("own", "inherited"), [(None, 3), (7, 7)])
+def test_a_priority_is_inherited_where_nobody_names_one(
+    app: Celery, ledger: Ledger, own: int | None, inherited: int
+) -> None:
+    app.conf.task_inherit_parent_priority = True
+    task = guarded(app)
+    task.priority = own
+    with Parent(app) as parent:
+        call = task.delay(1)
+        assert [child.id for child in parent.request.children] == [call.id]
+        skipped = task.delay(2)
+        assert len(parent.request.children) == 1
+    assert skipped.was_skipped
+    [message] = [
+        m for step in (0, 3, 6, 9) for m in ledger.client.lrange(f"celery{sep(step)}", 0, -1)
+    ]
+    assert json.loads(message)["properties"]["priority"] == inherited
+
+
+def sep(step: int) -> str:
+    return f"\x06\x16{step}" if step else ""

@@ -45,6 +45,11 @@ def test_what_the_parent_does_at_its_end_the_child_does_not() -> None:
     assert said(code).count("end of") == 1
 
 
+def test_its_parent_has_other_things_to_do_meanwhile() -> None:
+    code = "import time; in_child(lambda: time.sleep(2.5), lambda: print('in', os.getpid()))"
+    assert said(code).count("in ") == 2
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own means")
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     written = tmp_path / "pid"
