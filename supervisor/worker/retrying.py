@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any
 
 from celery import Celery
@@ -47,6 +48,7 @@ def asked_again(
     wherever the task puts them, and also where it hands on the secret itself.
     """
     request = task.request
+    args, kwargs = given_once(task, args, kwargs)
     args = None if args is None or list(args) == list(request.args) else as_json(list(args))
     kwargs = None if kwargs == request.kwargs else as_json(kwargs)
     references: list[Reference] = []
@@ -61,6 +63,34 @@ def asked_again(
                 put(given, place, written)
                 references.append([what, *place])
     return Asked(args, kwargs, options_again(task.app, options), references)
+
+
+def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """What is given by position before and by name now, or the other way round, is not given twice.
+
+    As Celery has it since 5.7.
+    """
+    if (args is None) == (kwargs is None):
+        return args, kwargs
+    try:
+        parameters = signature(task.run).parameters.values()
+    except (TypeError, ValueError):
+        return args, kwargs
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    before, kwargs = (
+        list(task.request.args),
+        dict(task.request.kwargs if kwargs is None else kwargs),
+    )
+    taken = [
+        (place, parameter.name)
+        for place, parameter in enumerate(by_place[: len(before if args is None else args)])
+        if parameter.name in kwargs and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    for place, name in taken:
+        value = kwargs.pop(name)
+        if args is None:
+            before[place] = value
+    return before if args is None else args, kwargs
 
 
 def options_again(app: Celery, options: Mapping[str, Any]) -> dict[str, Any]:
