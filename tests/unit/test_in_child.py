@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.waiting import wait_until
 
 #: In a process without other threads, for which a fork is no question on any version of Python.
 ALONE = """
-import os, signal
+import os, select, signal
+from pathlib import Path
 from supervisor.beat.in_child import in_child
 {}
 """
@@ -46,19 +48,36 @@ def test_what_the_parent_does_at_its_end_the_child_does_not() -> None:
 
 
 def test_its_parent_has_other_things_to_do_meanwhile() -> None:
-    code = "import time; in_child(lambda: time.sleep(2.5), lambda: print('in', os.getpid()))"
-    assert said(code).count("in ") == 2
+    code = """
+reader, writer = os.pipe()
+
+def hear_twice():
+    for _ in range(2):
+        assert select.select([reader], [], [], 20)[0], "nothing was done meanwhile"
+        os.read(reader, 1)
+    return "heard twice"
+
+print(in_child(hear_twice, lambda: os.write(writer, b".")))
+"""
+    assert said(code) == "heard twice\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own means")
 def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     written = tmp_path / "pid"
-    hangs = (
-        f"in_child(lambda: (open({str(written)!r}, 'w').write(str(os.getpid())), time.sleep(60)))"
-    )
-    with subprocess.Popen([sys.executable, "-c", "import time" + ALONE.format(hangs)]) as parent:
+    hangs = f"""
+def tell_and_hang():
+    Path({str(written)!r}).write_text(str(os.getpid()))
+    signal.pause()
+
+in_child(tell_and_hang)
+"""
+    with subprocess.Popen([sys.executable, "-c", ALONE.format(hangs)]) as parent:
         wait_until(lambda: written.exists() and written.read_text())
         child = os.pidfd_open(int(written.read_text()))
         parent.kill()
-    assert select.select([child], [], [], 10)[0]
+    has_ended = bool(select.select([child], [], [], 10)[0])
+    if not has_ended:
+        signal.pidfd_send_signal(child, signal.SIGKILL)
     os.close(child)
+    assert has_ended
