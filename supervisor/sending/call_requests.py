@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from celery import Celery
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -46,7 +45,7 @@ def request_of(
     if at_work is not None and task_id == at_work.run_id:
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
-    expires = until(task.app, options.pop("expires", task.expires))
+    expires = until(options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
@@ -57,8 +56,7 @@ def request_of(
         overlap=said.overlap,
         max_wait=said.max_wait,
         expires=expires,
-        delay=until(task.app, options.pop("eta", None) or options.pop("countdown", None))
-        or timedelta(),
+        delay=until(options.pop("eta", None) or options.pop("countdown", None)) or timedelta(),
         options=as_json(
             {
                 **lineage(task, options),
@@ -110,17 +108,17 @@ def key_of(
     return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=bound.arguments)
 
 
-def until(app: Celery, moment: Any) -> timedelta | None:
+def until(moment: Any) -> timedelta | None:
     """How long from now until an instant (ISO text too), or in so many seconds; never negative.
 
-    An instant without an offset is UTC, as Celery reads it, whatever the app's zone.
+    An instant without an offset is UTC, as Celery reads it in whatever zone app and machine are.
     """
     if moment is None:
         return None
     if isinstance(moment, str):
         moment = maybe_iso8601(moment)
     if isinstance(moment, datetime):
-        return max(timedelta(), maybe_make_aware(moment, app.timezone) - datetime.now(UTC))
+        return max(timedelta(), maybe_make_aware(moment) - datetime.now(UTC))
     return max(timedelta(), timedelta(seconds=float(moment)))
 
 

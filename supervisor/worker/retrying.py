@@ -9,9 +9,7 @@ from datetime import UTC, datetime, timedelta
 from inspect import signature
 from typing import Any
 
-from celery import Celery
 from celery.exceptions import Retry
-from celery.utils.time import maybe_make_aware
 
 from supervisor.execution.delivery import Delivery
 from supervisor.job.references import put, texts_in
@@ -62,7 +60,7 @@ def asked_again(
             if written is not None:
                 put(given, place, written)
                 references.append([what, *place])
-    return Asked(args, kwargs, options_again(task.app, options), references)
+    return Asked(args, kwargs, options_again(options), references)
 
 
 def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -93,10 +91,10 @@ def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return before if args is None else args, kwargs
 
 
-def options_again(app: Celery, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
     """`expires` counts from now, and is sent later."""
     said = sendable(options)
-    left = from_now(app, said.pop("expires", None))
+    left = from_now(said.pop("expires", None))
     if left is not None:
         said["expires"] = (datetime.now(UTC) + left).isoformat()
     return dict(as_json(said))
@@ -107,11 +105,6 @@ def retry_of(error: Any, delay: timedelta) -> Retry:
 
 
 def until(eta: Any, countdown: Any, default: float) -> timedelta:
-    """How long from now; Celery gives the one or the other, and `Retry.when` may be either.
-
-    An instant without an offset is UTC, as Celery reads it in whatever zone app and machine are.
-    """
+    """How long from now; Celery gives the one or the other, and `Retry.when` may be either."""
     moment = eta if eta is not None else countdown
-    if isinstance(moment, datetime):
-        return max(timedelta(), maybe_make_aware(moment) - datetime.now(UTC))
-    return timedelta(seconds=max(0.0, float(default if moment is None else moment)))
+    return from_now(default if moment is None else moment) or timedelta()

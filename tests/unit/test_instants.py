@@ -44,8 +44,8 @@ def test_a_retry_at_a_naive_time_is_at_that_time_in_utc_wherever_the_worker_is(z
 def test_a_call_for_a_naive_time_is_for_that_time_in_utc_whatever_the_apps_zone(zone: str) -> None:
     app = Celery("team", set_as_current=False)
     app.conf.timezone = zone
-    assert is_in_an_hour(call_requests.until(app, naive()))
-    assert is_in_an_hour(call_requests.until(app, naive().replace(tzinfo=UTC)))
+    assert is_in_an_hour(call_requests.until(naive()))
+    assert is_in_an_hour(call_requests.until(naive().replace(tzinfo=UTC)))
 
 
 def test_a_retry_for_a_time_that_has_passed_is_due_now() -> None:
