@@ -14,6 +14,7 @@ import httpx
 import pytest
 from celery import Celery
 
+from supervisor.execution.guard import PATIENCE
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import free_port
 from supervisor.runs.run import Batch, RunState
@@ -163,8 +164,8 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
         os.kill(dead, signal.SIGKILL)
         wait_until(lambda who=who, dead=dead: running.child(*who) not in (0, dead), 10)  # type: ignore[misc]
     seen = running.started()
-    # The dead beat's lock has to run out before the new one leads.
-    wait_until(lambda: running.started() > seen + 2, 30)
+    # The dead beat's lock has to run out before the new one leads, and the lease of a run at work.
+    wait_until(lambda: running.started() > seen + 2, 60)
 
     running.schedule("apart.yaml", SERIAL)
     wait_until(lambda: running.child("-Q", "serial.apart"))
@@ -225,7 +226,9 @@ def test_it_does_not_start_what_would_be_refused_for_want_of_a_token(
 def test_nothing_outlives_it_when_it_is_killed(running: Running) -> None:
     everything = descendants(running.process.pid)
     running.process.kill()
-    wait_until(lambda: not [pid for pid in everything if exists(pid)], 15)
+    # A child with an end to report insists for a while on a ledger that is gone.
+    longest = PATIENCE.total_seconds() + 15
+    wait_until(lambda: not [pid for pid in everything if exists(pid)], longest)
 
 
 def test_the_documents_of_the_example_can_be_searched(example: Running) -> None:
