@@ -17,40 +17,19 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from celery import Celery, Task
+from celery import Celery
 from celery.app.task import Context
 from celery.result import AsyncResult
 
 from supervisor.errors import InvalidGuard
 from supervisor.execution.delivery import GUARD, HEADER
-from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.replies import Placement
 from supervisor.sending.beforehand import message_of
 from supervisor.sending.call_requests import is_ignored, request_of, spec_of
+from supervisor.sending.call_results import GuardedResult
 from supervisor.sending.publisher import publisher_of
 
 log = structlog.get_logger("supervisor.calls")
-
-
-class GuardedResult(AsyncResult):  # type: ignore[type-arg]
-    """Celery's result of a call, and the place that the guard gave its run."""
-
-    def __init__(
-        self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False
-    ) -> None:
-        super().__init__(admission.run_id, app=task.app, backend=task.backend)
-        self.admission = admission
-        self.ignored = is_ignored
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is Celery's own result: what was decided is the caller's to keep."""
-        return AsyncResult, self.__reduce_args__()
-
-    def __copy__(self) -> AsyncResult[Any]:
-        return AsyncResult(*self.__reduce_args__())
-
-    @property
-    def was_skipped(self) -> bool:
-        return self.admission.placement is Placement.SKIP
 
 
 def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:

@@ -30,6 +30,11 @@ def told(request, exc, traceback):
 def one(seconds=0.0):
     time.sleep(seconds)
     return 1
+
+@app.task(guard=True, on_success=lambda *_: time.sleep(0.3))
+def ends_late(fails=False):
+    assert not fails
+    return 1
 """
 
 CANVAS = """
@@ -76,6 +81,14 @@ printed([held.id, got(result), result.state, result.parent.state])"""
     assert outcomes == ["TaskRevokedError", "PENDING", "REVOKED"]
     team.run_when(held, "succeeded")  # its result is there before its lock is given back
     assert team.code(CANVAS + f"printed(got({whole}))") == 6
+
+
+def test_who_has_the_result_of_a_call_may_call_again(team: Project) -> None:
+    results = team.code(
+        CANVAS
+        + "printed([got(team.ends_late.delay(fails)) for fails in (False, True, False, False)])"
+    )
+    assert results == [1, "AssertionError", 1, 1]
 
 
 def test_a_group_has_the_skipped_ones_among_its_results(team: Project) -> None:

@@ -1,0 +1,59 @@
+"""Celery's result of a guarded call, and the place that the guard gave its run."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any
+
+from celery import Task
+from celery.result import AsyncResult
+
+from supervisor.errors import UnknownRun
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.replies import Admission, Placement
+from supervisor.runs.run import RunState
+from supervisor.sending.publisher import publisher_of
+
+#: For how long the end of a run is waited for whose result is there, and how often looked at.
+PATIENCE_SECONDS = 1.0
+LOOK_SECONDS = 0.005
+
+
+class GuardedResult(AsyncResult):  # type: ignore[type-arg]
+    def __init__(
+        self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False
+    ) -> None:
+        super().__init__(admission.run_id, app=task.app, backend=task.backend)
+        self.admission = admission
+        self.ignored = is_ignored
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is Celery's own result: what was decided is the caller's to keep."""
+        return AsyncResult, self.__reduce_args__()
+
+    def __copy__(self) -> AsyncResult[Any]:
+        return AsyncResult(*self.__reduce_args__())
+
+    @property
+    def was_skipped(self) -> bool:
+        return self.admission.placement is Placement.SKIP
+
+    def get(self, *args: Any, **kwargs: Any) -> Any:
+        """Celery's own; with its result, the run no longer holds its lock.
+
+        Celery stores a result before the run's end is reported, so that the next call might still
+        be skipped for it. That end is waited for, a second at most; `timeout` is the result's.
+        """
+        try:
+            return super().get(*args, **kwargs)
+        finally:
+            if self._cache and not self.was_skipped:  # type: ignore[attr-defined]
+                wait_for_end(self.app, self.id)
+
+
+def wait_for_end(app: Any, run_id: str) -> None:
+    ledger, until = publisher_of(app).ledger, time.monotonic() + PATIENCE_SECONDS
+    with suppress(RedisError, UnknownRun):
+        while ledger.run(run_id).state is RunState.RUNNING and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
