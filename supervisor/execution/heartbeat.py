@@ -121,9 +121,9 @@ class Heartbeat(threading.Thread):
             self._next_beat = time.monotonic() + self._interval()
 
     def _interval(self) -> float:
-        leases = self._with_child()
-        own = [lease.renewal_seconds for lease in leases]
-        deadlines = [lease.deadline - clock() for lease in leases]
+        # An end that is still to be told is told before rescue gives the run up.
+        own = [lease.renewal_seconds for lease in list(self._leases.values())]
+        deadlines = [lease.deadline - clock() for lease in self._with_child()]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
 
     def _has_time_to_ask(self) -> bool:

@@ -75,7 +75,8 @@ def test_a_child_that_is_ended_before_it_could_report_has_not_worked_in_vain(
     server, project = fragile
     run, child = insisting(server, project, "work")
     os.kill(child, number)
-    wait_until(lambda: not is_alive(child))
+    # As it dies, and again with the next beat of the worker's heart.
+    wait_until(lambda: len(project.events("worker1", "dead child not reported")) >= 2)
     server.start()
     done = ended(project, run)
     assert [attempt.outcome for attempt in done.attempts] == ["succeeded"]
