@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -114,7 +114,21 @@ def redis_lengths(channel: Any, queues: Sequence[str]) -> dict[str, int]:
 def queue_of(app: Celery, task: str) -> str:
     """Where a call of the task goes that names no queue."""
     own = getattr(app.tasks.get(task), "queue", None)
-    return str(own or app.amqp.router.route({}, task)["queue"].name)
+    return str(own or queue_by_route(app, app.amqp.router.route({}, task)))
+
+
+def queue_by_route(app: Celery, route: Mapping[str, Any]) -> str:
+    """A route may name an exchange, or nothing but a priority.
+
+    Of several queues that an exchange feeds, the one bound with the very key counts, else a first.
+    """
+    if "queue" not in route and route.get("exchange"):
+        name = getattr(route["exchange"], "name", route["exchange"])
+        fed = [queue for queue in app.amqp.queues.values() if queue.exchange.name == name]
+        fed.sort(key=lambda queue: queue.routing_key != route.get("routing_key"))
+        if fed:
+            return str(fed[0].name)
+    return str(route.get("queue", app.amqp.default_queue).name)
 
 
 def destination(app: Celery, assignment: Assignment) -> str:

@@ -146,13 +146,16 @@ def test_who_listens_sees_the_task_that_calls(app: Celery, ledger: Ledger) -> No
     assert seen == ["calls.parent"]
 
 
-@pytest.mark.parametrize(("own", "inherited"), [(None, 3), (7, 7)])
+@pytest.mark.parametrize(
+    ("own", "route", "priority"), [(None, {}, 3), (7, {}, 7), (None, {"priority": 5}, 5)]
+)
 def test_a_priority_is_inherited_where_nobody_names_one(
-    app: Celery, ledger: Ledger, own: int | None, inherited: int
+    app: Celery, ledger: Ledger, own: int | None, route: dict[str, int], priority: int
 ) -> None:
     app.conf.task_inherit_parent_priority = True
     task = guarded(app)
     task.priority = own
+    app.conf.task_routes = {task.name: route}
     with Parent(app) as parent:
         call = task.delay(1)
         assert [child.id for child in parent.request.children] == [call.id]
@@ -162,7 +165,7 @@ def test_a_priority_is_inherited_where_nobody_names_one(
     [message] = [
         m for step in (0, 3, 6, 9) for m in ledger.client.lrange(f"celery{sep(step)}", 0, -1)
     ]
-    assert json.loads(message)["properties"]["priority"] == inherited
+    assert json.loads(message)["properties"]["priority"] == priority
 
 
 def sep(step: int) -> str:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Exchange, Queue
 
 from supervisor.app import supervise
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.sending.publisher import Publisher
+from supervisor.sending.queues import AppQueues
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 
@@ -77,3 +79,29 @@ def test_a_run_is_not_given_up_because_its_results_could_not_be_listened_for(
     assert Publisher(app, ledger).publish([run]) == 0
     assert ledger.run(run).state is RunState.QUEUED
     assert run in ledger.outbox()
+
+
+@pytest.mark.parametrize(
+    ("route", "queue"),
+    [
+        ({"priority": 5}, "celery"),
+        ({"routing_key": "anything"}, "celery"),
+        ({"queue": "mail"}, "mail"),
+        ({"exchange": "news", "routing_key": "sport"}, "sport"),
+    ],
+)
+def test_a_run_is_known_to_be_in_the_queue_that_a_route_leads_to(
+    ledger: Ledger, redis_url: str, route: dict[str, Any], queue: str
+) -> None:
+    app = app_at(redis_url, redis_url, task_routes={"proj.nightly": route})
+    news = Exchange("news")
+    app.conf.task_queues = [Queue("celery"), Queue("mail")] + [
+        Queue(key, news, routing_key=key) for key in ("politics", "sport")
+    ]
+    with app.connection_for_write() as connection:  # as a worker does
+        for each in app.amqp.queues.values():
+            each(connection.default_channel).declare()
+    run = queued(ledger, 0)
+    assert Publisher(app, ledger).publish([run]) == 1
+    assert ledger.run(run).queue == queue
+    assert AppQueues(app).lengths([queue]) == {queue: 1}
