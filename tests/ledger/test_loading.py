@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, KeysView
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from supervisor.runs.run import RunState
 from supervisor.ticks.auditing import audit
 from supervisor.ticks.emission import emission
 from supervisor.timing import schedule_of
+from tests.waiting import wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -242,3 +244,26 @@ def test_a_beat_that_begins_to_lead_adds_and_changes_nothing_before_it_emits(
     reloading.reload(NOW, "one")
     assert ledger.specs()["changed"].task == "other"
     assert set(ledger.specs()) == {"changed", "held", "kept", "new"}
+
+
+def test_a_beat_that_begins_to_lead_while_files_are_written_waits_for_them(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    load(ledger, entries, jobs(spec("kept"), spec("gone")), "one", NOW)
+    reloading, has_begun = Reloading(tmp_path, ledger, entries), Event()
+
+    def write() -> None:
+        while not has_begun.is_set():
+            unfinished = tmp_path / "jobs.new"
+            unfinished.write_text("jobs: {kept: {task: t, every: 5m}}")
+            unfinished.replace(tmp_path / "jobs.yaml")
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        wait_until(lambda: (tmp_path / "jobs.yaml").exists())
+        reloading.begin(NOW, "one")
+    finally:
+        has_begun.set()
+        writer.join()
+    assert list(ledger.specs()) == ["kept"]
