@@ -26,7 +26,7 @@ from supervisor.ledger.replies import Placement
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
 from supervisor.sending.envelopes import Envelopes
-from supervisor.ticks.emission import Emission, emission
+from supervisor.ticks.emission import PROMPT, Emission, emission
 from supervisor.ticks.emission_log import note_all
 from supervisor.timing import schedule_of
 
@@ -37,6 +37,10 @@ ENTRIES_PER_TICK = MOST_JOBS
 #: Entries read at a time. The server reads between its admissions: with few, the first tick waits
 #: for little, and the server is at work again before it has nothing to do.
 ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
+
+#: A backlog of more ticks is dealt with in several passes: what falls due meanwhile comes first,
+#: and the leader's lock is extended in between.
+TICKS_AT_MOST = 2 * MOST_JOBS
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
@@ -52,7 +56,7 @@ def collect_rarely(**_: Any) -> None:
 class Emitted:
     """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others.
 
-    is_all: no more entries were due than are dealt with at a time.
+    is_all: no more was due than is dealt with at a time.
     """
 
     emissions: list[Emission] = field(default_factory=list)
@@ -79,7 +83,8 @@ class Emitter:
         Those of a tick that was not taken, because this beat does not lead any more or the server
         refused it, are due still.
         """
-        due = self._entries.due(now, ENTRIES_PER_TICK + 1)
+        loaded = self._ledger.loaded_digest()
+        due = self._entries.due(now, ENTRIES_PER_TICK + 1, now - PROMPT)
         emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TICK)
         ticks = self._ticks(due[:ENTRIES_PER_TICK], now, emitted)
         admissions = self._ledger.admit(ticks, self._leadership)
@@ -90,12 +95,22 @@ class Emitter:
         with self._ledger.client.pipeline(transaction=False) as pipe:
             self._entries.reschedule_all(pipe, next_at)
             pipe.execute()
+        if self._ledger.loaded_digest() != loaded:
+            # By a person meanwhile; what was written may be of jobs as they were.
+            self._entries.look_again(next_at, now)
+            emitted.is_all = False
+        if any(at and at <= now for at in next_at.values()):
+            emitted.is_all = False
         note_all(admissions)
         return emitted
 
     def _ticks(self, due: Sequence[str], now: datetime, emitted: Emitted) -> Iterator[Tick]:
         """Portion by portion, as they are admitted; `emitted` is told what they come from."""
+        taken = 0
         for keys in chunks(due, ENTRIES_PER_PORTION):
+            if taken >= TICKS_AT_MOST:
+                emitted.is_all = False
+                return
             entries = self._entries.load(keys)
             emitted.stock += [entry.key for entry in entries if entry.spec is None]
             found = [
@@ -108,6 +123,7 @@ class Emitter:
             ]
             self._pass_over([over for e in found for over in e.passed])
             emitted.emissions += found
+            taken += sum(len(e.ticks) for e in found)
             for e in found:
                 yield from map(self._envelopes.filled, e.ticks)
 

@@ -8,7 +8,7 @@ times come from `spec`. The score in RedBeat's sorted set is the next nominal ti
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -94,10 +94,20 @@ class Entries:
         """Drops an entry whose hash is gone."""
         self._client.zrem(self._schedule, key)
 
-    def due(self, now: datetime, limit: int) -> list[str]:
-        """Keys of the entries due by `now`."""
-        keys = self._client.zrangebyscore(self._schedule, 0, now.timestamp(), 0, limit)
-        return list(keys)
+    def due(self, now: datetime, limit: int, first: datetime) -> list[str]:
+        """Keys of the entries due by `now`, those due since `first` before all others."""
+        since = first.timestamp()
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.zrangebyscore(self._schedule, since, now.timestamp(), 0, limit)
+            pipe.zrangebyscore(self._schedule, 0, f"({since}", 0, limit)
+            prompt, late = pipe.execute()
+        return [*prompt, *late][:limit]
+
+    def look_again(self, jobs: Iterable[str], now: datetime) -> None:
+        """Whatever is written of them, these are due; not those that have no entry any more."""
+        scores = {self.key(job): now.timestamp() for job in jobs}
+        if scores:
+            self._client.zadd(self._schedule, scores, xx=True)
 
     def soon(self, after: datetime, until: datetime) -> list[str]:
         """Names of the entries that will be due in that time, its end included."""

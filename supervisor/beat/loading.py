@@ -87,7 +87,7 @@ def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> C
         for name, spec in wanted.items()
         if name in loaded.specs or name in loaded.unread
     }
-    digest = ledger.client.hget(ledger.keys.beat, "config")
+    digest = ledger.loaded_digest()
     if digest is None:
         return NO_CHANGES
     try:

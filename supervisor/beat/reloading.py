@@ -148,7 +148,7 @@ class Reloading:
 
     def _apply(self, wanted: ScheduleSet, now: datetime, started: float) -> Read:
         edited: tuple[str, ...] = ()
-        loaded = self._ledger.client.hget(self._ledger.keys.beat, "config")
+        loaded = self._ledger.loaded_digest()
         if not wanted.digest == self.digest == loaded:
             changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
             log.info(

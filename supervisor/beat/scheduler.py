@@ -27,8 +27,8 @@ own code, unguarded, as before.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,12 +42,13 @@ from supervisor.beat.emitting import Emitted, Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.preparing import Preparer
 from supervisor.beat.reloading import Reloading
+from supervisor.beat.stock import emit_stock
 from supervisor.beat.telling import Teller
 from supervisor.beat.unbegun import Unbegun
 from supervisor.beat.watchdog import Watchdog
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.leader import Look
+from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.runs import Ledger
@@ -57,6 +58,7 @@ from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import bound_broker_calls
 from supervisor.ticks.auditing import Auditor
 from supervisor.ticks.emission_log import note_rescue
+from supervisor.times.elapsed import clock
 from supervisor.timing import schedule_of
 from supervisor.worker.attendance import broker_of
 
@@ -91,6 +93,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
         self._leads: bool | None = None
+        self._led_at = 0.0
         self._ticked_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
@@ -125,6 +128,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return self._tick()
         except (RedisError, OperationalError, OSError) as error:
             log.error("tick failed", error=str(error))
+            self._led_at = 0.0  # so that files edited meanwhile are read first
             return INTERVAL.total_seconds()
 
     def close(self) -> None:
@@ -153,12 +157,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if look.to_rescue:
             self._rescue()
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        self._emit_stock(emitted.stock)
+        emit_stock(self, self._entries, emitted.stock)
         if look.to_rescue or look.has_due or look.has_outbox:
             self._publish_outbox()
         if look.has_unbegun:
             self._publisher.publish(self._unbegun.vanished(look.at))
-        self._auditor.audit_some(look.at)
         if look.has_pings:
             self._pinger.look(look.at)
         if look.has_untold:
@@ -166,6 +169,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._ticked_at = look.at
         if not emitted.is_all:
             return 0.0
+        self._auditor.audit_some(look.at)
         interval = INTERVAL
         if self._reloading:
             self._reloading.reload(look.at, look.loaded)
@@ -186,21 +190,29 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         """What there is to do, for the beat that leads."""
         ticked_at, self._ticked_at = self._ticked_at, None
         look = self._leader.look(ticked_at, self._follows)
+        # Also where nobody could lead meanwhile: the ledger was away, or this process was stopped.
+        begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:
             log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
-            if look.leads:
-                super().setup_schedule()
-                if self._reloading:
-                    self._reloading.begin(look.at, look.loaded)
-                    # To read many files takes seconds, of what is due and of the lock's.
-                    look = self._leader.look(follows=self._follows)
-            self._leads = look.leads
             self._next_presence = 0.0
+        if look.leads and begins:
+            look = self._begin(look)
+        self._leads, self._led_at = look.leads, clock()
         return look
+
+    def _begin(self, look: Look) -> Look:
+        super().setup_schedule()
+        if self._reloading is None:
+            return look
+        self._reloading.begin(look.at, look.loaded)
+        # To read many files takes seconds of the lock's; what was due before is no later for it.
+        now = self._leader.look(follows=self._follows)
+        return replace(now, at=look.at, began=look.began)
 
     def _keep_leading(self) -> None:
         with suppress(RedisError):
             self._leader.look(follows=self._follows)
+            self._led_at = clock()
 
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""
@@ -229,16 +241,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 note_rescue(rescue)
             if len(rescued) < RUNS_PER_RESCUE:
                 return
-
-    def _emit_stock(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            try:
-                entry = self.Entry.from_key(key, app=self.app)
-                self.maybe_due(entry, producer=self.producer)
-            except KeyError:
-                self._entries.forget(key)
-            except Exception:  # one bad entry must not stop the others
-                log.exception("entry not emitted", entry=key)
 
     def _publish_outbox(self) -> None:
         while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:

@@ -125,6 +125,11 @@ class Readings:
         """Raises UnknownJob."""
         return self.records_of([self.spec(name)])[0]
 
+    def loaded_digest(self) -> str | None:
+        """Names the set of schedule files that is loaded."""
+        digest: str | None = self.client.hget(self.keys.beat, "config")
+        return digest
+
     def run(self, run_id: str) -> Run:
         """Raises UnknownRun."""
         fields = self.client.hgetall(self.keys.run(run_id))

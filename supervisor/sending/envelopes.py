@@ -30,6 +30,7 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialized
 from kombu.utils.json import dumps
 
+from supervisor.app import broker_address, required_settings
 from supervisor.execution.assignments import of_job
 from supervisor.execution.delivery import HEADER
 from supervisor.job.limits import KEPT_AT_HAND
@@ -38,6 +39,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.requests import Message
 from supervisor.ledger.ticks import Tick
+from supervisor.redis_url import same_database
 from supervisor.runs.run import Run, RunState, tick_id
 from supervisor.sending.publisher import AWAY
 from supervisor.sending.recording import (
@@ -120,7 +122,9 @@ class Envelopes:
         self._send = send
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
         self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
-        self._are_beside: bool | None = None
+        # A broker that is elsewhere, and may be away, is not asked.
+        may_be_beside = same_database(broker_address(app), required_settings(app).redis_url)
+        self._are_beside: bool | None = None if may_be_beside else False
 
     def filled(self, tick: Tick) -> Tick:
         """The tick with its message, where it may have one beforehand."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -20,6 +21,7 @@ from supervisor.beat.preparing import Preparer
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.sending.envelopes import Envelopes
 from supervisor.sending.publisher import Publisher
@@ -86,10 +88,10 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     emitted = emitter(app, ledger, entries, relieved).emit(now)
     assert [e.spec.name for e in emitted.emissions] == [spec.name]
     assert states(ledger, spec) == []
-    assert entries.due(now, 10) == [entries.key(spec.name)]
+    assert entries.due(now, 10, now) == [entries.key(spec.name)]
     emitter(app, ledger, entries, other).emit(now)
     assert states(ledger, spec) == ["queued"]
-    assert entries.due(now, 10) == []
+    assert entries.due(now, 10, now) == []
 
 
 def test_jobs_that_are_due_soon_are_prepared_once(
@@ -179,3 +181,81 @@ def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger)
     assert first.resign()
     assert not first.resign()
     assert second.look().leads
+
+
+def test_a_broker_elsewhere_that_is_away_keeps_no_run_from_being_admitted(
+    ledger: Ledger, redis_url: str
+) -> None:
+    for broker in ("redis://127.0.0.1:1/0", "amqp://127.0.0.1:1"):
+        app = supervise(Celery("apart", broker=broker, set_as_current=False), redis_url=redis_url)
+        entries, leader = Entries(app, ledger.client, ledger.keys), ledger.leader(*REDBEAT)
+        spec = JobSpec(name=broker.partition(":")[0], task="t", every="1m")
+        start = ledger.now()
+        load(ledger, entries, {spec.name: spec}, "digest", start)
+        assert leader.look().leads
+        emitter(app, ledger, entries, leader).emit(start + timedelta(minutes=1))
+        assert states(ledger, spec) == ["queued"]
+        leader.resign()
+        app.close()
+
+
+class Overtaken(Entries):
+    """Somebody applies other files before beat writes when its jobs are next due."""
+
+    def __init__(self, app: Celery, ledger: Ledger, wanted: JobSpec) -> None:
+        super().__init__(app, ledger.client, ledger.keys)
+        own = Entries(app, ledger.client, ledger.keys)
+        wanted_jobs = {wanted.name: wanted}
+        self._apply = lambda: load(ledger, own, wanted_jobs, "second", ledger.now())
+
+    def reschedule_all(self, pipe: Any, next_at: Mapping[str, datetime | None]) -> None:
+        self._apply()
+        super().reschedule_all(pipe, next_at)
+
+
+def test_what_is_applied_while_beat_emits_is_in_force(app: Celery, ledger: Ledger) -> None:
+    leader, daily = ledger.leader(*REDBEAT), JobSpec(name="job", task="t", every="1d")
+    often = daily.model_copy(update={"every": timedelta(seconds=5)})
+    entries = Entries(app, ledger.client, ledger.keys)
+    start = ledger.now()
+    load(ledger, entries, {"job": daily}, "first", start)
+    assert leader.look().leads
+    now = start + timedelta(days=1)
+    overtaken = Overtaken(app, ledger, often)
+    assert not emitter(app, ledger, overtaken, leader).emit(now).is_all
+    assert entries.due(now, 10, now) == [entries.key("job")]
+
+
+def test_a_backlog_is_dealt_with_in_passes_and_what_is_due_now_comes_first(
+    app: Celery, ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, start = ledger.leader(*REDBEAT), ledger.now()
+    late = {n: JobSpec(name=n, task="t", every="1m", catchup="all") for n in "abc"}
+    prompt = JobSpec(name="prompt", task="t", every="1h")
+    load(ledger, entries, late, "first", start)
+    now = start + timedelta(minutes=10)
+    with ledger.client.pipeline() as pipe:
+        entries.write(pipe, prompt, now)
+        pipe.hset(ledger.keys.jobs, "prompt", prompt.model_dump_json(exclude_defaults=True))
+        pipe.hset(ledger.keys.job("prompt"), "watermark", ms_of(now - timedelta(seconds=1)))
+        pipe.execute()
+    assert leader.look().leads
+    monkeypatch.setattr(emitting, "TICKS_AT_MOST", 1)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_PORTION", 1)
+    beat = emitter(app, ledger, entries, leader)
+    passes = [beat.emit(now) for _ in range(3)]
+    assert [e.is_all for e in passes] == [False, False, True]
+    assert [e.spec.name for done in passes for e in done.emissions] == ["prompt", "a", "b", "c"]
+
+
+def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    leader, start = ledger.leader(*REDBEAT), ledger.now()
+    spec = JobSpec(name="job", task="t", every="1m", catchup="all", catchup_window="1d")
+    load(ledger, entries, {"job": spec}, "first", start)
+    assert leader.look().leads
+    beat = emitter(app, ledger, entries, leader)
+    now = start + timedelta(minutes=150)
+    assert [beat.emit(now).is_all for _ in range(2)] == [False, True]
+    assert ledger.job("job").counters["ticks"] == 150

@@ -1,0 +1,69 @@
+"""What a beat does first when it begins to lead, or could not for a while."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.beat.reloading import Reloading
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import RunState
+from supervisor.settings import Settings
+from supervisor.ticks import emission
+from tests.waiting import wait_until
+
+EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
+
+
+def test_what_the_files_pause_while_the_ledger_is_away_does_not_run_once_more(
+    tmp_path: Path,
+) -> None:
+    jobs = tmp_path / "schedules" / "jobs.yaml"
+    jobs.parent.mkdir()
+    jobs.write_text(EACH_SECOND % "")
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        app = supervise(Celery("away", broker=server.url), schedules=jobs.parent)
+        beat, ledger = SupervisedScheduler(app, lazy=True), Ledger.open(Settings(server.url))
+        wait_until(lambda: (beat.tick(), ledger.history("job", 99))[1])
+        before = len(ledger.history("job", 99))
+        server.stop()
+        beat.tick()
+        jobs.write_text(EACH_SECOND % ", paused: true")
+        server.start()
+        wait_until(lambda: (beat.tick(), ledger.job("job").counters.get("excluded:paused"))[1])
+        admitted = [r for r in ledger.history("job", 99) if r.state is not RunState.EXCLUDED]
+        assert len(admitted) == before
+        beat.close()
+        app.close()
+        ledger.client.close()
+
+
+def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs.yaml").write_text(EACH_SECOND % "")
+    app = supervise(Celery("late", broker=redis_url), schedules=tmp_path)
+    first, second = SupervisedScheduler(app, lazy=True), SupervisedScheduler(app, lazy=True)
+    wait_until(lambda: (first.tick(), ledger.scheduled())[1])
+    first.close()
+    until = ledger.now() + timedelta(seconds=1.5)
+    wait_until(lambda: ledger.now() > until)
+    monkeypatch.setattr(emission, "PROMPT", timedelta(seconds=1))
+    looked_at = []
+
+    def read_for_long(_: Reloading, now: datetime, __: str | None) -> None:
+        looked_at.append(now)
+        wait_until(lambda: ledger.now() > now + timedelta(seconds=2.5))
+
+    monkeypatch.setattr(Reloading, "begin", read_for_long)
+    second.tick()
+    nominal = [run.nominal_at for run in ledger.history("job", 99)]
+    assert any(at <= looked_at[0] and at > until - timedelta(seconds=1) for at in nominal)
+    second.close()
+    app.close()
