@@ -31,8 +31,11 @@ def lose(lease: HeldLease, other: str | None, since: float, pidfd: int | None) -
 
 
 def interrupt(lease: HeldLease, number: signal.Signals, kill_at: float, pidfd: int | None) -> None:
-    """Tells the child, once."""
-    if lease.was_told or not lease.is_active():
+    """Tells the child, once; the earliest end of its graces counts."""
+    if lease.was_told:
+        lease.kill_at = None if lease.kill_at is None else min(lease.kill_at, kill_at)
+        return
+    if not lease.is_active():
         return
     was_sent = interrupts.send(number, lease.pid, pidfd)
     event = "run interrupted" if was_sent else "run not interrupted"

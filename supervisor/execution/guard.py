@@ -177,10 +177,10 @@ class Guard:
         facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
         word = outcome.value
         try:
+            tell()  # a server that hangs may hold the report up for longer than this process lives
             try:
                 finished = report()
             except RedisError:
-                tell()
                 finished = self._insist(report, facts)
         except (RedisError, WrongSchema) as error:
             reason = reason_of(error)

@@ -169,6 +169,7 @@ class Heartbeat(threading.Thread):
                     self._forget(lease)
                     return
                 lease.has_begun = True
+                lease.is_lost = lease.is_lost and lease.was_told
                 lease.trust_from(sent_at)
                 if renewal.state is LeaseState.REASSERTED:
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
@@ -179,7 +180,7 @@ class Heartbeat(threading.Thread):
             case LeaseState.LOST:
                 # Only what has begun is lost. Kept: each further sign of life makes the measured
                 # overlap longer.
-                lease.has_begun = True
+                lease.has_begun = lease.is_anothers = True
                 lose(lease, renewal.detail, clock(), self._pidfds.get(lease.pid))
             case LeaseState.ENDED:
                 self._forget(lease)

@@ -37,8 +37,9 @@ class HeldLease:
     pid: the child's. is_active: whether the worker still waits for this delivery's task.
     asked: tells, for a ledger that forgot the run, what its caller gave it.
     has_begun: an earlier renewal said so. was_told: the child was sent a signal, and is killed at
-    `kill_at` if it is still at work. is_gone: the child has ended, and the ledger is still to be
-    told. over_since: when the heartbeat first found that the task is no longer active.
+    `kill_at` if it is still at work. is_lost: by the clock, and is_anothers: so said the ledger.
+    is_gone: the child has ended, and the ledger is still to be told. over_since: when the heartbeat
+    first found that the task is no longer active.
     """
 
     work: Work
@@ -50,6 +51,7 @@ class HeldLease:
     trusted_until: float = 0.0
     has_begun: bool = False
     is_lost: bool = False
+    is_anothers: bool = False
     has_overlapped: bool = False
     was_told: bool = False
     kill_at: float | None = None
@@ -91,9 +93,10 @@ class HeldLease:
 
     @property
     def has_surely_begun(self) -> bool:
-        return self.has_begun or (
-            self.is_active() and clock() - self.taken_at > SURELY_BEGUN_SECONDS
-        )
+        """A child says so itself, which may wait for a server that hangs."""
+        is_at_work = self.pid == os.getpid() or at_work.is_at_work(self.pid)
+        is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
+        return self.has_begun or (self.is_active() and is_at_work and is_due)
 
     @property
     def begun(self) -> Begun:
@@ -108,7 +111,8 @@ class HeldLease:
     @property
     def should_be_known(self) -> bool:
         """To the ledger: it is at work, and not another's."""
-        return self.is_active() and self.has_surely_begun and not self.is_lost
+        is_ending = self.is_lost and self.aborts_when_lost
+        return self.is_active() and self.has_surely_begun and not (is_ending or self.is_anothers)
 
     @property
     def deadline(self) -> float:

@@ -87,8 +87,10 @@ function settle_silent(id, publish_at)
     return settle_family(run, publish_at)
   end
   if not owner and run.state == 'running' then
-    -- Its holder has a lease's time to come back to a server that has changed.
-    ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl)
+    -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
+    -- that was away.
+    local mercy_until = tonumber(hget(K.server, 'mercy_until') or 0)
+    ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl, mercy_until)
   end
   if not owner and ends_at > now then
     hold_lease(run, run.token, ends_at - now)
@@ -101,10 +103,12 @@ function settle_silent(id, publish_at)
   end
   local left_for = left_to_end(run)
   local has_expired = run.expires and run.expires <= now and run.attempt == 0
-  if not owner and run.state == 'queued' and not left_for and not has_expired and is_drained(id) then
+  local is_in_grace = server_since() + run.rules.lease_ttl > now
+  if not owner and run.state == 'queued' and not left_for and not has_expired
+    and (is_in_grace or is_drained(id)) then
     -- Nobody was allowed to begin it: another deadline.
     hold_lease(run, run.token, patience(run))
-    return 'drained', {}
+    return 'held', {}
   end
   if run.state == 'queued' or run.state == 'retrying' then
     local outcome = left_for and left_for[1] or 'expired'

@@ -33,7 +33,7 @@ end
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
 if owner_of(run) ~= run.token then
   local verdict = settle_silent(id, now)
-  if verdict ~= 'reasserted' and verdict ~= 'drained' then return { 'expired' } end
+  if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end
 end
 
 if redis.call('HEXISTS', K.drained, queue) == 1 then

@@ -30,6 +30,11 @@ LEADER_TTL = timedelta(seconds=12)
 SILENCE = timedelta(seconds=15)
 SILENCES_KEPT = 50
 
+#: After a time without a look that is longer, the server may have been away for everybody; then who
+#: is at work has the time to renew its lease that its heartbeat takes at most, and a tick.
+GAP = timedelta(seconds=3)
+MERCY = timedelta(seconds=6)
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -78,7 +83,7 @@ class Leader:
             "look",
             *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
             *(ms_of(ticked_at) if ticked_at else "", follows or ""),
-            *(to_ms(SILENCE), SILENCES_KEPT),
+            *(to_ms(SILENCE), SILENCES_KEPT, to_ms(GAP), to_ms(MERCY)),
             keys=(self.leadership.key, self._schedule),
         )
         if not leads:

@@ -15,9 +15,17 @@ local function begin_times(job)
   redis.call('HDEL', key, 'audited_until')  -- the audit begins anew
 end
 
+-- Its runs that a drained queue held back may be for another queue by now; else they are held back again.
+local function send_again(job)
+  for _, id in ipairs(redis.call('SMEMBERS', K.open(job))) do
+    if redis.call('ZSCORE', K.outbox, id) == 'inf' then redis.call('ZADD', K.outbox, now, id) end
+  end
+end
+
 for i = 2, #ARGV, 3 do
   local job, is_retimed, paused = ARGV[i], ARGV[i + 1] == '1', ARGV[i + 2]
   if is_retimed then begin_times(job) end
+  send_again(job)
   if paused == '1' then begin_pause(job, at, '', '') end
   if paused == '0' then end_pause(job, at) end
   if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end

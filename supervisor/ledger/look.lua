@@ -4,13 +4,14 @@
 -- KEYS  the leader's lock, RedBeat's schedule
 -- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
---       time without any beat is remembered, and how many of these are
+--       time without any beat is remembered, how many of these are, ms without a look after which the
+--       server may have been away, and for how many ms nobody at work is given up then
 -- gives {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
 --       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
 --       has told, digest of the files that are loaded}
 
-local token, ttl, name, ticked, follows, silence, silences_kept = unpack(ARGV)
+local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy = unpack(ARGV)
 
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then return { 0, now } end
@@ -26,6 +27,11 @@ if owner and ticked ~= '' then
   redis.call('HSET', K.beat, 'leader', name, 'last_tick', ticked, 'follows', follows)
 end
 server_since()  -- a change is noticed within one tick of beat
+
+-- A server that nobody could write to lets rescue in before those who renew their leases.
+local looked = tonumber(hget(K.server, 'looked') or now)
+if now - looked > tonumber(gap) then redis.call('HSET', K.server, 'mercy_until', now + mercy) end
+redis.call('HSET', K.server, 'looked', now)
 
 local function has_due(index)
   return #redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, 1)

@@ -25,7 +25,7 @@ RESCUES = {
     "ended": "run ended",
     "failed": "run cannot be rescued",
     "reasserted": "lease reasserted",
-    "drained": "run held back",
+    "held": "run held back",
 }
 
 log = structlog.get_logger("supervisor.beat")

@@ -70,10 +70,15 @@ class GuardedRequest(Request):
                     work=work_of(self._header, worker_name(pid)),
                     token=self._token,
                     pid=pid,
-                    is_active=lambda: self in state.active_requests,
+                    is_active=lambda: self._is_active(pid),
                     asked=self._asked,
                 )
             )
+
+    def _is_active(self, pid: int) -> bool:
+        """Celery calls a task over that it is about to end: its child may be at work still."""
+        is_at_work = pid != os.getpid() and at_work.is_at_work(pid)
+        return self in state.active_requests or is_at_work
 
     def _asked(self) -> Asked:
         """For a ledger that forgot the run. Called by the heartbeat: it asks nobody."""

@@ -41,6 +41,7 @@ from supervisor.ledger.replies import Refused
 from supervisor.runs.arguments import filled
 from supervisor.runs.params import handed_on
 from supervisor.runs.run import RunState
+from supervisor.sending.call_requests import given
 from supervisor.sending.calls import call_guarded, is_guarded_call
 from supervisor.sending.lineage import of_nobody
 from supervisor.sending.publisher import as_json, publisher_of
@@ -81,6 +82,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
             _delivery.set(delivery)
+            at_work.tell(True)
         store_started(self, is_run=header is not None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -109,7 +111,6 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """What the body returns; what it raises is raised as Celery is to take it."""
         try:
             delivery.at_work = True
-            at_work.tell(True)
             with traced(self, delivery), reporting(self, delivery):
                 returned = self._work(delivery, body, args, kwargs)
             if delivery.again:
@@ -162,13 +163,13 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         **options: Any,
     ) -> Any:
         """Celery's own signature; the call of a guarded task is a run (calls.py)."""
+        said = {"link": link, "link_error": link_error, "shadow": shadow}
         if is_guarded_call(self, options) and not is_sent_again(task_id):
-            links = {"link": link, "link_error": link_error, "shadow": shadow}
-            options |= {key: value for key, value in links.items() if value is not None}
+            options |= given(**said)
             return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
-        return super().apply_async(
-            args, kwargs, task_id, producer, link, link_error, shadow, **options
-        )
+        # A class of the team's own may take no more by position than the task's arguments.
+        options |= given(task_id=task_id, producer=producer, **said)
+        return super().apply_async(args, kwargs, **options)
 
     def retry(
         self,
@@ -185,10 +186,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         delivery = _delivery.get()
         if delivery is None or self.request.called_directly or self.request.id != delivery.run_id:
             # Celery calls the task again for it: not under the guard, as it is not now.
+            options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
             with sent_again(self.request.id):
-                return super().retry(
-                    args, kwargs, exc, throw, eta, countdown, max_retries, **options
-                )
+                return super().retry(args, kwargs, throw=throw, **options)
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
@@ -215,6 +215,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
     if delivery is None or delivery.grant is None or task.request.id != delivery.run_id:
         return
     _delivery.set(None)
+    at_work.tell(False)
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
     try:
         try:

@@ -215,13 +215,16 @@ def family(self):
 
 @app.task(bind=True)
 def cling(self):
-    """Does not end when it is told to."""
+    """Does not end when Celery tells it to."""
     sign("start", self)
-    while True:
-        try:
-            time.sleep(60)
-        except SystemExit:
-            sign("told", self)
+    try:
+        while True:
+            try:
+                time.sleep(60)
+            except SystemExit:
+                sign("told", self)
+    finally:
+        sign("end", self)
 
 
 class Custom(Task):  # Celery's own: a base that knows nothing of the guard

@@ -118,7 +118,8 @@ class Model:
             return "duplicate"
         if run.is_silent:
             self._settle(run)
-            return "expired"
+            if not self.in_grace:
+                return "expired"
         if self.in_grace:
             return "grace"
         self._start(run, Attempt(run_id, token))
@@ -323,9 +324,11 @@ class Model:
 
     def _settle(self, run: ModelRun) -> None:
         run.is_silent = False
+        if self.in_grace and run.state in (RunState.RUNNING, RunState.QUEUED):
+            return
         if run.state is not RunState.RUNNING:
             self._finish(run, RunState.EXPIRED)
-        elif not self.in_grace:
+        else:
             run.given_up.add(run.token)
             self._crash(run)
 

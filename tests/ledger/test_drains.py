@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 
+from celery import Celery
 from click.testing import CliRunner
 
+from supervisor.app import supervise
+from supervisor.beat.entries import Entries
+from supervisor.beat.loading import load
 from supervisor.cli import main
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
+from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import begin, job
 from tests.waiting import wait_until
 
@@ -67,7 +72,7 @@ def test_a_run_of_a_drained_queue_does_not_expire_and_has_a_deadline_afterwards(
     assert refusal(ledger, run_ids[0]) is Refusal.DRAINED
     for _ in range(2):  # as often as the deadline passes
         found = wait_until(lambda: ledger.rescue())
-        assert {rescue.kind for rescue in found} == {"drained"}
+        assert {rescue.kind for rescue in found} == {"held"}
     assert [ledger.run(run_id).state for run_id in run_ids] == [RunState.QUEUED] * 2
     ledger.drains.undrain("mail")
     found = wait_until(lambda: ledger.rescue())
@@ -82,6 +87,21 @@ def test_the_deadline_begins_anew_when_the_queue_goes_on(ledger: Ledger) -> None
     ledger.drains.undrain("mail")
     assert ledger.client.pttl(lock) > 9_000
     assert ledger.client.get(lock) == f"queued:{run_id}"
+
+
+def test_a_run_that_is_held_back_goes_to_the_queue_that_its_job_has_now(
+    ledger: Ledger, redis_url: str
+) -> None:
+    with supervise(Celery("moving", broker=redis_url, set_as_current=False)) as app:
+        entries, spec = Entries(app, ledger.client, ledger.keys), job(ledger, queue="mail")
+        run_id = sent(ledger, spec)
+        ledger.drains.drain("mail")
+        assert refusal(ledger, run_id) is Refusal.DRAINED
+        moved = spec.model_copy(update={"queue": "post"})
+        load(ledger, entries, {spec.name: moved}, "digest", ledger.now())
+        assert ledger.outbox() == [run_id]
+        assert Publisher(app, ledger).publish([run_id]) == 1
+    assert ledger.client.llen("post") == 1
 
 
 def test_a_tick_meets_the_run_that_is_held_back_by_its_overlap_policy(ledger: Ledger) -> None:

@@ -22,6 +22,7 @@ from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import job, run_id, ticks
+from tests.proxy import proxy_to
 from tests.waiting import wait_until
 
 PATIENCE = timedelta(seconds=0.5)
@@ -142,3 +143,14 @@ def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
     assert not at_work.is_at_work(os.getpid())
     at_work.tell(True)
     assert at_work.end_of(os.getpid(), "token") is None
+
+
+def test_an_end_is_told_to_the_main_process_before_a_server_that_hangs_has_it(
+    redis_url: str, ledger: Ledger, table: None
+) -> None:
+    with proxy_to(redis_url) as way, Child(way.url) as child:
+        way.freeze()
+        child.thread.start()
+        wait_until(lambda: at_work.end_of(os.getpid(), "token"), 3)
+        assert child.log == []
+        way.thaw()

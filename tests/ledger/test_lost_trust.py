@@ -1,0 +1,126 @@
+"""Leases that a server does not renew in time: who is told, who is killed, who is let alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from supervisor.execution import at_work
+from supervisor.execution.heartbeat import Heartbeat
+from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import RunState
+from supervisor.settings import Settings
+from supervisor.times.elapsed import clock
+from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
+from tests.ledger.test_heartbeat import began, held
+from tests.proxy import proxy_to
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def deaf() -> Iterator[subprocess.Popen[str]]:
+    """A child that does not end when it is told to."""
+    script = "trap '' USR2 URG; echo ready; exec sleep 60"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+@contextmanager
+def beating(ledger: Ledger) -> Iterator[Heartbeat]:
+    heartbeat = Heartbeat(ledger, lambda _: None)
+    heartbeat.start()
+    yield heartbeat
+    heartbeat.stop()
+    heartbeat.join(5)
+
+
+@contextmanager
+def full(ledger: Ledger) -> Iterator[None]:
+    """The server has no memory left."""
+    ledger.client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        ledger.client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_before(
+    ledger: Ledger, deaf: subprocess.Popen[str], is_cancelled: bool
+) -> None:
+    spec = began(ledger, "nightly", lease_ttl="6s", stop_grace="30s")
+    lease = held(spec, deaf.pid)
+    with beating(ledger) as heartbeat:
+        heartbeat.watch(lease)
+        wait_until(lambda: lease.has_begun)
+        if is_cancelled:
+            ledger.cancel(run_id(spec, 0), "by hand")
+            wait_until(lambda: lease.was_told)
+        with full(ledger):
+            assert deaf.wait(15) == -signal.SIGKILL
+            assert not lock_is_free(ledger, spec)
+
+
+def test_a_run_that_goes_on_without_its_lease_is_known_again_to_a_server_that_forgets(
+    ledger: Ledger, deaf: subprocess.Popen[str]
+) -> None:
+    spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
+    lease = held(spec, deaf.pid)
+    with beating(ledger) as heartbeat:
+        heartbeat.watch(lease)
+        wait_until(lambda: lease.has_begun)
+        with full(ledger):
+            wait_until(lambda: lease.is_lost)
+        wait_until(lambda: not lease.is_lost)
+        ledger.client.flushdb()
+        ledger.acknowledge_server()
+        wait_until(lambda: ledger.client.exists(ledger.keys.run(run_id(spec, 0))))
+
+
+def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
+    ledger: Ledger,
+    redis_url: str,
+    deaf: subprocess.Popen[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(at_work, "_table", None)
+    at_work.share()  # in which the child says nothing yet
+    spec = job(ledger, lease_ttl="4s")
+    ledger.admit(ticks(spec, 0))
+    lease = held(spec, deaf.pid)
+    with proxy_to(redis_url) as way:
+        settings = Settings(redis_url=way.url)
+        hurried = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+        with beating(hurried) as heartbeat:
+            way.freeze()
+            heartbeat.watch(lease)
+            wait_until(lambda: clock() > lease.trusted_until + 1)
+            way.thaw()
+            begin(ledger, run_id(spec, 0))
+            wait_until(lambda: lease.has_begun)
+            assert not (lease.was_told or lease.kill_at)
+
+
+def test_nobody_is_given_up_before_it_could_come_back_to_a_server_that_was_away(
+    ledger: Ledger,
+) -> None:
+    spec, leader = began(ledger, "nightly", on_crash="fail"), ledger.leader("lock", "schedule")
+    leader.look()
+    wait_until(lambda: lock_is_free(ledger, spec))  # a second without a renewal, and a heartbeat
+    ledger.client.hincrby(ledger.keys.server, "looked", -4_000)
+    leader.look()
+    assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
+    assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
+    ledger.client.hset(ledger.keys.server, "mercy_until", 1)
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})
+    leader.look()
+    assert [rescue.kind for rescue in ledger.rescue()] == ["lost"]
