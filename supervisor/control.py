@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
+from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
@@ -63,6 +64,8 @@ def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> dateti
     until: without an offset a time of the job's zone. Raises UnknownJob and InvalidRequest.
     """
     spec = ledger.spec(job)
+    if isinstance(spec, GuardedTaskSpec):
+        raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
     if len(note) > LONGEST_NOTE:
         raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
     moment = until and end_of_pause(until, spec, ledger.now())

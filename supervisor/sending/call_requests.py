@@ -11,6 +11,7 @@ from typing import Any
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.compression import get_encoder
 
 from supervisor.errors import InvalidGuard
 from supervisor.execution.context import current_run
@@ -20,9 +21,11 @@ from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.lock_keys import lock_key
 from supervisor.ledger.requests import Asked, RunRequest
 from supervisor.runs.run import is_below, manual_id
+from supervisor.sending import content
 from supervisor.sending.lineage import lineage
 from supervisor.sending.publisher import as_json
 from supervisor.sending.tracing import current_headers
+from supervisor.times.durations import LONGEST_SECONDS
 
 #: Celery's options of a call that each message of a run has anew.
 MESSAGES_OWN = ("task_id", "retries", "expires")
@@ -45,6 +48,7 @@ def request_of(
     if at_work is not None and task_id == at_work.run_id:
         what = "a run cannot be replaced by a guarded call, which is a run of its own: call it"
         raise InvalidGuard(task.name, [what])
+    check_content(task, options)
     expires = until(options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
     said = GuardedCall.of(headers.pop(GUARD, None), task.name)
@@ -80,6 +84,16 @@ def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
     return bool(task.ignore_result if said is None else said)
 
 
+def check_content(task: Any, options: Mapping[str, Any]) -> None:
+    """What no worker could read would hold the lock. Raises UnsafeContent and InvalidGuard."""
+    wrong = content.others(options.get("serializer"))
+    content.refuse(f"a call of {task.name!r} has serializer={name!r}" for name in wrong)
+    try:
+        get_encoder(options.get("compression") or "gzip")
+    except KeyError as error:
+        raise InvalidGuard(task.name, [f"there is no compression {error}"]) from None
+
+
 def check_arguments(task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raises TypeError for arguments that the task refuses, as Celery's own `apply_async`."""
     if task.typing and hasattr(task, "__header__"):
@@ -112,14 +126,17 @@ def until(moment: Any) -> timedelta | None:
     """How long from now until an instant (ISO text too), or in so many seconds; never negative.
 
     An instant without an offset is UTC, as Celery reads it in whatever zone app and machine are.
+    What lies beyond the longest duration of schedule files is as far as that.
     """
     if moment is None:
         return None
     if isinstance(moment, str):
         moment = maybe_iso8601(moment)
     if isinstance(moment, datetime):
-        return max(timedelta(), maybe_make_aware(moment) - datetime.now(UTC))
-    return max(timedelta(), timedelta(seconds=float(moment)))
+        seconds = (maybe_make_aware(moment) - datetime.now(UTC)).total_seconds()
+    else:
+        seconds = float(moment)
+    return timedelta(seconds=min(max(0.0, seconds), LONGEST_SECONDS))
 
 
 def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
@@ -153,6 +170,11 @@ def spec_text(task: Any) -> str:
         return spec_of(task).model_dump_json(exclude_defaults=True)
     except InvalidGuard:  # its calls are refused; a header may have guarded this one
         return ""
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those of the options that somebody gave."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
-from celery import Task
+from celery import Celery, Task
 from celery.result import AsyncResult
 
+from supervisor.app import required_settings
 from supervisor.errors import UnknownRun
-from supervisor.ledger.connection import RedisError
+from supervisor.ledger.connection import RedisError, connect_for_heartbeat
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
-from supervisor.sending.publisher import publisher_of
 
 #: For how long the end of a run is waited for whose result is there, and how often looked at.
 PATIENCE_SECONDS = 1.0
@@ -43,7 +47,7 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
         """Celery's own; with its result, the run no longer holds its lock.
 
         Celery stores a result before the run's end is reported, so that the next call might still
-        be skipped for it. That end is waited for, a second at most; `timeout` is the result's.
+        be skipped for it. That end is waited for as well; `timeout` is for the result.
         """
         try:
             return super().get(*args, **kwargs)
@@ -51,9 +55,30 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
             if self._cache and not self.was_skipped:  # type: ignore[attr-defined]
                 wait_for_end(self.app, self.id)
 
+    wait = get
+
+
+@cache
+def result_class(own: Any) -> Any:
+    """With what a task's own class of results can do."""
+    return GuardedResult if own is AsyncResult else type(own.__name__, (GuardedResult, own), {})
+
+
+def result_of(admission: Admission, task: Any, *, is_ignored: bool) -> GuardedResult:
+    own: Any = type(task.AsyncResult(admission.run_id))
+    result: GuardedResult = result_class(own)(admission, task, is_ignored=is_ignored)
+    return result
+
 
 def wait_for_end(app: Any, run_id: str) -> None:
-    ledger, until = publisher_of(app).ledger, time.monotonic() + PATIENCE_SECONDS
+    ledger, until = impatient_ledger(app, os.getpid()), time.monotonic() + PATIENCE_SECONDS
     with suppress(RedisError, UnknownRun):
         while ledger.run(run_id).state is RunState.RUNNING and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)
+
+
+@cache
+def impatient_ledger(app: Celery, _pid: int) -> Ledger:
+    """A server that hangs holds nobody up who has a result already."""
+    settings = required_settings(app)
+    return Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))

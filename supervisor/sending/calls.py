@@ -23,10 +23,10 @@ from celery.result import AsyncResult
 
 from supervisor.errors import InvalidGuard
 from supervisor.execution.delivery import GUARD, HEADER
-from supervisor.ledger.replies import Placement
+from supervisor.ledger.replies import Admission, Placement
 from supervisor.sending.beforehand import message_of
 from supervisor.sending.call_requests import is_ignored, request_of, spec_of
-from supervisor.sending.call_results import GuardedResult
+from supervisor.sending.call_results import GuardedResult, result_of
 from supervisor.sending.publisher import publisher_of
 
 log = structlog.get_logger("supervisor.calls")
@@ -57,18 +57,24 @@ def call_guarded(
     message = message_of(publisher, spec_of(task), request)
     request = replace(request, is_of_code=True, message=message)
     admission = publisher.ledger.admit_request(spec_of(task), request)
-    result = GuardedResult(admission, task, is_ignored=is_ignored(task, options))
+    result = result_of(admission, task, is_ignored=is_ignored(task, options))
     if admission.placement is Placement.START and message is None:
         publisher.publish([admission.run_id])
     elif admission.placement is not Placement.SKIP:
         add_to_parent(task, result, options)
-    if admission.placement is Placement.SKIP:
-        task.backend.mark_as_revoked(
-            admission.run_id,
-            f"skipped: {admission.reason}",
-            request=context_of(admission.run_id, options),
-        )
+    if admission.placement is Placement.SKIP and request.is_awaited:
+        tell_of_skip(task, admission, options)
     return result
+
+
+def tell_of_skip(task: Any, admission: Admission, options: Mapping[str, Any]) -> None:
+    """Whoever waits for the result; a backend that is away fails no call."""
+    said = f"skipped: {admission.reason}"
+    try:
+        context = context_of(admission.run_id, options, task.app.thread_oid)
+        task.backend.mark_as_revoked(admission.run_id, said, request=context)
+    except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+        log.error("skip not told", job=admission.job, run=admission.run_id, error=repr(error))
 
 
 def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any]) -> None:
@@ -78,13 +84,14 @@ def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any
         parent.add_trail(result)
 
 
-def context_of(run_id: str, options: Mapping[str, Any]) -> Context:
-    """What a worker would know of a call that never gets there: of which group or chord it is.
+def context_of(run_id: str, options: Mapping[str, Any], caller: str | None = None) -> Context:
+    """What a worker would know of a call that never gets there: who waits, of which group or chord.
 
     So a chord hears of it, and its body fails in place of waiting for ever.
     """
-    of_canvas = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
-    return Context(id=run_id, group=options.get("group_id"), **of_canvas)
+    known = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
+    known["reply_to"] = options.get("reply_to") or caller
+    return Context(id=run_id, group=options.get("group_id"), **known)
 
 
 def register_all(app: Celery) -> None:

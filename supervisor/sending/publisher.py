@@ -130,7 +130,8 @@ class Publisher:
                 # Celery listens for a result before it sends the message; its backend is away.
                 raise OperationalError(str(error).strip()) from error
             self._ledger.cancel(run.id, f"cannot be published: {error}")
-            log.exception("run cannot be published", job=run.job, run=run.id)
+            # Without a traceback: its variables have arguments that are masked.
+            log.error("run cannot be published", job=run.job, run=run.id, error=repr(error))
             return {}
 
     def _do_without(self, run: Run) -> None:
