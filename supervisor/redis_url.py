@@ -109,12 +109,19 @@ def place_of(url: str) -> Place | None:
             named = SentinelUrl.parse(url)
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
             return Place(f"{named.master_name} of {sentinels}", named.db)
-        parts: Mapping[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]
+        parts: Mapping[str, Any] = parse_url(without_kombus_spelling(url))  # type: ignore[no-untyped-call]
     except ValueError:
         return None
     host = parts.get("host", "localhost")
     host = "127.0.0.1" if host == "localhost" else host
     return Place(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
+
+
+def without_kombus_spelling(url: str) -> str:
+    """Of a socket, as redis-py has it."""
+    if not url.startswith("redis+socket:"):
+        return url
+    return url.replace("redis+socket:", "unix:", 1).replace("virtual_host=", "db=", 1)
 
 
 def same_database(url: str, other: str) -> bool:

@@ -18,7 +18,7 @@ from struct import Struct
 
 from supervisor.runs.run import RunState
 
-#: State; of an attempt that ended its token, and when by the clock of elapsed.py.
+#: State; of the attempt its token, and when it ended, by the clock of elapsed.py.
 ENTRY = Struct("=B32sd")
 IDLE, AT_WORK = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
@@ -37,15 +37,23 @@ def share() -> None:
     _table[STOPPING] = 0
 
 
-def tell(at_work: bool) -> None:
-    """This process enters or leaves a job's code."""
-    if _table is not None:
-        _table[place_of(os.getpid())] = AT_WORK if at_work else IDLE
+def tell(token: str | None) -> None:
+    """This process enters a job's code, for the attempt with this token; None: it leaves it."""
+    if _table is None:
+        return
+    place = place_of(os.getpid())
+    _table[place] = IDLE
+    if token is not None:
+        ENTRY.pack_into(_table, place, IDLE, token.encode(), 0.0)
+        _table[place] = AT_WORK
 
 
-def is_at_work(pid: int) -> bool:
-    """True also when it cannot be known."""
-    return _table is None or _table[place_of(pid)] == AT_WORK
+def is_at_work(pid: int, token: str) -> bool:
+    """Whether that process is, for this attempt; True also when it cannot be known."""
+    if _table is None:
+        return True
+    state, whose, _ = ENTRY.unpack_from(_table, place_of(pid))
+    return bool(state == AT_WORK and whose.rstrip(b"\0") == token.encode())
 
 
 def tell_end(token: str, outcome: RunState, ended_at: float) -> None:

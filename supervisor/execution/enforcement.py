@@ -47,7 +47,8 @@ def interrupt(lease: HeldLease, number: signal.Signals, kill_at: float, pidfd: i
 def kill(lease: HeldLease, pidfd: int | None) -> None:
     # In the pools without children the process is this worker itself. A child that is past the
     # job's code only has its end to report.
-    if lease.is_active() and lease.pid != os.getpid() and at_work.is_at_work(lease.pid):
+    is_at_work = lease.pid != os.getpid() and at_work.is_at_work(lease.pid, lease.token)
+    if lease.is_active() and is_at_work:
         log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
         interrupts.send(signal.SIGKILL, lease.pid, pidfd)
     lease.kill_at = None

@@ -38,7 +38,7 @@ from supervisor.execution.handover import HandOver
 from supervisor.execution.leases import HeldLease, process_exists
 from supervisor.execution.pidfds import Pidfds
 from supervisor.ledger.connection import RedisError, may_pass
-from supervisor.ledger.replies import Finished, LeaseState, Renewal
+from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.times.elapsed import clock
@@ -160,6 +160,8 @@ class Heartbeat(threading.Thread):
                 kill(lease, self._pidfds.get(lease.pid))
 
     def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
+        if self._leases.get(lease.place) is not lease:  # its child is at another run by now
+            return
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
             renewal = self._restored(lease)
         match renewal.state:
@@ -238,7 +240,8 @@ class Heartbeat(threading.Thread):
         outcome, ended_at = told
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
-        log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
+        if finished.ending is Ending.ENDED:  # not by the child itself before
+            log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
         return finished
 
     def _forget(self, lease: HeldLease) -> None:

@@ -94,7 +94,7 @@ class HeldLease:
     @property
     def has_surely_begun(self) -> bool:
         """A child says so itself, which may wait for a server that hangs."""
-        is_at_work = self.pid == os.getpid() or at_work.is_at_work(self.pid)
+        is_at_work = self.pid == os.getpid() or at_work.is_at_work(self.pid, self.token)
         is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
         return self.has_begun or (self.is_active() and is_at_work and is_due)
 
@@ -105,7 +105,7 @@ class HeldLease:
         if not self.has_begun or not self.is_active():
             return Begun.UNKNOWN
         # In the pools without children it is not known of a single run.
-        is_over = self.pid != os.getpid() and not at_work.is_at_work(self.pid)
+        is_over = self.pid != os.getpid() and not at_work.is_at_work(self.pid, self.token)
         return Begun.OVER if is_over else Begun.KNOWN
 
     @property

@@ -58,16 +58,16 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
     wait = get
 
 
-@cache
-def result_class(own: Any) -> Any:
-    """With what a task's own class of results can do."""
-    return GuardedResult if own is AsyncResult else type(own.__name__, (GuardedResult, own), {})
-
-
-def result_of(admission: Admission, task: Any, *, is_ignored: bool) -> GuardedResult:
-    own: Any = type(task.AsyncResult(admission.run_id))
-    result: GuardedResult = result_class(own)(admission, task, is_ignored=is_ignored)
+def result_of(admission: Admission, task: Task[Any, Any], *, is_ignored: bool) -> GuardedResult:
+    result: GuardedResult = result_class(task)(admission, task, is_ignored=is_ignored)
     return result
+
+
+@cache
+def result_class(task: Any) -> Any:
+    """With what a task's own class of results can do."""
+    own: Any = type(task.AsyncResult("of no task"))
+    return type(own.__name__, (GuardedResult, own), {})
 
 
 def wait_for_end(app: Any, run_id: str) -> None:

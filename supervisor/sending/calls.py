@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 from celery import Celery
 from celery.app.task import Context
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.result import AsyncResult
 
 from supervisor.errors import InvalidGuard
@@ -73,6 +74,8 @@ def tell_of_skip(task: Any, admission: Admission, options: Mapping[str, Any]) ->
     try:
         context = context_of(admission.run_id, options, task.app.thread_oid)
         task.backend.mark_as_revoked(admission.run_id, said, request=context)
+    except SoftTimeLimitExceeded:
+        raise
     except Exception as error:  # noqa: BLE001 - each backend has errors of its own
         log.error("skip not told", job=admission.job, run=admission.run_id, error=repr(error))
 

@@ -77,7 +77,7 @@ class GuardedRequest(Request):
 
     def _is_active(self, pid: int) -> bool:
         """Celery calls a task over that it is about to end: its child may be at work still."""
-        is_at_work = pid != os.getpid() and at_work.is_at_work(pid)
+        is_at_work = pid != os.getpid() and at_work.is_at_work(pid, self._token)
         return self in state.active_requests or is_at_work
 
     def _asked(self) -> Asked:

@@ -77,7 +77,7 @@ def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
     finally:
         # What is left to do is ours: no cancellation may interrupt it any more.
         delivery.at_work, delivery.ended_at = False, clock()
-        at_work.tell(False)
+        at_work.tell(None)
         reporter.close(report)
 
 

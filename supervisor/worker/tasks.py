@@ -82,7 +82,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
             _delivery.set(delivery)
-            at_work.tell(True)
+            at_work.tell(token)
         store_started(self, is_run=header is not None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +137,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             raise again from error
         finally:
             delivery.at_work = False
-            at_work.tell(False)
+            at_work.tell(None)
 
     def _work(self, delivery: Delivery, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
@@ -215,7 +215,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
     if delivery is None or delivery.grant is None or task.request.id != delivery.run_id:
         return
     _delivery.set(None)
-    at_work.tell(False)
+    at_work.tell(None)
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
     try:
         try:

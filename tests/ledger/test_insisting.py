@@ -140,9 +140,16 @@ def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
     assert at_work.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
     assert at_work.end_of(os.getpid(), "toke") is None
     assert at_work.end_of(os.getpid() + 1, "token") is None
-    assert not at_work.is_at_work(os.getpid())
-    at_work.tell(True)
+    assert not at_work.is_at_work(os.getpid(), "token")
+
+
+def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
+    at_work.tell("token")
+    assert at_work.is_at_work(os.getpid(), "token")
+    assert not at_work.is_at_work(os.getpid(), "the next one's")
     assert at_work.end_of(os.getpid(), "token") is None
+    at_work.tell(None)
+    assert not at_work.is_at_work(os.getpid(), "token")
 
 
 def test_an_end_is_told_to_the_main_process_before_a_server_that_hangs_has_it(

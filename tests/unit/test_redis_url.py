@@ -59,6 +59,8 @@ def test_a_wrong_address_is_refused_without_its_password(url: str, said: str) ->
         ("redis://h/1", "redis://h", False),
         ("redis://localhost", "redis://127.0.0.1:6379/0", True),
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock", False),
+        ("redis+socket:///run/r.sock?virtual_host=2", "unix:///run/r.sock?db=2", True),
+        ("redis+socket:///run/r.sock", "unix:///run/r.sock?db=2", False),
         ("rediss://h:1/0?ssl_ca_certs=ca.pem", "rediss://h:1", True),
         (URL, "sentinel://one;sentinel://two/4?master_name=jobs", False),
         (URL, "sentinel://:x@two/3;sentinel://one/3?master_name=jobs", True),
