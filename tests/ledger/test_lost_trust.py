@@ -11,6 +11,7 @@ import pytest
 
 from supervisor.execution import at_work
 from supervisor.execution.heartbeat import Heartbeat
+from supervisor.execution.leases import HeldLease
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.runs import Ledger
@@ -43,6 +44,15 @@ def beating(ledger: Ledger) -> Iterator[Heartbeat]:
 
 
 @contextmanager
+def at_work_under(ledger: Ledger, lease: HeldLease) -> Iterator[None]:
+    """A renewal has said that its run has begun."""
+    with beating(ledger) as heartbeat:
+        heartbeat.watch(lease)
+        wait_until(lambda: lease.has_begun)
+        yield
+
+
+@contextmanager
 def full(ledger: Ledger) -> Iterator[None]:
     """The server has no memory left."""
     ledger.client.config_set("maxmemory", 1)
@@ -58,9 +68,7 @@ def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="6s", stop_grace="30s")
     lease = held(spec, deaf.pid)
-    with beating(ledger) as heartbeat:
-        heartbeat.watch(lease)
-        wait_until(lambda: lease.has_begun)
+    with at_work_under(ledger, lease):
         if is_cancelled:
             ledger.cancel(run_id(spec, 0), "by hand")
             wait_until(lambda: lease.was_told)
@@ -74,9 +82,7 @@ def test_a_run_that_goes_on_without_its_lease_is_known_again_to_a_server_that_fo
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
     lease = held(spec, deaf.pid)
-    with beating(ledger) as heartbeat:
-        heartbeat.watch(lease)
-        wait_until(lambda: lease.has_begun)
+    with at_work_under(ledger, lease):
         with full(ledger):
             wait_until(lambda: lease.is_lost)
         wait_until(lambda: not lease.is_lost)
