@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-SOURCES = sorted((ROOT / "supervisor").rglob("*.py"))
 
 
 def normal(name: str) -> str:
@@ -34,28 +31,6 @@ def pinned() -> set[str]:
     return {
         normal(match[1]) for line in lines if (match := re.match(r"([\w.-]+)(?:\[.*\])?==", line))
     }
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_file_holds_one_idea_in_at_most_250_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 250
-
-
-def test_the_package_is_as_large_as_the_page_on_its_design_says() -> None:
-    page = " ".join((ROOT / "docs" / "design.md").read_text().split())
-    stated = re.search(
-        r"about ([\d,]+) lines of Python in about (\d+) files, and about ([\d,]+) lines of Lua",
-        page,
-    )
-    assert stated
-    lua = (ROOT / "supervisor").rglob("*.lua")
-    sizes = lines_of(SOURCES), len(SOURCES), lines_of(lua)
-    for size, number in zip(sizes, stated.groups(), strict=True):
-        assert size == pytest.approx(int(number.replace(",", "")), rel=0.1)
-
-
-def lines_of(paths: Iterable[Path]) -> int:
-    return sum(len(path.read_text().splitlines()) for path in paths)
 
 
 def test_every_dependency_is_pinned() -> None:
