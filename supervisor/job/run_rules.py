@@ -30,6 +30,7 @@ def rules_of(spec: JobSpec, lock: str) -> dict[str, Any]:
         "history": spec.history,
         "on_lease_lost": spec.on_lease_lost.value,
         "stop_grace": to_ms(spec.stop_grace),
+        **({"key": spec.key.replace("{task}", spec.work)} if spec.key else {}),
         **({"ping": True} if spec.ping_url else {}),
         **mask_rule(spec),
     }

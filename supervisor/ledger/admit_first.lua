@@ -5,24 +5,29 @@ local fields = tonumber(ARGV[2])
 local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 local places, place_of_next = {}, 3
 
--- Whether the tick is one that becomes a run: it is counted, and dealt with from then on.
-local function take_tick(job, nominal)
-  local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'pause_from', 'pause_to')
+-- Whether the tick is one that becomes a run: it is counted, and dealt with from then on. And the generation
+-- of a job whose key was edited.
+local function take_tick(job, nominal, key)
+  local v = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks', 'paused', 'pause_from', 'pause_to', 'key',
+    'rekeyed', 'generation')
   local at = tonumber(nominal)
   if at <= tonumber(v[1] or 0) or v[3] == '1' or (v[4] and at >= tonumber(v[4]) and at < tonumber(v[5])) then
     return false
   end
-  redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', digits((v[2] or 0) + 1))
-  return true
+  if v[7] or (v[6] and v[6] ~= key) then return false end
+  redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', digits((v[2] or 0) + 1), 'key', key)
+  return true, v[8]
 end
 
-local function take_request(job, spec)
+local function take_request(job, spec, key)
+  local v = redis.call('HMGET', K.job(job), 'n:triggered', 'key', 'rekeyed', 'generation')
+  if v[3] or (v[2] and v[2] ~= key) then return false end
   if (spec or '') ~= '' then
     redis.call('HSET', K.guarded, job, spec)
     redis.call('HSETNX', K.job(job), 'created', now)
   end
-  count(job, 'triggered')
-  return true
+  redis.call('HSET', K.job(job), 'n:triggered', digits((v[1] or 0) + 1), 'key', key)
+  return true, v[4]
 end
 
 local function admit_first(id, job, nominal, rules_text, kind, queue, list, message, args, kwargs, options, delay, steps,
@@ -32,13 +37,19 @@ local function admit_first(id, job, nominal, rules_text, kind, queue, list, mess
   local lock = rules.lock
   if rules.max_running == 0 or redis.call('EXISTS', K.run(id), K.lock(lock), K.waiting(lock)) > 0
     or next(holders(lock)) then return nil end
-  if kind == 'tick' and not take_tick(job, nominal) then return nil end
-  if kind ~= 'tick' and not take_request(job, spec) then return nil end
+  local is_taken, generation
+  if kind == 'tick' then
+    is_taken, generation = take_tick(job, nominal, rules.key or '')
+  else
+    is_taken, generation = take_request(job, spec, rules.key or '')
+  end
+  if not is_taken then return nil end
 
   local token, since = 'queued:' .. id, digits(next_instant())
   local is_sent = message ~= ''
   local record = { 'job', job, 'nominal', nominal ~= '' and nominal or now, 'rules', rules_text, 'kind', kind,
     'state', 'queued', 'token', token, 'queued', now, 'slot', 1, 'since', since }
+  if generation then append(record, { 'generation', generation }) end
   if is_sent then append(record, { 'sent', now, 'sends', 1, 'queue', queue }) end
   local patience, by = rules.start_deadline, tonumber(expires or '') and now + tonumber(expires)
   local wait_until = rules.max_wait >= 0 and now + rules.max_wait or nil

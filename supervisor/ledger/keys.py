@@ -55,6 +55,9 @@ TEMPLATES = {
     "log": "run:%s:log",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
+    #         key: the template of the key that a run was last placed under, generation: how often
+    #         that was another than before, rekeyed: while runs of an earlier one may be open, one
+    #         of them or '' (slots.lua);
     #         expires HISTORY_TTL after the job is removed
     "job": "job:%s",
     # SET     ids of the job's runs that have not ended

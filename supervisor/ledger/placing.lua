@@ -55,7 +55,10 @@ local function replace(run, holder, publish_at)
     if superseded then skip(superseded, 'replaced') end
   end
   join_waiting(lock, run.id, -next_instant())
-  if holder then end_early(holder, 'replaced', 'replaced by ' .. run.id, publish_at) end
+  if holder then
+    end_early(holder, 'replaced', 'replaced by ' .. run.id, publish_at)
+    if holder.rules.lock ~= lock then promote(lock, publish_at) end
+  end
   return hget(K.run(run.id), 'state') == 'queued'
 end
 
@@ -71,7 +74,11 @@ end
 -- written with it.
 -- Returns decision, reason, id of the blocking run.
 local function place(run, publish_at)
-  local lock, rules = run.rules.lock, run.rules
+  local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '')
+  if generation and generation ~= run.generation then
+    run.generation = generation
+    redis.call('HSET', K.run(run.id), 'generation', generation)
+  end
   if rules.max_running == 0 then  -- it starts, however many there are: nobody counts them
     queue(run, publish_at)
     return 'start', '', ''
@@ -83,6 +90,8 @@ local function place(run, publish_at)
     found, running = living_holders(lock)
     waiting = redis.call('ZCARD', K.waiting(lock))
   end
+  local before = predecessor(run)
+  if before then running = math.max(running, rules.max_running) end
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
@@ -92,7 +101,7 @@ local function place(run, publish_at)
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then
     decision, reason = 'skip', 'wait_expired'
   end
-  local blocker = oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  local blocker = before or oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
   run.record = nil
   if decision == 'skip' then

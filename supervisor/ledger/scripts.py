@@ -50,6 +50,9 @@ ITEMS_PER_END = 50
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
+#: Of a job whose key was edited, so many runs are looked at for those of the key before.
+MOST_PREDECESSORS = 1_000
+
 #: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
 MOST_PINGS = 10_000
 
@@ -109,6 +112,7 @@ def constants() -> str:
         f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
         f"local MOST_PINGS, MOST_UNTOLD = {MOST_PINGS}, {MOST_UNTOLD}\n"
+        f"local MOST_PREDECESSORS = {MOST_PREDECESSORS}\n"
         f"local MOST_RUNNING = {LARGEST_COUNT}\n"
         f"local BOUNDS = {{{bounds}}}\n"
     )

@@ -132,6 +132,45 @@ local function is_known(job)
   return redis.call('HEXISTS', K.jobs, job) == 1 or redis.call('HEXISTS', K.guarded, job) == 1
 end
 
+-- A job's key may be edited while its runs are open. Runs that were placed under one template of it are a
+-- generation; the next begins when all before it are over, so that two runs of the job never hold two locks
+-- that one edit made different. A run that is due later is in nobody's way: it joins a generation when it is
+-- placed. A job whose key was never edited has no generations.
+local function generation_of(job, key)
+  local v = redis.call('HMGET', K.job(job), 'key', 'generation')
+  if v[1] == key then return tonumber(v[2]) end
+  if not v[1] then
+    redis.call('HSET', K.job(job), 'key', key)
+    return tonumber(v[2])
+  end
+  redis.call('HSET', K.job(job), 'key', key, 'rekeyed', '')
+  return redis.call('HINCRBY', K.job(job), 'generation', 1)
+end
+
+local function comes_before(id, run)
+  local v = redis.call('HMGET', K.run(id), 'job', 'finished', 'generation', 'state', 'due')
+  if not v[1] or v[2] or tonumber(v[3] or 0) >= run.generation then return false end
+  return v[4] ~= 'waiting' or tonumber(v[5] or 0) <= now
+end
+
+-- A run of an earlier generation that is not over. The job names the one that was found last; those that
+-- were admitted first are looked at first.
+local function predecessor(run)
+  local known = run.generation and hget(K.job(run.job), 'rekeyed')
+  if not known then return nil end
+  if known ~= '' and comes_before(known, run) then return known end
+  for _, id in ipairs(redis.call('ZRANGE', K.history(run.job), 0, MOST_PREDECESSORS - 1)) do
+    if comes_before(id, run) then
+      redis.call('HSET', K.job(run.job), 'rekeyed', id)
+      return id
+    end
+  end
+  if tonumber(hget(K.job(run.job), 'generation')) == run.generation then
+    redis.call('HDEL', K.job(run.job), 'rekeyed')
+  end
+  return nil
+end
+
 -- Free slots go to the runs that wait longest. Returns their ids.
 local function promote(lock, publish_at)
   local promoted = {}
@@ -151,7 +190,7 @@ local function promote(lock, publish_at)
       leave_waiting(lock, id)
       finish(run, 'cancelled', 'job removed from the schedule files', publish_at)
     else
-      if not has_room(run.rules, running) then return promoted end
+      if not has_room(run.rules, running) or predecessor(run) then return promoted end
       leave_waiting(lock, id)
       queue(run, publish_at)
       promoted[#promoted + 1] = id
