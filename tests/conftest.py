@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings as hypothesis_settings
+from pytest_timeout import Settings as TestTimeout
+from pytest_timeout import timeout_sigalrm
 
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer
 from supervisor.settings import Settings
+from tests.waiting import Deadline
 
 #: Machines are slow when they are busy, and no claim of ours.
 hypothesis_settings.register_profile("patient", deadline=None)
@@ -22,6 +25,30 @@ hypothesis_settings.load_profile("patient")
 #: For tests that start empty. Those from there to the sixteenth are for crews that a module shares.
 DATABASES = 8
 _used = count()
+
+
+#: How often it is looked whether a test has had its time.
+LOOK_SECONDS = 5.0
+
+
+def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
+    """A test's own time-out grows with how busy the machine is, as all deadlines in it."""
+    deadline = Deadline(settings.timeout)
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def look(*_: object) -> None:
+        if deadline.is_over():
+            cancel()
+            timeout_sigalrm(item, settings)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]
+    signal.signal(signal.SIGALRM, look)
+    every = min(LOOK_SECONDS, settings.timeout)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

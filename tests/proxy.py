@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 
+from tests.waiting import patience
+
 
 @dataclass
 class Proxy:
@@ -86,4 +88,4 @@ def proxy_to(url: str) -> Iterator[Proxy]:
         yield proxy
     finally:
         proxy.close()
-        thread.join(5)
+        thread.join(patience(5))

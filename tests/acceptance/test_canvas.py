@@ -45,7 +45,7 @@ def one(key, seconds=0.3, **guard):
 
 def got(result):
     try:
-        return result.get(timeout=20)
+        return result.get(timeout=200)
     except Exception as error:
         return type(error).__name__
 
@@ -96,7 +96,7 @@ def test_a_group_has_the_skipped_ones_among_its_results(team: Project) -> None:
         CANVAS
         + """
 results = group(one("group"), one("group"), one("apart")).apply_async()
-found = results.get(timeout=20, propagate=False)
+found = results.get(timeout=200, propagate=False)
 printed([part if part == 1 else type(part).__name__ for part in found])"""
     )
     assert outcomes == [1, "TaskRevokedError", 1]
@@ -117,10 +117,10 @@ def test_a_chord_with_a_task_that_is_skipped_fails_and_says_so(team: Project, ot
 import time
 held = one("chord", 2).apply_async()
 result = chord([{others}one("chord")], team.total.s().on_error(team.told.s())).apply_async()
-until = time.monotonic() + 20
+until = time.monotonic() + 200
 while result.state == "PENDING" and time.monotonic() < until:
     time.sleep(0.05)
-held.get(timeout=20)
+held.get(timeout=200)
 printed(result.state)"""
     )
     assert state == "FAILURE"
@@ -147,12 +147,12 @@ whole = chord(header, team.total.s().on_error(team.told.s())).apply_async()
 
 def heard(result):
     try:
-        result.get(timeout=20)
+        result.get(timeout=200)
     except Exception as error:
         return str(error), result.state
 
 heard_of = heard(skipped), heard(cancelled)
-until = time.monotonic() + 20
+until = time.monotonic() + 200
 while whole.state == "PENDING" and time.monotonic() < until:
     time.sleep(0.05)
 printed([*heard_of, whole.state, held.state, got(held)])"""

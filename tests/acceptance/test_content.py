@@ -14,7 +14,7 @@ from supervisor.errors import UnsafeContent
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.content import check_settings, check_tasks
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 
 class Touch:
@@ -58,7 +58,7 @@ def test_a_worker_that_would_take_pickles_does_not_start(
     with (project.directory / "team.py").open("a") as source:
         source.write("\napp.conf.accept_content = ['json', 'pickle']\n")
     worker = project.hire()
-    assert worker.wait(30) != 0
+    assert status_of(worker, 30) != 0
     assert "JSON, not accept_content='pickle'" in project.log_of(worker)
 
 
@@ -66,7 +66,7 @@ def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: P
     with (project.directory / "team.py").open("a") as source:
         source.write("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
     for started in (project.hire(), project.beat()):
-        assert started.wait(30) != 0
+        assert status_of(started, 30) != 0
     for name in ("worker0", "beat"):
         assert "redbeat_redis_url leads to elsewhere:6379/1" in project.log(name)
         assert "secret" not in project.log(name)

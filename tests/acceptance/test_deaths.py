@@ -9,7 +9,7 @@ from supervisor.ledger.replies import Placement
 from supervisor.ledger.ticks import Tick
 from tests.acceptance.project import Project, overlapping, ticks_between
 from tests.acceptance.test_ticks import accounted
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 LONG = "jobs: {{long: {{task: team.hold, every: 24h, lease_ttl: {}, paused: true}}}}"
 
@@ -33,7 +33,7 @@ def test_a_run_whose_worker_was_killed_runs_again_after_its_lease(project: Proje
     assert again.fencing_token > project.starts("long")[0].fencing_token
     assert ledger.job("long").counters["rescued"] == 1
     survivor.terminate()
-    assert survivor.wait(30) == 0
+    assert status_of(survivor, 30) == 0
 
 
 def test_a_run_whose_child_was_killed_runs_again_at_once(project: Project) -> None:
@@ -83,7 +83,7 @@ def test_a_tick_that_was_admitted_and_not_published_runs_once(project: Project) 
     ledger = project.ledger
     wait_until(lambda: "steady" in ledger.scheduled(), 20)
     beat.terminate()
-    beat.wait(30)
+    status_of(beat, 30)
     # All that a beat leaves that dies between the two: the ledger has the run, the broker has not.
     spec = ledger.spec("steady")
     tick = Tick(spec, ledger.now())

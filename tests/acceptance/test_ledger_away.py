@@ -14,7 +14,7 @@ from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import Run
 from tests.acceptance.project import Project
 from tests.processes import is_alive
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 4s, on_crash: rerun}
@@ -120,5 +120,5 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_ledger_that_stays_awa
     insisting(server, project, "work")
     worker = project.processes[1]
     worker.send_signal(SIGTERM)
-    worker.wait(40)
+    status_of(worker, 40)
     assert project.events("worker1", "end not reported")

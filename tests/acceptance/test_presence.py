@@ -8,7 +8,7 @@ from celery import Celery
 
 from supervisor.ledger.presence import Roll, WorkerFacts
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def roll(project: Project) -> Roll:
@@ -40,7 +40,7 @@ def test_a_worker_says_what_it_consumes_and_takes_itself_out_when_it_stops(
     wait_until(lambda: roll(project).present[0].clock_offset is not None, 20)
     offset = roll(project).present[0].clock_offset
     assert offset is not None
-    assert abs(offset.total_seconds()) < 1
+    assert abs(offset.total_seconds()) < patience(1)
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: process.poll() is not None, 20)
     assert roll(project) == Roll((), {})

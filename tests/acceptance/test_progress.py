@@ -19,7 +19,7 @@ from supervisor.execution.delivery import HEADER, message_header
 from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import Run, ulid
 from tests.acceptance.crew import Crew, crew_of, database
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 5s, max_crashes: 1}
@@ -59,7 +59,7 @@ def stored(crew: Crew) -> Iterator[Stored]:
     told: list[dict[str, object]] = []
     with client.pubsub(ignore_subscribe_messages=True) as channel:
         channel.psubscribe("celery-task-meta-*")
-        channel.get_message(timeout=5)
+        channel.get_message(timeout=patience(5))
 
         def states(run: Run | AsyncResult[Any]) -> list[str]:
             while message := channel.get_message():
@@ -171,7 +171,7 @@ def test_what_is_no_run_is_tracked_as_celery_does(
 ) -> None:
     with Celery(broker=crew.project.url, backend=crew.project.url) as app:
         sent = app.send_task("team.unsupervised", [str(tmp_path / "proof")])
-        assert sent.get(timeout=20) is None
+        assert sent.get(timeout=patience(20)) is None
         assert stored(sent) == ["STARTED", "SUCCESS"]
 
 

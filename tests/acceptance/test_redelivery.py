@@ -17,7 +17,7 @@ from supervisor.ledger.ticks import Tick
 from supervisor.local.embedded import EmbeddedServer
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 1s}
@@ -158,7 +158,7 @@ def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
     client = project.ledger.client
     wait_until(lambda: not client.llen("celery"))
     worker.send_signal(SIGQUIT)
-    worker.wait(30)
+    status_of(worker, 30)
     messages = [json.loads(text) for text in client.lrange("celery", 0, -1)]
     assert waiting.id in [message["headers"]["id"] for message in messages]
 

@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.ticks.auditing import audit
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 #: Due each second.
 JOBS = 50
@@ -42,7 +42,7 @@ def busy(project: Project) -> Iterator[Project]:
 def restart(project: Project, process: Process, kind: str) -> Process:
     """As a deployment does: told to stop, waited for, started anew, waited for."""
     process.send_signal(SIGTERM)
-    process.wait(60)
+    status_of(process, 60)
     return project.beat() if kind == "beat" else project.worker()
 
 

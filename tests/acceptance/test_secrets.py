@@ -20,7 +20,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tests.web.visits import visiting
 
 SECRET = "hunter2-of-the-tests"
@@ -195,7 +195,7 @@ jobs:
     gate = team.directory / SECRET
     held = run_of(team, "held", kwargs={"gate": str(gate)})
     team.run_when(held, "running")
-    active = str(Celery(broker=team.url).control.inspect(timeout=10, limit=1).active())
+    active = str(Celery(broker=team.url).control.inspect(timeout=patience(10), limit=1).active())
     assert (held in active, SECRET in active) == (True, False)
     gate.touch()
     team.run_when(held, "succeeded")

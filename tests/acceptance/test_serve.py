@@ -16,7 +16,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer, free_port
 from supervisor.settings import Settings
 from tests.ledger.jobs import job, ticks
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
     with (
         EmbeddedServer(tmp_path) as server,
         serving(server.url, port) as process,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
     ):
         wait_until(lambda: answers(client), 20)
         ledger = Ledger.open(Settings(redis_url=server.url))
@@ -80,7 +80,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         assert client.get("/readyz").status_code == 503
         assert client.get("/healthz").status_code == 200
         process.terminate()
-        assert process.wait(30) in (0, -15)
+        assert status_of(process, 30) in (0, -15)
 
 
 def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:
@@ -88,7 +88,7 @@ def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:
     with serving(redis_url, port), httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         wait_until(lambda: answers(client), 20)
         with serving(redis_url, port) as second:
-            _, said = second.communicate(timeout=20)
+            _, said = second.communicate(timeout=patience(20))
             assert second.returncode == 1
             assert f"cannot listen on 127.0.0.1:{port}" in said
             assert "Traceback" not in said

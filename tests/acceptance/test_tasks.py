@@ -12,7 +12,7 @@ from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import Run, RunState
 from tests.acceptance.project import Project
 from tests.conftest import emptied
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 10s, max_crashes: 1}
@@ -167,5 +167,5 @@ def test_a_pool_without_the_guarantees_is_refused(
     team: Project, name: str, options: list[str], said: str
 ) -> None:
     refused = team._start(name, "worker", *options)
-    assert refused.wait(40) != 0
+    assert status_of(refused, 40) != 0
     assert said in team.log(name)

@@ -17,7 +17,7 @@ from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
 from tests.programs import needed
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 SERVER = """\
 bind 127.0.0.1
@@ -112,7 +112,7 @@ def test_the_product_works_over_tls_with_a_clients_certificate(
         done = project.supervisor("doctor")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 to note" in done.stdout  # a second beat
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
             assert 'supervisor_runs_started_total{job="tick"}' in client.get("/metrics").text
     finally:
         project.stop()

@@ -19,7 +19,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import free_port
 from supervisor.runs.run import Batch, RunState
 from supervisor.settings import Settings
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 TINY = """
 import time
@@ -181,7 +181,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
         ((), f"cannot listen on 127.0.0.1:{running.port}"),
     ):
         second = running.start(*options)
-        assert second.wait(30) == 1
+        assert status_of(second, 30) == 1
         assert said_why in running.log
     assert running.url
     assert running.process.poll() is None
@@ -202,7 +202,7 @@ def test_it_ends_within_ten_seconds_with_a_backlog_and_leaves_no_process(
     assert len(everything) >= 6
 
     running.process.send_signal(number)
-    assert running.process.wait(30) == 0
+    assert status_of(running.process, 30) == 0
     assert [pid for pid in everything if exists(pid)] == []
     assert not (running.directory / ".supervisor" / "url").exists()
     for line in running.log.splitlines():
@@ -216,7 +216,7 @@ def test_it_does_not_start_what_would_be_refused_for_want_of_a_token(
 ) -> None:
     up = Running(tmp_path, options=options)
     try:
-        assert up.process.wait(30) != 0
+        assert status_of(up.process, 30) != 0
         assert "set SUPERVISOR_TOKEN" in up.log
         assert not (tmp_path / ".supervisor").exists()
     finally:

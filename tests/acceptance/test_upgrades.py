@@ -11,7 +11,7 @@ from supervisor.runs.run import Run, RunState
 from supervisor.ticks.auditing import audit
 from tests.acceptance.first_release import DUMP, JOBS, restore
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 
 def runs_of(ledger: Ledger, job: str) -> list[Run]:
@@ -81,17 +81,17 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_their_ledger_over(
     wait_until(lambda: ledger.client.get(ledger.keys.schema), 20)
     wait_until(lambda: ledger.presences.roll().workers, 20)
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)
-    assert beat.wait(40) != 0
-    assert worker.wait(40) != 0
+    assert status_of(beat, 40) != 0
+    assert status_of(worker, 40) != 0
     ticks = counted(ledger, "steady").get("ticks")
     told = f"the ledger has schema {SCHEMA + 1} and this version"
     assert told in project.log("beat")
     [event] = project.events_of(worker, "worker stops")
     assert told in str(event["error"])
     # Those that start refuse at once.
-    assert project.beat().wait(40) != 0
+    assert status_of(project.beat(), 40) != 0
     refused = project.hire()
-    assert refused.wait(40) != 0
+    assert status_of(refused, 40) != 0
     assert told in project.log_of(refused)
     assert counted(ledger, "steady").get("ticks") == ticks
 
@@ -111,7 +111,7 @@ def test_beat_goes_on_with_the_others_when_it_cannot_read_one_job(project: Proje
     assert [event["job"] for event in told] == ["theirs"]
     # The files that it reads when it starts have the last word.
     beat.terminate()
-    assert beat.wait(30) == 0
+    assert status_of(beat, 30) == 0
     project.beat()
     before = wait_until(lambda: len(ledger.scheduled()) == 2 and counted(ledger, "theirs"), 20)
     wait_until(lambda: counted(ledger, "theirs")["ticks"] > before["ticks"] + 3, 20)

@@ -16,7 +16,7 @@ import yaml
 from supervisor.local.embedded import free_port
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
 from tests.programs import needed
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,14 +38,14 @@ def running(
         )
     url = httpx.URL(ready)
     try:
-        with httpx.Client(base_url=url.copy_with(path="/"), timeout=10) as client:
+        with httpx.Client(base_url=url.copy_with(path="/"), timeout=patience(10)) as client:
             wait_until(lambda: process.poll() is not None or answers(client, url.path), 20)
             assert process.poll() is None, log.read_text()
             yield client
     finally:
         process.terminate()
         try:
-            process.wait(5)
+            status_of(process, 5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

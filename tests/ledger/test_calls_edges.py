@@ -15,6 +15,7 @@ from supervisor import control
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard, InvalidRequest, UnsafeContent
 from supervisor.ledger.runs import Ledger
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_who_waits_by_rpc_hears_that_the_call_was_skipped(redis_url: str, ledger
         task = task_of(supervise(app))
         _, skipped = task.delay(1), task.delay(1)
         with pytest.raises(TaskRevokedError):
-            skipped.get(timeout=10)
+            skipped.get(timeout=patience(10))
 
 
 @pytest.mark.parametrize(

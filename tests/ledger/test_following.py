@@ -20,7 +20,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.progress import Said, SaidLine, SaidProgress
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 Supervisor = Callable[..., Result]
 
@@ -99,7 +99,7 @@ def test_a_run_is_followed_until_it_has_ended(
     wait_until(lambda: hash_reads(ledger) >= reads + 2)
     say(ledger, run, 2, 4, "two")
     ledger.finish(run, "token", RunState.SUCCEEDED)
-    following.join(10)
+    following.join(patience(10))
     lines = results[0].stdout.splitlines()
     assert [line.partition("  ")[2] or line for line in lines] == [
         *("one", "running 1/4 (25%) loading", "two", "succeeded 4/4 (100%) loading"),
@@ -152,7 +152,7 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(patience(5))
         os.close(self._screen)
 
 
@@ -176,7 +176,7 @@ def test_on_a_terminal_there_is_a_bar_below_the_lines(
         assert "Z  [red]one" in terminal.shown
         say(ledger, run, 2, 4, "two")
         ledger.finish(run, "token", RunState.SUCCEEDED)
-        assert terminal.process.wait(30) == 0
+        assert status_of(terminal.process, 30) == 0
         wait_until(lambda: terminal.shown.rstrip().endswith(f"{run} succeeded"))
         assert "Z  two" in terminal.shown
 
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(
     with followed_on_a_terminal(redis_url, run) as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(30) == 1
+        assert status_of(terminal.process, 30) == 1
         wait_until(lambda: terminal.shown.endswith("\x1b[2K") or "\x1b[?25h" in terminal.shown)
         assert "Traceback" not in terminal.shown
         assert "Aborted" not in terminal.shown

@@ -26,7 +26,7 @@ from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
     thread.start()
     yield thread
     thread.stop()
-    thread.join(5)
+    thread.join(patience(5))
 
 
 def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> HeldLease:
@@ -80,9 +80,7 @@ def test_a_lease_lives_as_long_as_it_is_renewed(
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     heartbeat.watch(held(spec, child.pid))
-    until = time.monotonic() + 2.5
-    wait_until(lambda: lock_is_free(ledger, spec) or time.monotonic() > until)
-    assert not lock_is_free(ledger, spec)
+    assert is_held_for(ledger, spec, 2.5)
     heartbeat.stop()
     wait_until(lambda: lock_is_free(ledger, spec))
 
@@ -197,7 +195,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
         heartbeat.watch(unknown)
         heartbeat.watch(known)
         # It is at work without a lease.
-        assert other.wait(30) == -signal.SIGKILL
+        assert status_of(other, 30) == -signal.SIGKILL
     assert known.has_begun
     assert not known.is_lost
 
@@ -216,11 +214,11 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
     heartbeat.start()
     heartbeat.watch(held(crashed, dead_pid))
     heartbeat.watch(held(healthy, child.pid))
-    assert asked.wait(30)
+    assert asked.wait(patience(30))
     assert is_held_for(ledger, healthy, 2.5)
     answered.set()
     heartbeat.stop()
-    heartbeat.join(5)
+    heartbeat.join(patience(5))
 
 
 @pytest.fixture
@@ -259,9 +257,9 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     heartbeat.watch(held(lost, dead_pid))
     heartbeat.watch(held(spec, child.pid))
     heartbeat.mark("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
-    assert child.wait(30) == -signal.SIGKILL
+    assert status_of(child, 30) == -signal.SIGKILL
     heartbeat.stop()
-    heartbeat.join(5)
+    heartbeat.join(patience(5))
 
 
 def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Ledger) -> None:

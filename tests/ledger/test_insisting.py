@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +22,7 @@ from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import proxy_to
-from tests.waiting import wait_until
+from tests.waiting import let_pass, patience, wait_until
 
 PATIENCE = timedelta(seconds=0.5)
 
@@ -71,17 +70,12 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.thread.join(20)
+        self.thread.join(patience(20))
         self.ledger.client.close()
 
     @property
     def outcomes(self) -> list[str | None]:
         return [attempt.outcome for attempt in self.ledger.run(self.grant.run_id).attempts]
-
-
-def let_pass(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    wait_until(lambda: time.monotonic() > until, seconds + 5)
 
 
 def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedServer) -> None:
@@ -92,7 +86,7 @@ def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedSe
         let_pass(4 * PATIENCE.total_seconds())
         assert child.thread.is_alive()
         fragile.start()
-        child.thread.join(20)
+        child.thread.join(patience(20))
         assert child.outcomes == ["succeeded"]
 
 
@@ -105,7 +99,7 @@ def test_who_reports_an_end_gives_up_some_time_after_the_worker_was_told_to_stop
         wait_until(child.is_insisting, 20)
         assert child.thread.is_alive()
         at_work.tell_stopping()
-        child.thread.join(20)
+        child.thread.join(patience(20))
         assert child.has_given_up()
         # What it could not say is known to who buries it.
         told = at_work.end_of(os.getpid(), "token")
@@ -117,7 +111,7 @@ def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> No
     with Child(redis_url) as child:
         child.ledger.client.hset(child.ledger.keys.run(child.grant.run_id), "rules", "{")
         child.thread.start()
-        child.thread.join(20)
+        child.thread.join(patience(20))
         assert child.has_given_up()
 
 
@@ -131,7 +125,7 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
             assert child.thread.is_alive()
         finally:
             child.ledger.client.config_set("maxmemory", 0)
-        child.thread.join(20)
+        child.thread.join(patience(20))
         assert child.outcomes == ["succeeded"]
 
 

@@ -21,7 +21,7 @@ from supervisor.times.elapsed import clock
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
 from tests.ledger.test_heartbeat import began, held
 from tests.proxy import proxy_to
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def beating(ledger: Ledger) -> Iterator[Heartbeat]:
     heartbeat.start()
     yield heartbeat
     heartbeat.stop()
-    heartbeat.join(5)
+    heartbeat.join(patience(5))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_
             ledger.cancel(run_id(spec, 0), "by hand")
             wait_until(lambda: lease.was_told)
         with full(ledger):
-            assert deaf.wait(15) == -signal.SIGKILL
+            assert status_of(deaf, 15) == -signal.SIGKILL
             assert not lock_is_free(ledger, spec)
 
 

@@ -32,6 +32,7 @@ from supervisor.web.table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 from tests.programs import needed
+from tests.waiting import patience
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -98,7 +99,7 @@ def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
         begin(ledger, run_id(spec, second))
         ledger.finish(run_id(spec, second), "token", outcome)
     found = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
-    assert abs(found - ledger.now().timestamp()) < 10
+    assert abs(found - ledger.now().timestamp()) < patience(10)
 
 
 def test_a_lease_that_is_renewed_too_late_says_how_late(ledger: Ledger) -> None:
@@ -112,7 +113,7 @@ def test_a_lease_that_is_renewed_too_late_says_how_late(ledger: Ledger) -> None:
     assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
     found = samples(ledger)
     assert found["supervisor_leases_reasserted_total",] == 1
-    assert 7 <= found["supervisor_lease_renew_delay_seconds_total",] < 17
+    assert 7 <= found["supervisor_lease_renew_delay_seconds_total",] < 7 + patience(10)
 
 
 def test_without_redis_only_up_is_left() -> None:
@@ -226,7 +227,7 @@ def test_what_is_queued_is_as_old_as_the_time_it_is_for(ledger: Ledger) -> None:
     found = samples(ledger)
     assert found["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp() + 1
     now = ledger.now().timestamp()
-    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < 10
+    assert abs(found["supervisor_oldest_running_timestamp_seconds",] - now) < patience(10)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ("supervisor_oldest_running_timestamp_seconds",) not in samples(ledger)
 
@@ -235,7 +236,7 @@ def test_a_backfill_is_not_late_for_the_time_that_it_is_for(ledger: Ledger) -> N
     spec = job(ledger)
     ledger.trigger(spec, RunRequest(nominal_at=MIDNIGHT))
     oldest = samples(ledger)["supervisor_oldest_queued_timestamp_seconds",]
-    assert abs(oldest - ledger.now().timestamp()) < 10
+    assert abs(oldest - ledger.now().timestamp()) < patience(10)
 
 
 def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ from supervisor.pings.pinging import GIVE_UP_AFTER, PINGS_PER_LOOK, Pinger
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
         for spec in (slow, quick):
             ended(ledger, spec, 0, RunState.SUCCEEDED)
-        pinger = Pinger(ledger, timeout_seconds=3)
+        pinger = Pinger(ledger, timeout_seconds=patience(3))
         started = time.monotonic()
         pinger.look(ledger.now())
         pinger.look(ledger.now())
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < patience(2)
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]

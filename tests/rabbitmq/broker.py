@@ -14,7 +14,7 @@ import kombu
 
 from supervisor.local.embedded import free_port
 from tests.programs import needed
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 #: The programs without Debian's wrappers, which would become another user.
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
@@ -81,7 +81,7 @@ def ended(
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            status_of(process, 20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -25,7 +25,7 @@ from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -62,7 +62,7 @@ class Deployment:
             for _, process in batch:
                 process.send_signal(signal.SIGTERM)
             for member, process in batch:
-                statuses[member.name] = process.wait(min(member.grace, 60))
+                statuses[member.name] = status_of(process, min(member.grace, 60))
         return statuses
 
     def kill(self) -> None:
@@ -139,6 +139,8 @@ def scraped(deployment: Deployment) -> str | None:
     token = serve.environment.get("SUPERVISOR_TOKEN", "none")
     url = f"http://127.0.0.1:{deployment.layout.http_port}/metrics"
     try:
-        return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=20).text
+        return httpx.get(
+            url, headers={"Authorization": f"Bearer {token}"}, timeout=patience(20)
+        ).text
     except httpx.ConnectError:
         return None

@@ -18,7 +18,7 @@ from supervisor.render.directory import write
 from supervisor.render.systemd import SystemdOptions
 from tests.programs import needed, optional
 from tests.render.jobs import ROOT, examples, job, plan_of
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 needs_systemd = optional("systemd-analyze")
 
@@ -153,7 +153,7 @@ def test_redis_takes_the_arguments_that_valkey_is_given(tmp_path: Path) -> None:
     finally:
         client.close()
         server.terminate()
-        assert server.wait(30) == 0
+        assert status_of(server, 30) == 0
 
 
 def answers(client: redis.Redis) -> bool:

@@ -16,6 +16,7 @@ from supervisor.examples.documents import build_index, list_files, measure_tree,
 from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
 from supervisor.examples.storage import database
 from supervisor.execution.context import CurrentRun, set_current_run
+from tests.waiting import status_of
 
 TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
 
@@ -129,7 +130,7 @@ def test_items_of_a_batch_and_an_index_do_not_lock_each_other_out(tree: Path) ->
     )
     codes = [*(item.format(str(tree / name)) for name in TEXTS), indexing, indexing]
     processes = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
-    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    assert [status_of(process, 60) for process in processes] == [0] * 4
     assert len(extracts()) == 2
     assert most_frequent() == {"worker": 100}
 

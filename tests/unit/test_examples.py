@@ -27,7 +27,7 @@ from supervisor.examples.summary import daily_summary, summarise
 from supervisor.examples.witness import read
 from supervisor.execution.context import CurrentRun, set_current_run
 from supervisor.files.schedule_files import load
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 SCHEDULES = Path(__file__).parents[2] / "schedules"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -160,10 +160,10 @@ def test_a_fetch_fails_while_the_listing_is_written_and_succeeds_after(
         with pytest.raises(json.JSONDecodeError):
             flaky_fetch()
         assert not (home / "fetched.sha256").exists()
-        assert writer.wait(timeout=20) == 0
+        assert status_of(writer, 20) == 0
     finally:
         writer.kill()
-        writer.wait(timeout=10)
+        status_of(writer, 10)
     assert flaky_fetch() == 3
     assert len((home / "fetched.sha256").read_text().splitlines()) == 3
 
@@ -242,7 +242,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_draft(tmp_path: Path) -> N
 def test_many_processes_may_open_the_new_database_at_once() -> None:
     code = "from supervisor.examples.storage import database\nwith database(): pass"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
-    assert [process.wait(timeout=30) for process in processes] == [0] * 6
+    assert [status_of(process, 30) for process in processes] == [0] * 6
 
 
 LONG = [
@@ -261,9 +261,9 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
     killed = subprocess.Popen([sys.executable, "-c", code], cwd=tree)
     wait_until(lambda: (home / "witness.jsonl").exists())
     killed.kill()
-    killed.wait(timeout=10)
+    status_of(killed, 10)
     again = [sys.executable, "-c", code.replace("seconds=2", "seconds=0")]
-    assert subprocess.run(again, cwd=tree, timeout=30, check=False).returncode == 0
+    assert subprocess.run(again, cwd=tree, timeout=patience(30), check=False).returncode == 0
     with sqlite3.connect(home / "examples.sqlite3") as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -125,14 +126,18 @@ def test_a_progress_that_is_no_number_is_dropped(
     assert taken(report).progress is not None
 
 
-def test_a_call_in_a_tight_loop_costs_less_than_two_microseconds(run: CurrentRun) -> None:
-    def seconds() -> float:
-        started = time.perf_counter()
-        for done in range(100_000):
-            run.progress(done, 100_000, "loading")
-        return time.perf_counter() - started
+def test_a_call_in_a_tight_loop_costs_a_few_dozen_empty_calls(run: CurrentRun) -> None:
+    def empty(done: float, total: float, text: str) -> None:
+        pass
 
-    assert min(seconds() for _ in range(5)) / 100_000 < 2e-6
+    def seconds(call: Callable[[float, float, str], None]) -> float:
+        started = time.thread_time()
+        for done in range(100_000):
+            call(done, 100_000, "loading")
+        return time.thread_time() - started
+
+    rounds = [(seconds(run.progress), seconds(empty)) for _ in range(5)]
+    assert min(ours / least for ours, least in rounds) < 50
 
 
 def test_outside_of_a_worker_a_run_may_speak_and_nobody_listens() -> None:

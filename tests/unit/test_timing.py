@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from supervisor.errors import InvalidSchedule
 from supervisor.job.spec import JobSpec
 from supervisor.timing import EPOCH, Schedule, missed_before, schedule_of, ticks_between
+from tests.waiting import patience
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -341,5 +342,5 @@ def test_a_year_of_missed_minutes_is_counted_in_well_under_a_second() -> None:
     for schedule in (every("1m"), cron("* * * * *"), cron("* * * * *", "America/New_York")):
         started = time.process_time()
         count, kept = missed_before(schedule, NEW_YEAR, NEW_YEAR + 365 * DAY, 100)
-        assert time.process_time() - started < 0.5
+        assert time.process_time() - started < patience(0.5)
         assert (count, len(kept), kept[-1]) == (525_600, 100, NEW_YEAR + 365 * DAY)

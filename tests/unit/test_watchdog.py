@@ -8,7 +8,7 @@ import sys
 import threading
 
 from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 HANGS = """
 import time
@@ -21,7 +21,7 @@ time.sleep(60)
 
 def test_a_process_that_hangs_is_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.DEVNULL)
-    assert process.wait(30) == EXIT_STATUS
+    assert status_of(process, 30) == EXIT_STATUS
 
 
 def test_a_process_that_was_frozen_has_all_its_time_when_it_wakes_up() -> None:
@@ -34,7 +34,7 @@ def test_a_process_that_was_frozen_has_all_its_time_when_it_wakes_up() -> None:
     process.send_signal(signal.SIGCONT)
     assert not frozen.wait(0.1)
     assert process.poll() is None
-    assert process.wait(30) == EXIT_STATUS
+    assert status_of(process, 30) == EXIT_STATUS
     process.stdout.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.examples.witness import bound, overlaps, read, witness
-from tests.waiting import wait_until
+from tests.waiting import patience, status_of, wait_until
 
 WORK_UNTIL_TOLD = """
 import sys
@@ -79,7 +79,7 @@ def test_an_execution_that_begins_before_the_end_of_another_overlaps(
 ) -> None:
     first, second = start(), start()
     for process in (first, second):
-        process.communicate("\n", timeout=10)
+        process.communicate("\n", timeout=patience(10))
     (overlap,) = overlaps(testimony)
     assert overlap.first is not None
     assert (overlap.first.pid, overlap.second.pid) == (first.pid, second.pid)
@@ -88,8 +88,8 @@ def test_an_execution_that_begins_before_the_end_of_another_overlaps(
 def test_a_killed_execution_is_over_for_the_one_after_it(testimony: Path, start: Start) -> None:
     first = start()
     first.kill()
-    first.wait(timeout=10)
-    start().communicate("\n", timeout=10)
+    status_of(first, 10)
+    start().communicate("\n", timeout=patience(10))
     assert [execution.ended is None for execution in read(testimony).executions] == [True, False]
     assert overlaps(testimony) == []
 
@@ -99,9 +99,9 @@ def test_a_stopped_process_is_still_at_work_and_killing_it_later_hides_nothing(
 ) -> None:
     first = start()
     os.kill(first.pid, signal.SIGSTOP)
-    start().communicate("\n", timeout=10)
+    start().communicate("\n", timeout=patience(10))
     first.kill()
-    first.wait(timeout=10)
+    status_of(first, 10)
     (overlap,) = overlaps(testimony)
     assert overlap.first is not None
     assert overlap.first.pid == first.pid

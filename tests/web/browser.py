@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.waiting import patience
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -18,17 +20,21 @@ QUIET = (
 
 PHONE = {"width": 390, "height": 844}
 
-expect.set_options(timeout=15_000)
-
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=list(QUIET))
         try:
+            browser.on("context", be_patient)
+            expect.set_options(timeout=1000 * patience(15))
             yield browser
         finally:
             browser.close()
+
+
+def be_patient(context: BrowserContext) -> None:
+    context.set_default_timeout(1000 * patience(30))
 
 
 def stays(page: Page) -> None:

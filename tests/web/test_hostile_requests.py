@@ -17,6 +17,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from tests.ledger.jobs import begin, job
+from tests.waiting import patience
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
 
@@ -93,7 +94,7 @@ def test_a_line_end_in_an_address_makes_no_header(serve: Serve) -> None:
 
 def test_more_headers_than_anybody_needs_are_refused(reader: httpx.Client) -> None:
     address = (reader.base_url.host, reader.base_url.port)
-    with socket.create_connection(address, timeout=20) as raw:
+    with socket.create_connection(address, timeout=patience(20)) as raw:
         raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
         assert raw.recv(100).startswith(b"HTTP/1.1 400")
 

@@ -14,7 +14,7 @@ import uvicorn
 from supervisor.ledger.runs import Ledger
 from supervisor.web.access import Access
 from supervisor.web.server import create
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 TOKEN = "a token of the tests, long enough"
 
@@ -44,7 +44,7 @@ def visiting(ledger: Ledger, access: Access) -> Iterator[httpx.Client]:
     # No TLS is spoken, and to be ready for it takes 50 ms a client.
     with (
         serving(ledger, access) as address,
-        httpx.Client(base_url=address, timeout=20, verify=False) as client,
+        httpx.Client(base_url=address, timeout=patience(20), verify=False) as client,
     ):
         yield client
 
