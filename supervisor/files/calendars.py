@@ -47,6 +47,11 @@ class Calendars:
     problems: list[Problem] = field(default_factory=list)
     _read: dict[tuple[str, Path], Calendar] = field(default_factory=dict)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that were read, each once."""
+        return tuple(dict.fromkeys(file for _, file in self._read))
+
     def resolve(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[ItemFault]]:
         """A job's values with dates where `exclude` names files, and what is wrong with these."""
         items = values.get("exclude")

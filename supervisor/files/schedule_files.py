@@ -30,7 +30,7 @@ MOST_PROBLEMS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSet:
-    """specs: by job name; sources: job name -> "file:line".
+    """specs: by job name; sources: job name -> "file:line"; files: all that were read.
 
     digest: equal for two sets exactly when their specs are.
     """
@@ -38,6 +38,7 @@ class ScheduleSet:
     specs: Mapping[str, JobSpec]
     digest: str
     sources: Mapping[str, str]
+    files: tuple[Path, ...] = ()
 
 
 def load(
@@ -57,7 +58,8 @@ def load(
             loading.add(file)
     if problems := [*loading.problems, *loading.calendars.problems]:
         raise ScheduleFilesInvalid(problems)
-    return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources)
+    files = (*loading.files, *calendars.files)
+    return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources, files)
 
 
 def _digest(specs: Mapping[str, JobSpec]) -> str:
@@ -79,6 +81,7 @@ class _Loading:
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
 
     def files_of(self, path: Path) -> list[Path]:
         """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
@@ -102,6 +105,7 @@ class _Loading:
         return True
 
     def add(self, file: Path) -> None:
+        self.files.append(file)
         try:
             document = read(text_of(file))
         except UnusableFile as error:

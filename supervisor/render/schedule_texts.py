@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from supervisor.errors import ScheduleFilesInvalid, SupervisorError
+from supervisor.errors import SupervisorError
 from supervisor.files.schedule_files import load
-from supervisor.files.text_files import UnusableFile, text_of
+from supervisor.files.text_files import text_of
 from supervisor.render.templating import text
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -25,33 +25,31 @@ class NotInConfigMap(SupervisorError):
 
 
 def texts_of(path: Path) -> Mapping[str, str]:
-    """By file name: schedule files and the calendars that they name. Raises NotInConfigMap."""
-    found = dict(readable(path))
+    """By file name: schedule files and the calendars that they name, and no other file.
+
+    Raises ScheduleFilesInvalid, NotInConfigMap.
+    """
+    wanted = load(path)
+    found = dict(named(file, path if path.is_dir() else path.parent) for file in wanted.files)
     size = sum(len(content.encode()) for content in found.values())
     if size > LARGEST:
         raise NotInConfigMap(f"{path}: {size:,} bytes are too many for a ConfigMap")
     with TemporaryDirectory() as directory:
         for name, content in found.items():
             (Path(directory) / name).write_text(content)
-        try:
-            same = load(Path(directory)).digest == load(path).digest
-        except ScheduleFilesInvalid:
-            same = False
-    if not same:
-        raise NotInConfigMap(f"{path}: a ConfigMap holds the files beside each other, no folders")
+        if load(Path(directory)).digest != wanted.digest:
+            raise NotInConfigMap(f"{path}: the files changed while they were read")
     return found
 
 
-def readable(path: Path) -> list[tuple[str, str]]:
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    found = []
-    for file in files:
-        if KEY.fullmatch(file.name) and not file.name.startswith("."):
-            try:
-                found.append((file.name, text_of(file)))
-            except UnusableFile:
-                continue
-    return found
+def named(file: Path, directory: Path) -> tuple[str, str]:
+    """The file's key in a ConfigMap, and its text. Raises NotInConfigMap."""
+    if file != directory / file.name:
+        raise NotInConfigMap(f"{file}: a ConfigMap holds the files beside each other, no folders")
+    if not KEY.fullmatch(file.name):
+        what = "only the letters a to z, digits, '-', '_' and '.'"
+        raise NotInConfigMap(f"{file}: the name of a file in a ConfigMap has {what}")
+    return file.name, text_of(file)
 
 
 def block(content: str, indent: int) -> str:

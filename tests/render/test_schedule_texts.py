@@ -8,6 +8,7 @@ from shutil import rmtree
 import pytest
 import yaml
 
+from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from supervisor.files.watching import Watching
 from supervisor.render import kubernetes
@@ -41,25 +42,55 @@ def test_it_holds_the_jobs_of_the_examples(tmp_path: Path) -> None:
     assert load(tmp_path / "mounted").digest == load(ROOT / "schedules").digest
 
 
-def test_calendars_come_along_and_what_is_hidden_or_no_text_does_not(schedules: Path) -> None:
+def test_only_schedule_files_and_the_calendars_they_name_go_in(schedules: Path) -> None:
     (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
     (schedules / "holidays.txt").write_text("2026-12-25\n")
     (schedules / ".jobs.yaml.swp").write_text("")
     (schedules / "picture.png").write_bytes(b"\xff\xfe\xff")
+    (schedules / "secrets.env").write_text("PASSWORD=hunter2\n")
+    (schedules / "other.txt").write_text("2026-12-26\n")
+    (schedules / "notes.txt").symlink_to("/etc/passwd")
+    (schedules / "env.txt").symlink_to("/proc/self/environ")
     assert config_map(schedules).keys() == {"jobs.yaml", "holidays.txt"}
 
 
-def test_a_calendar_in_a_folder_is_refused(schedules: Path) -> None:
+@pytest.mark.parametrize("linked", ["holidays.txt", "more.yaml"])
+def test_a_link_out_of_the_directory_is_refused(schedules: Path, linked: str) -> None:
+    outside = schedules.parent / "outside"
+    outside.write_text("jobs: {}\n" if linked.endswith(".yaml") else "2026-12-25\n")
+    (schedules / "holidays.txt").write_text("2026-12-25\n")
+    (schedules / linked).unlink(missing_ok=True)
+    (schedules / linked).symlink_to(outside)
+    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
+    with pytest.raises(ScheduleFilesInvalid, match="links out of its directory"):
+        texts_of(schedules)
+
+
+def test_a_mounted_config_map_gives_the_same_config_map(tmp_path: Path) -> None:
+    """Its files are links, all of them inside the directory."""
+    data = {"jobs.yaml": JOB % "holidays.txt", "holidays.txt": "2026-12-25\n"}
+    mount(tmp_path / "mounted", data, "..1")
+    assert texts_of(tmp_path / "mounted") == data
+
+
+def test_one_file_brings_its_calendars_and_no_other_file(schedules: Path) -> None:
+    (schedules / "jobs.yaml").write_text(JOB % "holidays.txt")
+    (schedules / "holidays.txt").write_text("2026-12-25\n")
+    (schedules / "other.yaml").write_text("jobs: {}\n")
+    assert texts_of(schedules / "jobs.yaml").keys() == {"jobs.yaml", "holidays.txt"}
+
+
+@pytest.mark.parametrize("name", ["calendars/holidays.txt", "f\u00eates.txt"])
+def test_a_calendar_that_no_config_map_can_hold_is_named(schedules: Path, name: str) -> None:
     (schedules / "calendars").mkdir()
-    (schedules / "calendars" / "holidays.txt").write_text("2026-12-25\n")
-    (schedules / "jobs.yaml").write_text(JOB % "calendars/holidays.txt")
-    with pytest.raises(NotInConfigMap, match="no folders"):
+    (schedules / name).write_text("2026-12-25\n")
+    (schedules / "jobs.yaml").write_text(JOB % name)
+    with pytest.raises(NotInConfigMap, match=name):
         texts_of(schedules)
 
 
 def test_what_is_too_large_is_refused(schedules: Path) -> None:
-    (schedules / "jobs.yaml").write_text("jobs: {}\n")
-    (schedules / "notes.txt").write_text("x" * 1_000_000)
+    (schedules / "jobs.yaml").write_text("jobs: {}\n" + "# x\n" * 250_000)
     with pytest.raises(NotInConfigMap, match="too many"):
         texts_of(schedules)
 
