@@ -11,6 +11,9 @@ STATE_DIR = Path(".supervisor")
 #: `supervisor up` writes the address of its embedded server here, for the other verbs.
 URL_FILE = STATE_DIR / "url"
 
+#: The variable of `serve` whose value opens its page and its API.
+TOKEN = "SUPERVISOR_TOKEN"
+
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 DEFAULT_PREFIX = "supervisor"
 

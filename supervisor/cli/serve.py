@@ -13,6 +13,7 @@ from supervisor import garbage, logs
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import PORT
 from supervisor.execution.consumption import Queues
+from supervisor.settings import TOKEN
 from supervisor.web.access import Access
 from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
@@ -52,7 +53,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
 
 def access_at(host: str, *, proxied: bool) -> Access:
     """Raises NotConfigured."""
-    return Access.of(host, os.environ.get("SUPERVISOR_TOKEN") or None, is_proxied=proxied)
+    return Access.of(host, os.environ.get(TOKEN) or None, is_proxied=proxied)
 
 
 def has_created() -> bool:

@@ -22,6 +22,7 @@ import redis
 
 from supervisor.child_processes import die_with_parent
 from supervisor.errors import EmbeddedServerFailed
+from supervisor.settings import TOKEN
 
 CONFIGURATION = """\
 bind 127.0.0.1
@@ -90,6 +91,7 @@ class EmbeddedServer:
         )
         self._process = subprocess.Popen(
             [binary, str(configuration)],
+            env={name: value for name, value in os.environ.items() if name != TOKEN},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

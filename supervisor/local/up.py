@@ -30,13 +30,15 @@ from supervisor.job.topology import Topology
 from supervisor.ledger.runs import Ledger
 from supervisor.local.children import Child, ChildSpec, end_all
 from supervisor.local.embedded import EmbeddedServer, write_private
-from supervisor.settings import DEFAULT_PREFIX, URL_FILE, Settings
+from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
 #: Warm shutdown first, then cold, then none: together well under the ten seconds that are promised.
 WARM_SECONDS = 4.0
 COLD_SECONDS = 7.0
 
 POLL_SECONDS = 0.2
+
+SERVE = "serve"
 TOPOLOGY_SECONDS = 1.0
 
 log = structlog.get_logger("supervisor.up")
@@ -127,7 +129,7 @@ class Up:
                 running = None
             if running is None:
                 log.debug("child started", child=name)
-                self._children[name] = Child(spec, environment)
+                self._children[name] = Child(spec, environment_of(name, environment))
                 self._children[name].start()
 
     def _wanted(self, topology: Topology) -> Iterator[ChildSpec]:
@@ -135,7 +137,7 @@ class Up:
         if self._options.serve:
             address = ["--host", self._options.host, "--port", str(self._options.port)]
             address += ["--proxied"] if self._options.proxied else []
-            yield ChildSpec("serve", (sys.executable, "-m", "supervisor", "serve", *address))
+            yield ChildSpec(SERVE, (sys.executable, "-m", "supervisor", "serve", *address))
         for worker in topology.workers:
             command = worker.command(self._options.app, self._options.concurrency)
             yield self._celery(f"worker:{worker.name}", command, signal.SIGQUIT)
@@ -157,15 +159,24 @@ class Up:
     def _say_what_runs(self, topology: Topology) -> None:
         options = self._options
         workers = ", ".join(f"{w.name} ({', '.join(w.queues)})" for w in topology.workers)
-        served = f"http://{options.host}:{options.port}/metrics" if options.serve else "not served"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        page = f"http://{host}:{options.port}/" if options.serve else "not served"
         for line in (
             f"redis      {self._server.address if self._server else 'the one that was named'}",
             f"beat       emits what {options.schedules}/ names; edits take effect at once",
             f"workers    {workers}",
-            f"metrics    {served}",
+            f"page       {page}",
+            f"metrics    {page}metrics" if options.serve else "metrics    not served",
             f"stop       Ctrl-C, or kill {os.getpid()}",
         ):
             print(line, flush=True)  # noqa: T201  (for the person who starts it, not a log)
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._stopping.set()
+
+
+def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The token opens the page and the API: no code of a job may find it."""
+    if child == SERVE:
+        return environment
+    return {name: value for name, value in environment.items() if name != TOKEN}

@@ -35,6 +35,7 @@ def render(plan: Plan, options: ComposeOptions) -> Files:
             "compose.yaml", arguments=VALKEY_ARGUMENTS, valkey_stop_seconds=VALKEY_STOP_SECONDS
         ),
         "supervisor.env.example": templates.render("supervisor.env"),
+        "jobs.env.example": templates.render("jobs.env"),
         "serve.env.example": templates.render("serve.env"),
         "monitoring/prometheus.yml": templates.render("prometheus.yml"),
         "monitoring/grafana-datasources.yml": templates.render("grafana-datasources.yml"),

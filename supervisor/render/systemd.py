@@ -50,6 +50,8 @@ def render(plan: Plan, options: SystemdOptions) -> Files:
         ),
         "supervisor-serve.service": templates.render("serve"),
         "supervisor.env.example": templates.render("env"),
+        "jobs.env.example": templates.render("jobs.env"),
+        "serve.env.example": templates.render("serve.env"),
     }
     beats = [f"supervisor-beat@{number + 1}.service" for number in range(plan.beat.replicas)]
     wanted = [*beats] if options.further else [*beats, "supervisor-serve.service"]

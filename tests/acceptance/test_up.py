@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -35,6 +35,8 @@ def slow(seconds): time.sleep(seconds)
 
 DOCUMENTS = Path(__file__).parents[2] / "schedules" / "documents.yaml"
 
+TOKEN = "a-token-of-these-tests"
+
 JOBS = "jobs: {quick: {task: tiny.quick, every: 1s}}"
 SERIAL = "jobs: {apart: {task: tiny.quick, every: 1s, serial: true}}"
 
@@ -43,8 +45,14 @@ class Running:
     """One `supervisor up` in a directory of its own."""
 
     def __init__(
-        self, directory: Path, app: str = "tiny", jobs: str = JOBS, options: Sequence[str] = ()
+        self,
+        directory: Path,
+        app: str = "tiny",
+        jobs: str = JOBS,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self.environment = environment or {}
         self.directory = directory
         self.app = app
         self.port = free_port()
@@ -59,7 +67,7 @@ class Running:
             return subprocess.Popen(
                 [sys.executable, "-m", "supervisor", *words],
                 cwd=self.directory,
-                env={**os.environ, "PYTHONPATH": str(self.directory)},
+                env={**os.environ, "PYTHONPATH": str(self.directory), **self.environment},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -105,7 +113,7 @@ class Running:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    up = Running(tmp_path)
+    up = Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN})
     try:
         wait_until(lambda: up.started() > 0, 30)
         yield up
@@ -147,17 +155,29 @@ def command_line(pid: int) -> str:
         return ""
 
 
+def environment(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def exists(pid: int) -> bool:
     return command_line(pid) != ""
 
 
 def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
-    said = running.log.splitlines()[:5]
+    said = running.log.splitlines()[:6]
     words = [line.split()[0] for line in said]
-    assert words == ["redis", "beat", "workers", "metrics", "stop"]
+    assert words == ["redis", "beat", "workers", "page", "metrics", "stop"]
     assert ":@" not in said[0]
-    served = httpx.get(f"http://127.0.0.1:{running.port}/metrics")
+    assert "<title>" in httpx.get(said[3].split()[1]).text
+    served = httpx.get(said[4].split()[1])
     assert 'supervisor_runs_started_total{job="quick"}' in served.text
+
+    # A job must not find what opens the page and the API.
+    holders = [pid for pid in descendants(running.process.pid) if TOKEN in environment(pid)]
+    assert holders == [running.child("supervisor", "serve")]
 
     for who in (("beat",), ("-n", "default@")):
         dead = running.child(*who)

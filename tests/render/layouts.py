@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -90,13 +91,19 @@ def env_file(path: Path) -> dict[str, str]:
     return {name: value.replace("PASSWORD", PASSWORD) for name, value in pairs}
 
 
+def env_files(service: Mapping[str, Any]) -> list[str]:
+    """Of a Compose service, also those that may be absent."""
+    named = service.get("env_file", [])
+    return [file if isinstance(file, str) else file["path"] for file in named]
+
+
 def of_compose(layout: Layout) -> Iterator[Member]:
     folder = ROOT / "deploy" / "compose"
     services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
     for name, service in services.items():
         if "profiles" in service:
             continue
-        files = [env_file(folder / f"{file}.example") for file in service["env_file"]]
+        files = [env_file(folder / f"{file}.example") for file in env_files(service)]
         environment = layout.environment(*files, service.get("environment", {}))
         # Containers find Valkey by its service's name, on an address of its own.
         for variable, value in environment.items():
@@ -131,7 +138,8 @@ def service_of(layout: Layout, folder: Path, unit: str) -> Member:
         found |= settings(drop_in)
     words = found.get("Environment", [])
     pairs = [shlex.split(word)[0].split("=", 1) for word in words]
-    files = [env_file(layout.place(path)) for path in found.get("EnvironmentFile", [])]
+    paths = [path for path in found.get("EnvironmentFile", []) if not path.startswith("-")]
+    files = [env_file(layout.place(path)) for path in paths]
     credentials = str(layout.place("/etc/supervisor"))
     line = found["ExecStart"][-1].replace("%i", instance).replace("%%", "%")
     line = line.replace("${CREDENTIALS_DIRECTORY}", credentials)

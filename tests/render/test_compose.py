@@ -14,6 +14,7 @@ from supervisor.render.compose import ComposeOptions
 from supervisor.render.directory import write
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
+from tests.render.layouts import env_files
 
 COMMITTED = ROOT / "deploy" / "compose"
 
@@ -51,6 +52,16 @@ def test_one_more_serial_job_adds_exactly_its_worker() -> None:
     assert after == before
     assert "-Q serial.mail -c 1 --prefetch-multiplier 1" in " ".join(added["command"])
     assert added["stop_grace_period"] == "150s"
+
+
+def test_serve_is_given_its_token_and_no_secret_of_jobs(services: dict[str, Any]) -> None:
+    given = {name: set(env_files(service)) for name, service in services.items()}
+    assert given.pop("serve") == {"supervisor.env", "serve.env"}
+    assert given.pop("valkey") == {"valkey.env"}
+    jobs = {name: files for name, files in given.items() if "profiles" not in services[name]}
+    assert {frozenset(files) for files in jobs.values()} == {
+        frozenset({"supervisor.env", "jobs.env"})
+    }
 
 
 def test_compose_itself_refuses_a_second_worker_of_a_serial_queue(services: dict[str, Any]) -> None:

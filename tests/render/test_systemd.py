@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Mapping
@@ -43,6 +44,19 @@ def units(tmp_path: Path) -> Path:
     files = rendered(*examples(), directory=str(tmp_path / "opt"), valkey=server_binary())
     write(tmp_path / "units", "systemd", files)
     return tmp_path / "units"
+
+
+def test_serve_is_given_its_token_and_no_secret_of_jobs() -> None:
+    given = {
+        name: set(re.findall("^EnvironmentFile=-?/etc/supervisor/(.*)$", text, re.MULTILINE))
+        for name, text in rendered(*examples()).items()
+        if "\nExecStart=/opt" in text and "[Unit]" in text
+    }
+    assert given == {
+        "supervisor-beat@.service": {"supervisor.env", "jobs.env"},
+        "supervisor-serve.service": {"supervisor.env", "serve.env"},
+        "supervisor-worker@.service": {"supervisor.env", "jobs.env"},
+    }
 
 
 @needs_systemd
