@@ -15,6 +15,7 @@ from supervisor.cli.types import PORT
 from supervisor.execution.consumption import Queues
 from supervisor.settings import TOKEN
 from supervisor.web.access import Access
+from supervisor.web.budget import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
 
@@ -37,11 +38,11 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     access = access_at(host, proxied=proxied)
     listener = bound(host, port)
     garbage.collect_rarely()
-    broker = broker_of(context)
-    metrics = Metrics(context.ledger, broker, has_created=has_created())
+    broker, ledger = broker_of(context), ledger_for_answers(context.effective_settings)
+    metrics = Metrics(ledger, broker, has_created=has_created())
     Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
     config = uvicorn.Config(
-        create(context.ledger, access, metrics, broker, lambda: server.should_exit),
+        create(ledger, access, metrics, broker, lambda: server.should_exit),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,
@@ -66,7 +67,7 @@ def broker_of(context: Context) -> Queues | None:
         return None
     from supervisor.sending.queues import AppQueues
 
-    return AppQueues(context.app)
+    return BoundedQueues(AppQueues(context.app))
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -33,11 +33,15 @@ SENTINEL_PATIENCE_SECONDS = 0.5
 TIMEOUT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
+#: Of a call for an answer of `supervisor serve`, which must be out before a scrape is given up.
+ANSWER_TIMEOUT_SECONDS = 2
+
 __all__ = [
     "Client",
     "RedisError",
     "Unavailable",
     "connect",
+    "connect_for_answers",
     "connect_for_heartbeat",
     "may_pass",
 ]
@@ -90,6 +94,22 @@ def connect_for_heartbeat(settings: Settings) -> Client:
     )
 
 
+def connect_for_answers(settings: Settings, client_class: type[Any]) -> Client:
+    """Short time-outs; a call is made again where the server has closed its connection only.
+
+    client_class: redis.Redis, or made of it. Raises InvalidRedisUrl.
+    """
+    return _client(
+        settings.redis_url,
+        client_class,
+        decode_responses=True,
+        socket_timeout=ANSWER_TIMEOUT_SECONDS,
+        socket_connect_timeout=1,
+        retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
+        **given_up_after(ANSWER_TIMEOUT_SECONDS, settings),
+    )
+
+
 def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
     """Options with which the kernel, too, gives up a call that was.
 
@@ -102,10 +122,10 @@ def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
     return {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
 
 
-def _client(url: str, **options: Any) -> Client:
+def _client(url: str, client_class: type[Any] = redis.Redis, **options: Any) -> Client:
     if not url.startswith(SENTINEL):
         try:
-            return redis.Redis.from_url(url, **options)
+            return client_class.from_url(url, **options)
         except ValueError as error:
             raise InvalidRedisUrl(str(error)) from error
     named = SentinelUrl.parse(url)
@@ -121,4 +141,4 @@ def _client(url: str, **options: Any) -> Client:
         db=named.db,
         **options,
     )
-    return sentinels.master_for(named.master_name)
+    return sentinels.master_for(named.master_name, redis_class=client_class)

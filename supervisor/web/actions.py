@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -22,6 +21,7 @@ from supervisor.job.overlap import OverlapPolicy
 from supervisor.ledger.runs import Ledger
 from supervisor.web import requests
 from supervisor.web.bodies import form_body, validated
+from supervisor.web.budget import Threads
 from supervisor.web.gate import NOT_OUR_PAGE, Visitor
 from supervisor.web.problems import Refused, problem_response, unless_skipped
 from supervisor.web.rendering import TEMPLATES, job_url, run_url
@@ -37,30 +37,33 @@ class Action:
     do: Callable[[Ledger, str, Fields], str]
 
 
-def action_routes(ledger: Ledger) -> list[Route]:
+def action_routes(ledger: Ledger, threads: Threads) -> list[Route]:
     return [
         Route(f"/actions/{action.verb}/{{target:path}}", endpoint, methods=[method])
         for action in ACTIONS
-        for method, endpoint in (("GET", asking(ledger, action)), ("POST", doing(ledger, action)))
+        for method, endpoint in (
+            ("GET", asking(ledger, action, threads)),
+            ("POST", doing(ledger, action, threads)),
+        )
     ]
 
 
-def asking(ledger: Ledger, action: Action) -> Callable[[Request], Response]:
-    def ask(request: Request) -> Response:
+def asking(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
+    async def ask(request: Request) -> Response:
         if request.state.visitor.form_token is None:
             return RedirectResponse("/login", 303)
-        return form(ledger, action, request)
+        return await threads.run(request, form, ledger, action, request)
 
     return ask
 
 
-def doing(ledger: Ledger, action: Action) -> Callable[[Request], Any]:
+def doing(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
     async def do(request: Request) -> Response:
         fields = await form_body(request)
         visitor: Visitor = request.state.visitor
         if not visitor.is_our_form(fields.get("form_token", "")):
             return problem_response(request, NOT_OUR_PAGE)
-        return await run_in_threadpool(done, request, fields)
+        return await threads.run(request, done, request, fields)
 
     def done(request: Request, fields: Fields) -> Response:
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
+from supervisor.web.budget import OutOfTime
 from supervisor.web.problems import Refused
 
 #: Arguments of a run, by hand: what is larger belongs where the job can fetch it.
@@ -19,11 +21,16 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def bounded_body(request: Request) -> bytes:
+    """Raises OutOfTime of one that is sent too slowly."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+    try:
+        async with asyncio.timeout(request.state.budget.seconds_left):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise OutOfTime("the body was sent too slowly") from error
     return bytes(body)
 
 

@@ -21,6 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from supervisor.web.access import Access
+from supervisor.web.budget import Budget
 from supervisor.web.problems import Problem, problem_response
 from supervisor.web.sessions import COOKIE, form_token, is_same, is_session
 
@@ -65,7 +66,7 @@ class Gate:
             return
         request = Request(scope)
         visitor = visitor_of(request, self._access, self._clock())
-        scope.setdefault("state", {})["visitor"] = visitor
+        scope.setdefault("state", {}).update(visitor=visitor, budget=Budget())
         turned_away = refusal(request, visitor, self._access)
         await (turned_away or self._app)(scope, receive, send)
 

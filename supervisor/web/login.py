@@ -17,7 +17,7 @@ from supervisor.web.sessions import COOKIE, SESSION_TTL, new_session
 
 
 def login_routes(access: Access) -> list[Route]:
-    def form(request: Request) -> Response:
+    async def form(request: Request) -> Response:
         return shown(request.query_params.get("next", "/"), access)
 
     async def login(request: Request) -> Response:

@@ -6,7 +6,7 @@ series of a loaded job are there from the start: a counter that first appears as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -61,26 +61,26 @@ class Metrics:
         The text comes in parts of whole lines, all of one scrape: of thousands of jobs it has
         tens of megabytes, which would be in memory twice while they are sent.
         """
-        _, chosen = choose_encoder(accept)
-        is_openmetrics = chosen.startswith("application/openmetrics-text")
-        form = Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
+        form = self._form(accept)
         try:
             with self._lock:
                 scrape = self._scraper.scrape()
                 texts = self._texts_of(form, scrape.jobs)
         except (RedisError, OSError) as error:
             log.warning("not scraped", error=str(error))
-            parts = up(form, is_up=False)
-        else:
-            parts = chain(
-                up(form, is_up=True),
-                exposition.build(form, VERSION),
-                job_lines.of_jobs(form, texts),
-                ["\n".join(of_service(form, scrape))],
-            )
-        end = ["# EOF"] if is_openmetrics else []
-        lines = (f"{part}\n" for part in chain(parts, end))
-        return lines, OPENMETRICS if is_openmetrics else TEXT
+            return self.without_ledger(accept)
+        parts = chain(
+            up(form, is_up=True),
+            exposition.build(form, VERSION),
+            job_lines.of_jobs(form, texts),
+            ["\n".join(of_service(form, scrape))],
+        )
+        return whole(form, parts)
+
+    def without_ledger(self, accept: str = "") -> tuple[Iterator[str], str]:
+        """``supervisor_up 0``, without asking for anything."""
+        form = self._form(accept)
+        return whole(form, up(form, is_up=False))
 
     def scrape_first(self) -> None:
         """Works out what the scrapes to come remember, so that none of them takes longest."""
@@ -88,6 +88,11 @@ class Metrics:
             self.exposed(OPENMETRICS)
         except Exception:  # whoever asks first will hear of it
             log.exception("first scrape failed")
+
+    def _form(self, accept: str) -> Format:
+        _, chosen = choose_encoder(accept)
+        is_openmetrics = chosen.startswith("application/openmetrics-text")
+        return Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
 
     def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
         known, self._texts = self._texts, {}
@@ -100,6 +105,13 @@ class Metrics:
                 kept = Kept(job, form, job_lines.job_texts(form, job, info_line))
             self._texts[name] = kept
         return [kept.texts for kept in self._texts.values()]
+
+
+def whole(form: Format, parts: Iterable[str]) -> tuple[Iterator[str], str]:
+    """Lines up to the end, and their content type."""
+    end = ["# EOF"] if form.is_openmetrics else []
+    lines = (f"{part}\n" for part in chain(parts, end))
+    return lines, OPENMETRICS if form.is_openmetrics else TEXT
 
 
 def up(form: Format, *, is_up: bool) -> Iterator[str]:

@@ -18,6 +18,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import StepId
 from supervisor.web import parts
 from supervisor.web.access import Access
+from supervisor.web.budget import Threads, check
 from supervisor.web.events import events_url
 from supervisor.web.gate import Visitor
 from supervisor.web.parts import Asked, Context, Part
@@ -75,29 +76,34 @@ def whole(run_id: str) -> str:
     return place.run if place else run_id
 
 
-def page_routes(ledger: Ledger, access: Access, broker: Queues | None) -> list[Route]:
-    return [Route(page.path, endpoint_of(page, ledger, access, broker)) for page in PAGES]
+def page_routes(
+    ledger: Ledger, access: Access, broker: Queues | None, threads: Threads
+) -> list[Route]:
+    return [Route(page.path, endpoint_of(page, ledger, access, broker, threads)) for page in PAGES]
 
 
 def endpoint_of(
-    page: Page, ledger: Ledger, access: Access, broker: Queues | None
-) -> Callable[[Request], Response]:
-    def endpoint(request: Request) -> Response:
+    page: Page, ledger: Ledger, access: Access, broker: Queues | None, threads: Threads
+) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        return await threads.run(request, answer, request)
+
+    def answer(request: Request) -> Response:
         target = request.path_params.get("target", "")
         asked = Asked(ledger, target, request.query_params, ledger.now(), broker)
         about = {"now": asked.now, **standing_of(request.state.visitor, access)}
-        wanted = [name for name in request.query_params.get("parts", "").split(",") if name]
-        if wanted:
-            return HTMLResponse("".join(rendered(page, name, asked, about) for name in wanted))
+        if "parts" in request.query_params:
+            wanted = set(request.query_params["parts"].split(","))
+            found = [rendered(page, name, asked, about) for name in page.parts if name in wanted]
+            return HTMLResponse("".join(found))
         return HTMLResponse(rendered_whole(page, asked, about))
 
     return endpoint
 
 
 def rendered(page: Page, name: str, asked: Asked, about: Mapping[str, Any]) -> str:
-    """A part alone; nothing when the page has none of that name."""
-    if name not in page.parts:
-        return ""
+    """A part alone."""
+    check()
     template = TEMPLATES.get_template(f"parts/{name}.html")
     return template.render(**about, **page.parts[name](asked))
 
@@ -105,6 +111,7 @@ def rendered(page: Page, name: str, asked: Asked, about: Mapping[str, Any]) -> s
 def rendered_whole(page: Page, asked: Asked, about: Mapping[str, Any]) -> str:
     found: Context = {}
     for part in page.parts.values():
+        check()
         found |= part(asked)
     url = events_url(*page.topics(found, asked.target))
     return TEMPLATES.get_template(page.template).render(**about, **found, events=url)

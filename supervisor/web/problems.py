@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -12,6 +13,8 @@ from supervisor.display.rows import why
 from supervisor.display.shapes import run_shape
 from supervisor.runs.run import Run, RunState
 from supervisor.web.rendering import TEMPLATES
+
+log = structlog.get_logger("supervisor.web")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,14 @@ def refused(request: Request, error: Exception) -> Response:
     return problem_response(request, error.problem, **error.facts)
 
 
-def ledger_away(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(503, f"the ledger is away: {error}"))
+def ledger_unavailable(request: Request, error: Exception) -> Response:
+    """The error has the ledger's address in it: that is for the log."""
+    log.warning("ledger unavailable", error=str(error))
+    return problem_response(request, Problem(503, "the ledger is unavailable"))
+
+
+def out_of_time(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(503, str(error)))
 
 
 def unknown(request: Request, error: Exception) -> Response:

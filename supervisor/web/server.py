@@ -18,6 +18,7 @@ from supervisor.web.access import Access
 from supervisor.web.actions import action_routes
 from supervisor.web.api import Api
 from supervisor.web.api_routes import api_routes
+from supervisor.web.budget import OutOfTime, Threads
 from supervisor.web.events import event_routes
 from supervisor.web.gate import Gate
 from supervisor.web.headers import SecurityHeaders
@@ -27,8 +28,9 @@ from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 from supervisor.web.problems import (
     Refused,
-    ledger_away,
+    ledger_unavailable,
     not_valid,
+    out_of_time,
     refused,
     too_late,
     unknown,
@@ -49,19 +51,17 @@ def create(
     broker: Queues | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> Starlette:
-    """Endpoints that ask Redis block, so Starlette runs them in threads.
-
-    broker: that of the app; without, what the ledger and the workers tell of it.
-    """
+    """broker: that of the app; without, what the ledger and the workers tell of it."""
+    threads = Threads()
     watch = Watch(ledger, is_stopping)
     return Starlette(
         routes=[
             *health_routes(ledger, metrics or Metrics(ledger, broker)),
-            *api_routes(Api(ledger, broker)),
+            *api_routes(Api(ledger, broker), threads),
             *event_routes(watch),
             *login_routes(access),
-            *action_routes(ledger),
-            *page_routes(ledger, access, broker),
+            *action_routes(ledger, threads),
+            *page_routes(ledger, access, broker, threads),
             Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
         ],
         middleware=[
@@ -69,8 +69,9 @@ def create(
             Middleware(Gate, access=access, clock=utc_now),
         ],
         exception_handlers={
-            RedisError: ledger_away,
-            OSError: ledger_away,
+            OutOfTime: out_of_time,
+            RedisError: ledger_unavailable,
+            OSError: ledger_unavailable,
             UnknownJob: unknown,
             UnknownRun: unknown,
             InvalidKey: not_valid,

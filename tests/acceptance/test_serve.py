@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +18,17 @@ import pytest
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer, free_port
 from supervisor.settings import Settings
+from supervisor.web.budget import BUDGET_SECONDS
 from tests.ledger.jobs import job, ticks
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import patience, slowness, status_of, wait_until
+from tests.web.visits import TOKEN
 
 
 @contextmanager
-def serving(url: str, port: int) -> Iterator[subprocess.Popen[str]]:
+def serving(url: str, port: int, **environment: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "supervisor", "serve", "--port", str(port)],
-        env={**os.environ, "SUPERVISOR_REDIS_URL": url},
+        env={**os.environ, "SUPERVISOR_REDIS_URL": url, **environment},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -81,6 +86,94 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         assert client.get("/healthz").status_code == 200
         process.terminate()
         assert status_of(process, 30) in (0, -15)
+
+
+#: Of every kind of route one, and what it answers while Redis hangs.
+WHILE_REDIS_HANGS = {
+    "/metrics": 200,
+    "/readyz": 503,
+    "/healthz": 200,
+    "/": 503,
+    "/queues": 503,
+    "/jobs/nightly": 503,
+    "/runs/nightly@manual-1": 503,
+    "/?parts=beat,now,jobs": 503,
+    "/api/v1/jobs": 503,
+    "/api/v1/jobs/nightly": 503,
+    "/api/v1/runs": 503,
+    "/api/v1/runs/nightly@manual-1": 503,
+    "/api/v1/queues": 503,
+    "/api/v1/beat": 503,
+    "/api/v1/openapi.json": 200,
+    "/static/page.css": 200,
+    "/login": 200,
+    "POST /api/v1/jobs/nightly/pause": 503,
+}
+
+
+async def answer_of(client: httpx.AsyncClient, asked: str) -> tuple[str, int, str, float]:
+    """What was asked, the status, the text, and the seconds until it was there."""
+    method, path = asked.split(" ") if " " in asked else ("GET", asked)
+    started = time.monotonic()
+    answer = await client.request(method, path, headers={"authorization": f"Bearer {TOKEN}"})
+    return asked, answer.status_code, answer.text, time.monotonic() - started
+
+
+async def answers_of(base_url: str, wanted: Sequence[str]) -> list[tuple[str, int, str, float]]:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=base_url, timeout=patience(60), limits=limits) as client:
+        return await asyncio.gather(*(answer_of(client, asked) for asked in wanted))
+
+
+async def events_while_hanging(base_url: str) -> str:
+    async with (
+        httpx.AsyncClient(base_url=base_url, timeout=patience(20)) as client,
+        client.stream("GET", "/events?beat=&now=") as stream,
+    ):
+        async for line in stream.aiter_lines():
+            if line.startswith("data:"):
+                return line
+    return ""
+
+
+def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
+    port = free_port()
+    base_url = f"http://127.0.0.1:{port}"
+    with (
+        EmbeddedServer(tmp_path) as server,
+        serving(server.url, port, SUPERVISOR_TOKEN=TOKEN),
+        httpx.Client(base_url=base_url, timeout=patience(20)) as client,
+    ):
+        wait_until(lambda: answers(client), 20)
+        job(Ledger.open(Settings(redis_url=server.url)))
+        assert "supervisor_up 1.0" in client.get("/metrics").text
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            # More pages than there are threads, and each of these holds one: asked first.
+            found = asyncio.run(answers_of(base_url, ["/"] * 50 + [*WHILE_REDIS_HANGS] * 2))
+            longest = BUDGET_SECONDS + slowness()  # 5 s where nothing else runs
+            assert [(x[0], x[3]) for x in found if x[3] > longest] == []
+            assert {asked: status for asked, status, _, _ in found} == WHILE_REDIS_HANGS
+            texts = [text for asked, _, text, _ in found if asked == "/metrics"]
+            samples = [x for text in texts for x in text.splitlines() if not x.startswith("#")]
+            assert samples == ["supervisor_up 0.0"] * 2
+            assert asyncio.run(events_while_hanging(base_url)) == 'data: ["away"]'
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: "supervisor_up 1.0" in client.get("/metrics").text, 20)
+        assert client.get("/readyz").status_code == 200
+
+
+def test_what_answers_everybody_does_not_name_the_ledger(tmp_path: Path) -> None:
+    port = free_port()
+    with serving("redis://127.0.0.1:1/0", port), httpx.Client(timeout=patience(20)) as client:
+        client.base_url = httpx.URL(f"http://127.0.0.1:{port}")
+        wait_until(lambda: answers(client), 20)
+        for path in ("/readyz", "/", "/api/v1/jobs", "/metrics"):
+            answer = client.get(path)
+            assert "127.0.0.1" not in answer.text
+            assert answer.status_code == (200 if path == "/metrics" else 503)
 
 
 def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:
