@@ -15,8 +15,11 @@
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
 8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`, and calls that ended
    before they began to one that tells Celery's result backend.
-9. If schedule files changed, or the ledger holds another set than the files, load the difference,
-   which counts from this tick on.
+9. If schedule files changed, or the ledger holds another set than the files, have a child process
+   read them, and load the difference at the first tick after it has, from which on it counts.
+
+Only `look` extends the leader's lock, once a tick: a beat that does not come to its next tick does
+not lead, whatever it does instead.
 
 A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
@@ -27,7 +30,6 @@ own code, unguarded, as before.
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -111,9 +113,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._is_current = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
-        self._reloading = (
-            Reloading(files, self._ledger, self._entries, self._keep_leading) if files else None
-        )
+        self._reloading = Reloading(files, self._ledger, self._entries) if files else None
 
     def setup_schedule(self) -> None:
         """RedBeat's static entries are written by the beat that leads, not by each that starts."""
@@ -134,6 +134,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def close(self) -> None:
         if self._watchdog:
             self._watchdog.stop()
+        if self._reloading:
+            self._reloading.stop()
         try:
             self._leader.resign()
             self._attendance.leave()
@@ -173,7 +175,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         interval = INTERVAL
         if self._reloading:
             self._reloading.reload(look.at, look.loaded)
-            interval = REST if self._reloading.is_restless else INTERVAL
+            interval = REST if self._reloading.is_busy else INTERVAL
         later = (look.next_due, emitted.next_at, look.at + interval)
         soonest = min(at for at in later if at is not None)
         self._preparer.prepare(look, look.seconds_until(soonest))
@@ -197,6 +199,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._next_presence = 0.0
         if look.leads and begins:
             look = self._begin(look)
+        if not look.leads and self._reloading:
+            self._reloading.stop()
         self._leads, self._led_at = look.leads, clock()
         return look
 
@@ -205,14 +209,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if self._reloading is None:
             return look
         self._reloading.begin(look.at, look.loaded)
-        # To read many files takes seconds of the lock's; what was due before is no later for it.
+        # To read many files takes seconds of the lock, which may be another's by now; what was due
+        # before is no later for it.
         now = self._leader.look(follows=self._follows)
         return replace(now, at=look.at, began=look.began)
-
-    def _keep_leading(self) -> None:
-        with suppress(RedisError):
-            self._leader.look(follows=self._follows)
-            self._led_at = clock()
 
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""

@@ -24,9 +24,10 @@ DIRECTORY_VARIABLE = "SUPERVISOR_SECRETS_DIR"
 
 LARGEST_SECRET = 64 * 1024
 
-#: In this order: ``$${`` stands for ``${``; a reference; one that is none.
+#: In this order: ``$${`` stands for ``${``; a reference; one that is none. A path has no braces:
+#: a search for its end stops where another reference begins, and so takes linear time.
 TOKEN = re.compile(
-    r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>/[^}\0]+)\}|\$\{[^}]{0,40}\}?"
+    r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>/[^{}\0]+)\}|\$\{[^}]{0,40}\}?"
 )
 
 Place = tuple[str | int, ...]

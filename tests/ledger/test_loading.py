@@ -62,6 +62,12 @@ class Interrupted(dict[str, JobSpec]):
         return super().keys()
 
 
+def read_and_load(reloading: Reloading, loaded: str | None) -> None:
+    """As beat's ticks do it, until what has changed is loaded or refused."""
+    reloading.reload(NOW, loaded)
+    wait_until(lambda: (reloading.reload(NOW, loaded), not reloading.is_busy)[1])
+
+
 def due(ledger: Ledger) -> dict[str, float]:
     """RedBeat's sorted set, without what is not a job's."""
     found = ledger.client.zrange("redbeat::schedule", 0, -1, withscores=True)
@@ -192,7 +198,7 @@ def test_the_log_names_some_jobs_of_very_many(
     monkeypatch.setattr(reloading, "log", plain)  # the files are loaded in a child
     lines = [f"  job-{number:03}: {{task: t, every: 5m}}" for number in range(50)]
     (tmp_path / "jobs.yaml").write_text("\n".join(["jobs:", *lines]))
-    Reloading(tmp_path, ledger, entries).reload(NOW, None)
+    read_and_load(Reloading(tmp_path, ledger, entries), None)
     [line] = [line for line in capfd.readouterr().out.splitlines() if "files loaded" in line]
     assert json.loads(line)["added"][-2:] == ["job-019", "and 30 more"]
 
@@ -208,10 +214,10 @@ def test_a_fault_in_judging_the_files_keeps_what_is_loaded_and_is_told(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.yaml").write_text("jobs: {nightly: {task: t, every: 5m}}")
-    Reloading(tmp_path, ledger, entries).reload(NOW, None)
+    read_and_load(Reloading(tmp_path, ledger, entries), None)
     reloading = Reloading(Unjudged(tmp_path), ledger, entries)
     reloading.begin(NOW, "another")
-    reloading.reload(NOW, "another")
+    read_and_load(reloading, "another")
     assert list(ledger.specs()) == ["nightly"]
     state = ledger.beat()
     assert state.last_reload_successful is False
@@ -241,7 +247,7 @@ def test_a_beat_that_begins_to_lead_adds_and_changes_nothing_before_it_emits(
     held = before["held"].model_copy(update={"paused": True})
     assert ledger.specs() == jobs(before["changed"], held, before["kept"])
     assert ledger.client.hget(ledger.keys.beat, "config") == "one"
-    reloading.reload(NOW, "one")
+    read_and_load(reloading, "one")
     assert ledger.specs()["changed"].task == "other"
     assert set(ledger.specs()) == {"changed", "held", "kept", "new"}
 

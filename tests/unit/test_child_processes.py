@@ -1,0 +1,112 @@
+"""Work in a child process: what is exchanged with it, what it may use, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+
+#: In a process without other threads, for which a fork is no question on any version of Python.
+ALONE = """
+import os, signal
+from pathlib import Path
+from supervisor.child_processes import Child, Limits
+{}
+"""
+
+
+def said(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE.format(code)], capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_it_exchanges_values_with_the_work_in_another_process() -> None:
+    code = """
+def double():
+    number = yield os.getpid()
+    while True:
+        number = yield 2 * number
+
+child = Child(double)
+print(child.receive() != os.getpid())
+child.send(4)
+print(child.receive())
+child.send(5)
+print(child.receive())
+child.end()
+"""
+    assert said(code) == "True\n8\n10\n"
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        ("yield {}['absent']", "KeyError: 'absent'"),
+        ("yield os.kill(os.getpid(), signal.SIGKILL)", "a child was ended, exit code -9"),
+        ("yield open('/nowhere/at/all')", "FileNotFoundError"),
+        ("yield max(iter(int, 1))", "it took more processor time than it is given"),
+        ("yield len(bytearray(1 << 30))", "MemoryError"),
+    ],
+)
+def test_what_ends_the_work_is_raised_in_its_parent(work: str, expected: str) -> None:
+    code = f"def work():\n    {work}\nChild(work, Limits(1, 1 << 28)).receive()"
+    assert expected in said(code).splitlines()[-1]
+
+
+def test_its_parent_does_not_wait_for_it_and_may_end_it() -> None:
+    code = """
+def hang():
+    while True:
+        signal.pause()
+    yield
+
+child = Child(hang)
+print(child.has_said())
+child.end()
+print("ended")
+"""
+    assert said(code) == "False\nended\n"
+
+
+def test_what_the_parent_does_at_its_end_the_child_does_not() -> None:
+    code = """
+import atexit
+atexit.register(print, "end of", os.getpid())
+
+def work():
+    yield 1
+
+Child(work).receive()
+"""
+    assert said(code).count("end of") == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own means")
+def test_a_child_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    written = tmp_path / "pid"
+    hangs = f"""
+def write_and_hang():
+    Path({str(written)!r}).write_text(str(os.getpid()))
+    signal.pause()
+    yield
+
+Child(write_and_hang).receive()
+"""
+    with subprocess.Popen([sys.executable, "-c", ALONE.format(hangs)]) as parent:
+        wait_until(lambda: written.exists() and written.read_text())
+        child = os.pidfd_open(int(written.read_text()))
+        parent.kill()
+    has_ended = bool(select.select([child], [], [], 10)[0])
+    if not has_ended:
+        signal.pidfd_send_signal(child, signal.SIGKILL)
+    os.close(child)
+    assert has_ended
