@@ -24,6 +24,7 @@ SupervisorError
 ├── WrongSchema            the ledger is written by another version of this package
 │   └── UpgradeBlocked     it would be upgraded, if older processes did not use it
 ├── UnusableReturn         a step returned what cannot be handed on
+├── OutputTooLarge         a program that a job runs wrote more than it may
 ├── JobExited              the job called sys.exit
 └── JobOutOfMemory         the job ran into a MemoryError
 
@@ -217,6 +218,16 @@ class UpgradeBlocked(WrongSchema):
 
 class UnusableReturn(SupervisorError, ValueError):
     """What a step returned cannot be handed on to the later steps of its run."""
+
+
+class OutputTooLarge(SupervisorError):
+    """A program that `run_command` captures wrote more than `max_output` bytes to one stream."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"the program wrote more than {limit:,} bytes (max_output); let it write to a file"
+        )
 
 
 class JobExited(SupervisorError):

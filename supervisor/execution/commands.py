@@ -18,51 +18,188 @@ starting a program (multiprocessing) holds the pipe as the job does: the group l
 from __future__ import annotations
 
 import contextlib
+import io
+import locale
 import os
+import selectors
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import IO, Any, Self
+
+from supervisor.errors import OutputTooLarge
 
 #: What a program's group is given to end by itself.
 STOP_GRACE_SECONDS = 5.0
+
+#: Of what a program writes into a pipe, for each stream: a worker's memory is not without end.
+MOST_OUTPUT_BYTES = 16 * 1024 * 1024
+
+CHUNK_BYTES = 65_536
+
+#: How soon it is noticed that the program has ended while others hold its pipes.
+POLL_SECONDS = 0.1
+
+#: For what has left the program's group and still holds its pipes.
+LAST_WORDS_SECONDS = 1.0
 
 #: Signals that people send to a group are for the program.
 WATCH = "trap '' HUP INT QUIT TERM USR1 USR2; read -r _; kill -s KILL 0"
 
 
 def run_command(
-    command: Sequence[str],
+    command: str | Sequence[str],
     *,
     check: bool = True,
     input: Any = None,
+    capture_output: bool = False,
     timeout: float | None = None,
     stop_grace: float = STOP_GRACE_SECONDS,
+    max_output: int = MOST_OUTPUT_BYTES,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Runs a program in a process group that ends with it, with the run, and with the process.
 
-    options: of subprocess.Popen, such as cwd, env, text, stdout; standard input is empty without
-    `input`. timeout, stop_grace: seconds. Raises CalledProcessError when it exits with another
-    status than 0, unless `check` is False, TimeoutExpired, and what is raised in the job while it
-    waits (RunCancelled, LeaseLost, SoftTimeLimitExceeded): then the group gets SIGTERM, and what is
-    left of it after the program's end, or after `stop_grace`, is killed.
+    It takes what subprocess.run takes, with `check` on, and standard input empty unless `input` or
+    `stdin` says otherwise. timeout, stop_grace: seconds. max_output: bytes of each stream that is
+    captured.
+
+    Raises CalledProcessError when the program exits with another status than 0, unless `check` is
+    False, TimeoutExpired, OutputTooLarge, and what is raised in the job while it waits
+    (RunCancelled, LeaseLost, SoftTimeLimitExceeded): then the group gets SIGTERM, and what is left
+    of it after the program's end, or after `stop_grace`, is killed.
     """
-    options.setdefault("stdin", subprocess.DEVNULL if input is None else subprocess.PIPE)
+    pipes = pipes_of(options, input, capture_output)
+    codec = codec_of(options)
     with (
         watched_group() as group,
-        subprocess.Popen(command, process_group=group, **options) as process,
+        subprocess.Popen(command, process_group=group, **{**options, **pipes}) as process,
     ):
         try:
-            stdout, stderr = process.communicate(input, timeout)
+            sent = input.encode(*codec) if codec and input is not None else input
+            stdout, stderr = exchange(process, group, sent or b"", timeout, max_output)
         except BaseException:
             end(group, process, stop_grace)
             raise
     status = process.returncode
+    outputs = decoded(stdout, codec), decoded(stderr, codec)
     if check and status:
-        raise subprocess.CalledProcessError(status, command, stdout, stderr)
-    return subprocess.CompletedProcess(command, status, stdout, stderr)
+        raise subprocess.CalledProcessError(status, command, *outputs)
+    return subprocess.CompletedProcess(command, status, *outputs)
+
+
+def pipes_of(options: Mapping[str, Any], input: Any, capture_output: bool) -> dict[str, Any]:
+    """Refuses, as subprocess.run does, what contradicts itself."""
+    if input is not None and options.get("stdin") is not None:
+        raise ValueError("stdin and input may not both be used")
+    if capture_output and not (options.get("stdout") is options.get("stderr") is None):
+        raise ValueError("stdout and stderr may not be used with capture_output")
+    named = {"stdin": subprocess.PIPE if input is not None else subprocess.DEVNULL}
+    if options.get("stdin") is not None:
+        named = {}
+    if capture_output:
+        named |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return named
+
+
+def codec_of(options: dict[str, Any]) -> tuple[str, str] | None:
+    """Takes what subprocess calls text mode out of the options; None for bytes."""
+    asked = [options.pop(name, None) for name in ("text", "universal_newlines")]
+    encoding, errors = options.pop("encoding", None), options.pop("errors", None)
+    if not (any(asked) or encoding or errors):
+        return None
+    return encoding or locale.getencoding(), errors or "strict"
+
+
+def decoded(output: bytes | None, codec: tuple[str, str] | None) -> Any:
+    if output is None or codec is None:
+        return output
+    return io.TextIOWrapper(io.BytesIO(output), *codec).read()
+
+
+def exchange(
+    process: subprocess.Popen[bytes], group: int, sent: bytes, timeout: float | None, limit: int
+) -> tuple[bytes | None, bytes | None]:
+    """What the program wrote to its pipes until it ended; what it left behind ends with it.
+
+    Raises TimeoutExpired with what was written so far, and OutputTooLarge.
+    """
+    deadline = float("inf") if timeout is None else time.monotonic() + timeout
+    with Pipes(process, sent, limit) as pipes:
+        while process.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout or 0, *pipes.outputs)
+            if pipes.are_open:
+                pipes.move(min(POLL_SECONDS, left))
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(None if timeout is None else left)
+        signal_group(group, signal.SIGKILL)
+        last = time.monotonic() + LAST_WORDS_SECONDS
+        while pipes.are_open and time.monotonic() < last:
+            pipes.move(POLL_SECONDS)
+        return pipes.outputs
+
+
+class Pipes:
+    """The pipes to and from a program: each is closed when nothing more can come through it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], sent: bytes, limit: int) -> None:
+        self._process = process
+        self._unsent = sent
+        self._limit = limit
+        self._written = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+        self._open = selectors.DefaultSelector()
+
+    def __enter__(self) -> Self:
+        for pipe in self._written:
+            self._open.register(pipe, selectors.EVENT_READ)
+        if self._process.stdin:
+            os.set_blocking(self._process.stdin.fileno(), False)
+            self._open.register(self._process.stdin, selectors.EVENT_WRITE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open.get_map())
+
+    @property
+    def outputs(self) -> tuple[bytes | None, bytes | None]:
+        """Of standard output and standard error; None for what is no pipe."""
+        out, err = (
+            bytes(self._written[pipe]) if pipe else None
+            for pipe in (self._process.stdout, self._process.stderr)
+        )
+        return out, err
+
+    def move(self, seconds: float) -> None:
+        """Waits up to `seconds` for a pipe, and moves what it has. Raises OutputTooLarge."""
+        for key, _ in self._open.select(seconds):
+            pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
+            if not (self._write(pipe) if pipe is self._process.stdin else self._read(pipe)):
+                self._open.unregister(pipe)
+                pipe.close()
+
+    def _read(self, pipe: IO[bytes]) -> bool:
+        chunk = os.read(pipe.fileno(), CHUNK_BYTES)
+        self._written[pipe] += chunk
+        if len(self._written[pipe]) > self._limit:
+            raise OutputTooLarge(self._limit)
+        return bool(chunk)
+
+    def _write(self, pipe: IO[bytes]) -> bool:
+        try:
+            count = os.write(pipe.fileno(), self._unsent[:CHUNK_BYTES])
+        except BrokenPipeError:  # it reads no more
+            return False
+        self._unsent = self._unsent[count:]
+        return bool(self._unsent)
 
 
 @contextmanager

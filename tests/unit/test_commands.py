@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor import run_command
+from supervisor.errors import OutputTooLarge
 from tests.processes import children_of, is_alive
 from tests.waiting import wait_until
 
@@ -40,6 +44,79 @@ def test_a_program_that_fails_fails_the_job_and_standard_input_is_empty() -> Non
     with pytest.raises(subprocess.CalledProcessError) as failed:
         run_command(["sh", "-c", "cat; echo out; exit 3"], stdout=subprocess.PIPE)
     assert (failed.value.returncode, failed.value.output) == (3, b"out\n")
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "capture": {"capture_output": True},
+    "text": {"capture_output": True, "text": True},
+    "universal": {"stdout": subprocess.PIPE, "universal_newlines": True},
+    "encoding": {"capture_output": True, "encoding": "latin-1", "input": "\u00fc"},
+    "errors": {"capture_output": True, "errors": "replace", "input": "x"},
+    "joined": {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
+    "input": {"capture_output": True, "input": b"x" * 300_000},
+    "no-input": {"capture_output": True, "stdin": subprocess.DEVNULL},
+    "piped-input": {"capture_output": True, "stdin": subprocess.PIPE},
+    "no-output": {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL},
+    "environment": {"capture_output": True, "env": {"WORD": "other"}, "cwd": "/"},
+}
+
+
+@pytest.mark.parametrize("options", CALLS.values(), ids=CALLS.keys())
+def test_it_gives_what_subprocess_run_gives(options: dict[str, Any]) -> None:
+    defaults = {} if "input" in options else {"stdin": subprocess.DEVNULL}
+    script = "cat; printf 'a\\r\\nb\\374\\n' >&2; pwd; echo $WORD; exit 3"
+    if options.get("text") or options.get("universal_newlines"):
+        script = script.replace("\\374", "")
+    ours = run_command(script, shell=True, check=False, **options)
+    theirs = subprocess.run(script, shell=True, check=False, **{**defaults, **options})
+    assert vars(ours) == vars(theirs)
+
+
+def test_it_takes_all_that_subprocess_run_takes() -> None:
+    taken = inspect.signature(run_command).parameters
+    named = [
+        p for p in inspect.signature(subprocess.run).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
+    assert {p.name for p in named} <= taken.keys()
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_it_refuses_the_contradictions_that_subprocess_run_refuses(name: str) -> None:
+    with pytest.raises(ValueError, match="capture_output"):
+        run_command(["true"], capture_output=True, **{name: subprocess.PIPE})
+    with pytest.raises(ValueError, match="stdin and input"):
+        run_command(["true"], input=b"", stdin=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_output_without_end_is_an_error_and_ends_the_program(stream: str) -> None:
+    with pytest.raises(OutputTooLarge, match="more than 100,000 bytes"):
+        run_command(
+            ["sh", "-c", f"{FAMILY}; exec yes >&{stream}"], capture_output=True, max_output=100_000
+        )
+    wait_until(lambda: not any(map(is_alive, pids())))
+
+
+def test_what_was_written_before_a_timeout_is_in_the_error() -> None:
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        run_command(
+            ["sh", "-c", "echo out; echo err >&2; sleep 60"], capture_output=True, timeout=2
+        )
+    assert (late.value.output, late.value.stderr) == (b"out\n", b"err\n")
+
+
+@pytest.mark.parametrize("left", ["sleep 60", "setsid sleep 20"])
+def test_a_pipe_held_by_what_is_left_behind_delays_nothing(left: str) -> None:
+    began = time.monotonic()
+    done = run_command(["sh", "-c", f"{left} & echo out"], capture_output=True, text=True)
+    assert (done.stdout, time.monotonic() - began < 15) == ("out\n", True)
+
+
+def test_a_program_that_closes_its_pipes_is_waited_for() -> None:
+    closes = "exec >&- 2>&-; sleep 0.3; exit 3"
+    assert run_command(["sh", "-c", closes], check=False, capture_output=True).returncode == 3
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_command(["sh", "-c", "exec >&- 2>&-; sleep 60"], capture_output=True, timeout=0.5)
 
 
 def test_a_program_that_is_not_there_is_an_error_that_leaves_nothing() -> None:
