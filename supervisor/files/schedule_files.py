@@ -27,6 +27,12 @@ TOP_LEVEL = ("jobs", "defaults")
 #: Who has more of them is not helped by the rest, and waits for it.
 MOST_PROBLEMS = 1_000
 
+#: Said of a job that makes our own code fail: what is loaded stays, as with any other problem.
+UNJUDGED = "cannot be judged, which is a fault of celery-beat-supervisor"
+
+#: Characters of one; it may quote what the file says.
+LONGEST_PROBLEM = 500
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSet:
@@ -132,7 +138,13 @@ class _Loading:
             self._problem(file, document.line_of(()), "'jobs' is missing", "for none: jobs: {}")
         defaults = self._defaults(file, document)
         for name, own in self._mapping_at(file, document, "jobs").items():
-            self._add_job(file, document, name, own, defaults)
+            try:
+                self._add_job(file, document, name, own, defaults)
+            except (_Enough, MemoryError):
+                raise
+            except Exception as error:  # noqa: BLE001 - a fault of ours, of this one job only
+                line = document.line_of(("jobs", name))
+                self._problem(file, line, f"{UNJUDGED}: {error!r}", job=name)
 
     def _mapping_at(self, file: Path, document: Document, key: str) -> dict[str, Any]:
         value = document.data.get(key, {})
@@ -189,6 +201,8 @@ class _Loading:
             what, hint = f"more than {MOST_PROBLEMS:,} problems", "the rest is not looked for"
             self.problems.append(Problem(str(file), line, None, what, hint))
             raise _Enough
+        if len(what) > LONGEST_PROBLEM:
+            what = f"{what[: LONGEST_PROBLEM - 3]}..."
         self.problems.append(Problem(str(file), line, job, what, hint))
 
 

@@ -24,12 +24,19 @@ def check_inside(directory: Path, file: Path) -> None:
     try:
         target = file.resolve(strict=True)
     except (OSError, RuntimeError, ValueError):
-        if file.is_symlink():
+        if _is_link(file):
             raise UnusableFile("cannot be read: a link that leads nowhere") from None
         raise UnusableFile("cannot be read: No such file or directory") from None
     if not target.is_relative_to(directory.resolve()):
         hint = "put the file itself here"
         raise UnusableFile(f"links out of its directory, to {target}", hint)
+
+
+def _is_link(file: Path) -> bool:
+    try:
+        return file.is_symlink()
+    except (OSError, ValueError):  # of a name that no file can have
+        return False
 
 
 def text_of(file: Path) -> str:

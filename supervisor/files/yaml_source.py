@@ -21,6 +21,9 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 DEEPEST = 20
 
+#: Characters of a number. Python refuses to write those of thousands of digits, also in a message.
+LONGEST_NUMBER = 100
+
 KeyPath = tuple[str | int, ...]
 """Where a value is: ("jobs", "nightly", "args", 0)."""
 
@@ -86,6 +89,8 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
         self.document = Document()
+        #: Inside the value of a key that was given before, whose lines are those of the first.
+        self._is_repeated = False
 
     def read(self) -> None:
         for event in self.events:
@@ -99,7 +104,8 @@ class _Reader:
                 break
 
     def _value(self, event: Any, path: KeyPath) -> Any:
-        self.document.lines.setdefault(path, _line(event))
+        if not self._is_repeated:
+            self.document.lines.setdefault(path, _line(event))
         if isinstance(event, yaml.AliasEvent):
             self._fault(event, path, f"alias *{event.anchor} is not allowed", "write it out")
             return UNREADABLE
@@ -137,18 +143,29 @@ class _Reader:
 
     def _mapping(self, path: KeyPath) -> dict[str, Any]:
         values: dict[str, Any] = {}
+        first: dict[str, int] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             here = (*path, event.value if isinstance(event, yaml.ScalarEvent) else "")
             key = self._key(event, path)
-            if key in values:
-                first = self.document.lines[here]
-                self._fault(event, here, f"{key!r} is given twice", f"first on line {first}")
-            elif key is not None:
-                self.document.lines[here] = _line(event)
+            if key in first:
+                what = f"{shown(key)} is given twice"
+                self._fault(event, here, what, f"first on line {first[key]}")
+                self._repeated(here)
+                continue
+            if key is not None:
+                first[key] = _line(event)
+                if not self._is_repeated:
+                    self.document.lines[here] = _line(event)
             value = self._value(next(self.events), here)
             if key is not None:
-                values.setdefault(key, value)
+                values[key] = value
         return values
+
+    def _repeated(self, path: KeyPath) -> None:
+        """Passes over the value of a key that was given before, but for its faults."""
+        before, self._is_repeated = self._is_repeated, True
+        self._value(next(self.events), path)
+        self._is_repeated = before
 
     def _key(self, event: Any, path: KeyPath) -> str | None:
         """The key, or None where it is not text, which is then reported."""
@@ -177,11 +194,16 @@ _PLAIN: tuple[tuple[re.Pattern[str], Callable[[str], Any]], ...] = (
 
 
 def plain_value(text: str) -> Any:
-    """An unquoted scalar as YAML 1.2 reads it, but a number with leading zeros stays text."""
+    """An unquoted scalar as YAML 1.2 reads it, but a number with leading zeros stays text.
+
+    Raises ValueError for a number longer than LONGEST_NUMBER.
+    """
     if text[:1].isalpha() and text[:1] not in "nNtTfF":
         return text
     for pattern, convert in _PLAIN:
         if pattern.fullmatch(text):
+            if len(text) > LONGEST_NUMBER:
+                raise ValueError(f"a number of {len(text):,} characters")
             return convert(text)
     return text
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from supervisor.errors import InvalidSchedule
 from supervisor.timing.cron_fields import parse
 
-_ASSIGNMENT = re.compile(r"""\s*(["']?)([A-Za-z_]\w*)\1\s*=\s*(.*?)\s*""")
+#: For lines without blanks at their ends.
+_ASSIGNMENT = re.compile(r"""(["']?)([A-Za-z_]\w*)\1\s*=\s*(.*)""")
 _WHEN = r"(@\S+|\S+(?:[ \t]+\S+){4})"
-_JOB = re.compile(rf"\s*{_WHEN}[ \t]+(\S.*?)\s*")
-_SYSTEM_JOB = re.compile(rf"\s*{_WHEN}[ \t]+(\S+)[ \t]+(\S.*?)\s*")
+_JOB = re.compile(rf"{_WHEN}[ \t]+(\S.*)")
+_SYSTEM_JOB = re.compile(rf"{_WHEN}[ \t]+(\S+)[ \t]+(\S.*)")
 
 #: The legend of the fields that distributions and tutorials put above the first job.
 _LEGEND = re.compile(r"[|.*┌│├└]|m(in(ute)?)?\s+h(our)?\s+d", re.I)
@@ -74,9 +75,9 @@ def _line(line: str, *, system: bool) -> Line:
         return Blank()
     if stripped.startswith("#"):
         return Comment(stripped.lstrip("#").strip())
-    if match := _ASSIGNMENT.fullmatch(line):
+    if match := _ASSIGNMENT.fullmatch(stripped):
         return Assignment(match[2], _unquoted(match[3]))
-    return _system_job(line) if system else _job(line)
+    return _system_job(stripped) if system else _job(stripped)
 
 
 def _job(line: str) -> Line:

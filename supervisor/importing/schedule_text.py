@@ -156,9 +156,15 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    is_plain = isinstance(plain_value(text), str) and text.isprintable()
-    style = None if is_plain and not isinstance(text, Quoted) else '"'
+    style = None if _is_plain(text) and not isinstance(text, Quoted) else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style=style)
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        return isinstance(plain_value(text), str) and text.isprintable()
+    except ValueError:  # a number that is too long to be read as one
+        return False
 
 
 _Dumper.add_representer(str, _text)

@@ -189,7 +189,7 @@ class StepRecord:
     run: Run | None
 
 
-STEP_ID = re.compile(r"^([^/]*@[^/]*)/([^/#]+)(?:#([0-9]+))?$")
+STEP_ID = re.compile(r"([^/@]*@[^/]*)/([^/#]+)(?:#([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class StepId:
     @classmethod
     def of(cls, run_id: str) -> StepId | None:
         """None for the id of a whole run."""
-        found = STEP_ID.match(run_id)
+        found = STEP_ID.fullmatch(run_id)
         if found is None:
             return None
         run, step, item = found.groups()

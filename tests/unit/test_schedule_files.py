@@ -526,6 +526,31 @@ def test_thirty_mistakes_among_a_hundred_jobs_are_all_told_with_their_lines(writ
         assert what in problem.what
 
 
+BROKEN = "  {}:\n    task: t\n    every: 5parsecs\n    args: [.nan]\n    steps: [{{prio: 1}}]\n"
+OTHERS = {
+    "the same": BROKEN,
+    "in other order": "  {}:\n    args: [1, .inf]\n    evry: 1\n\n    every: 9parsecs\n    task: 1\n",
+    "with less": "  {}: {{}}\n",
+    "of another kind": "  {}: [every, args]\n",
+    "itself twice": BROKEN + "    every: 7\n    every: 8\n",
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("level", ["job", "jobs"])
+def test_what_is_given_twice_has_the_lines_of_the_first(
+    write: Write, other: str, level: str
+) -> None:
+    """The first one counts; of the other it is only said that it is there."""
+    first = "jobs:\n" + BROKEN.format("nightly2")
+    again = OTHERS[other].format("nightly2") if level == "job" else f"jobs:\n{BROKEN.format('b')}"
+    alone = problems_of(write(first))
+    both = problems_of(write(first + again))
+    assert {(4, "'every'"), (5, "'args'")} <= {(p.line, p.what.partition(":")[0]) for p in alone}
+    assert [p for p in both if "given twice" not in p.what] == list(alone)
+    assert both[len(alone)].line == 7
+
+
 def test_all_mistakes_of_one_job_are_told_together(write: Write) -> None:
     path = write("""\
         jobs:
