@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
 from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from supervisor.on_commit.triggers import Trigger, trigger_of
 
-AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
+if TYPE_CHECKING:
+    # It needs greenlet, which programs without asyncio do not have.
+    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+
+    AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 
 #: The key in `Session.info`.
 ASKED = "supervisor.on_commit"
@@ -64,9 +67,11 @@ def trigger_on_commit(
 
 
 def sync_session(session: AnySession) -> Session:
-    if isinstance(session, scoped_session | async_scoped_session):
+    if isinstance(session, Session):
+        return session
+    if callable(session):  # scoped_session, async_scoped_session
         return sync_session(session())
-    return session.sync_session if isinstance(session, AsyncSession) else session
+    return session.sync_session
 
 
 def innermost(session: Session) -> SessionTransaction:
