@@ -18,6 +18,7 @@ PACKAGES = {
     "prometheus-alertmanager": "prometheus-alertmanager",
     "redis-server": "redis-server",
     "openssl": "openssl",
+    "faketime": "faketime",
 }
 
 

@@ -156,6 +156,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._say_present()
         if not look.leads:
             return INTERVAL.total_seconds()
+        if look.set_back:
+            self._rewind(look)
         if look.to_rescue:
             self._rescue()
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
@@ -232,6 +234,16 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         log.warning("entry written again", job=spec.name)
         with self._ledger.client.pipeline(transaction=True) as pipe:
             self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
+            pipe.execute()
+
+    def _rewind(self, look: Look) -> None:
+        """The clock that all times of the ledger are read from was set back."""
+        log.error("server clock set back", seconds=look.set_back.total_seconds())
+        specs = self._ledger.scheduled()
+        rewound = self._ledger.rewind(look.set_back, list(specs))
+        next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in rewound}
+        with self._ledger.client.pipeline(transaction=False) as pipe:
+            self._entries.reschedule_all(pipe, next_at)
             pipe.execute()
 
     def _rescue(self) -> None:

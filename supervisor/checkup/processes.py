@@ -7,9 +7,13 @@ from datetime import timedelta
 
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
+from supervisor.display.words import span
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts
 
 CLOCKS_APART = timedelta(seconds=1)
+
+#: A clock that was set back is reported for so long, or until it has passed the time it had.
+SET_BACK_SHOWN = timedelta(hours=1)
 
 
 def beats(facts: Facts) -> Iterator[Finding]:
@@ -68,6 +72,17 @@ def clocks(facts: Facts) -> Iterator[Finding]:
                 "times in its logs do not fit to the ledger's, and its ETA messages come wrong",
                 f"synchronise the clock of {present.host}, or that of Redis",
             )
+
+
+def set_back(facts: Facts) -> Iterator[Finding]:
+    at, by = facts.beat.clock_set_back_at, facts.beat.clock_set_back
+    if at is not None and facts.ago(at) < max(by, SET_BACK_SHOWN):
+        yield Finding(
+            "clocks",
+            f"the clock of Redis was set back by {span(by.total_seconds())} at {at:%F %T} UTC",
+            "times until then come again: their ticks that have run do not run a second time",
+            "synchronise the clock of Redis' machine; where it had been ahead, nothing is left to do",
+        )
 
 
 def tasks(facts: Facts) -> Iterator[Finding]:

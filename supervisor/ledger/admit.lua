@@ -35,6 +35,10 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
       -- The run was restored by its worker, which wrote no kind; the tick is only now heard of.
       redis.call('HSET', K.job(job), 'watermark', nominal)
       count(job, 'ticks')
+    elseif kind == 'tick' and nominal > tonumber(hget(K.job(job), 'watermark') or nominal) then
+      -- The clock was set back, and with it the watermark; the tick was counted. The audit begins again after it.
+      redis.call('HSET', K.job(job), 'watermark', nominal)
+      redis.call('HDEL', K.job(job), 'audited_until')
     end
     return 'duplicate', '', ''
   end

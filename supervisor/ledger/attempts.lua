@@ -76,6 +76,7 @@ function settle_silent(id, publish_at)
   local lock, ends_at = run.rules.lock, tonumber(redis.call('ZSCORE', K.leases, id) or 0)
   if run.state == 'waiting' then
     redis.call('ZREM', K.leases, id)
+    if run.wait_until and run.wait_until > now then redis.call('ZADD', K.leases, run.wait_until, id) end
     if not run.wait_until or run.wait_until > now then return nil end
     leave_waiting(lock, id)
     skip(run, 'wait_expired')

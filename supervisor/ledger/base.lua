@@ -75,15 +75,16 @@ end
 
 -- Since when this very server process answers for the ledger. A server that was restarted, or a
 -- replica that was promoted, may have forgotten leases that are alive; `begin` and settle_silent()
--- grant nothing for a lease's time after a change, so that their holders can come back first.
+-- grant nothing for a lease's time after a change, so that their holders can come back first. A clock that
+-- was set back to before the change starts that time again, from now: never is it longer than a lease's.
 local function server_since()
   local info = redis.call('INFO', 'server')
   local run_id = string.match(info, 'run_id:(%w+)')
   local known = redis.call('HMGET', K.server, 'run_id', 'since')
-  if known[1] == run_id then return tonumber(known[2]) end
+  if known[1] == run_id and tonumber(known[2]) <= now then return tonumber(known[2]) end
   local since = now
   if not known[1] then  -- a new ledger, or one that forgot everything: the server's start decides
-    since = now - 1000 * tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+    since = now - 1000 * math.max(0, tonumber(string.match(info, 'uptime_in_seconds:(-?%d+)')))
   end
   redis.call('HSET', K.server, 'run_id', run_id, 'since', digits(since))
   return since

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.replies import to_instant
@@ -15,7 +15,8 @@ from supervisor.ledger.replies import to_instant
 class BeatRecord:
     """`follows`: digest of the schedule files that the leader loads; None when it has none.
 
-    leader_changes: how often the leader was another than before.
+    leader_changes: how often the leader was another than before. clock_set_backs: how often the
+    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`.
     """
 
     leader: str | None
@@ -25,6 +26,9 @@ class BeatRecord:
     problems: tuple[str, ...]
     follows: str | None = None
     leader_changes: int = 0
+    clock_set_backs: int = 0
+    clock_set_back_at: datetime | None = None
+    clock_set_back: timedelta = timedelta()
 
     def leads(self, now: datetime) -> bool:
         """Whether any beat does: a change of leaders takes no longer than SILENCE."""
@@ -41,4 +45,7 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
         problems=tuple(json.loads(fields.get("problems", "[]"))),
         follows=fields.get("follows") or None,
         leader_changes=int(fields.get("leader_changes", 0)),
+        clock_set_backs=int(fields.get("clock_set_backs", 0)),
+        clock_set_back_at=to_instant(fields.get("clock_set_back_at")),
+        clock_set_back=timedelta(milliseconds=int(fields.get("clock_set_back_ms", 0))),
     )

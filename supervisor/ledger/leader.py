@@ -35,6 +35,9 @@ SILENCES_KEPT = 50
 GAP = timedelta(seconds=3)
 MERCY = timedelta(seconds=6)
 
+#: A clock that is set back by less is being adjusted, and nothing is made of it.
+LEAST_STEP = timedelta(seconds=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -42,6 +45,7 @@ class Look:
 
     to_rescue: there are silent leases, due retries, ends of pauses, or runs that wait for a lock.
     next_due: of the first entry that is not due yet. loaded: digest of the ledger's schedule files.
+    set_back: by how much the server's clock was, since the last look of any leader.
     """
 
     leads: bool
@@ -54,6 +58,7 @@ class Look:
     has_pings: bool = False
     has_untold: bool = False
     loaded: str | None = None
+    set_back: timedelta = timedelta()
     began: float = field(default_factory=time.monotonic, repr=False)
 
     def seconds_until(self, moment: datetime) -> float:
@@ -83,12 +88,12 @@ class Leader:
             "look",
             *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
             *(ms_of(ticked_at) if ticked_at else "", follows or ""),
-            *(to_ms(SILENCE), SILENCES_KEPT, to_ms(GAP), to_ms(MERCY)),
+            *(to_ms(SILENCE), SILENCES_KEPT, to_ms(GAP), to_ms(MERCY), to_ms(LEAST_STEP)),
             keys=(self.leadership.key, self._schedule),
         )
         if not leads:
             return Look(leads=False, at=instant(at))
-        rescue, due, next_due, outbox, unbegun, pings, untold, loaded = found
+        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back = found
         return Look(
             leads=True,
             at=instant(at),
@@ -100,6 +105,7 @@ class Leader:
             has_pings=bool(pings),
             has_untold=bool(untold),
             loaded=loaded or None,
+            set_back=timedelta(milliseconds=set_back),
         )
 
     def resign(self) -> bool:

@@ -5,16 +5,26 @@
 -- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
 --       time without any beat is remembered, how many of these are, ms without a look after which the
---       server may have been away, and for how many ms nobody at work is given up then
+--       server may have been away, for how many ms nobody at work is given up then, and by how many ms the
+--       server's clock has to be set back to be noticed
 -- gives {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
 --       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
---       has told, digest of the files that are loaded}
+--       has told, digest of the files that are loaded, by how many ms the server's clock was set back since
+--       the last look}
 
-local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy = unpack(ARGV)
+local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step = unpack(ARGV)
+
+local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
+local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
+local set_back = looked - now > tonumber(least_step) and looked - now or 0
 
 local owner = redis.call('GET', KEYS[1])
-if owner and owner ~= token then return { 0, now } end
+if owner and owner ~= token then
+  -- A leader that died before the clock was set back does not lead for the longer.
+  if set_back > 0 and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], ttl) end
+  return { 0, now }
+end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
 
 if owner and ticked ~= '' then
@@ -30,10 +40,12 @@ server_since()  -- a change is noticed within one tick of beat
 
 -- A server that nobody could write to lets rescue in before those who renew their leases. Once in ten
 -- times that long: a beat whose ticks are slow is no outage.
-local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
-local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
-if now - looked > tonumber(gap) and now > mercy_until + 9 * mercy then
+if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
   redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))
+end
+if set_back > 0 then
+  redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
+  redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', digits(set_back))
 end
 redis.call('HSET', K.server, 'looked', now)
 
@@ -48,4 +60,5 @@ local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '' }
+  has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '',
+  set_back }

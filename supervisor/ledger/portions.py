@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from supervisor.ledger.replies import Cancellation, Rescue, rescues
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import chain
+
+from supervisor.ledger.readings import Readings, chunks
+from supervisor.ledger.replies import Cancellation, Rescue, ms_of, rescues
 from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.ticks import Leadership
+from supervisor.times.durations import to_ms
 
 #: Runs of each kind that one call rescues; more kept the server from all others for too long.
 RUNS_PER_RESCUE = 100
+
+#: Runs whose times one call sets back, likewise.
+RUNS_PER_REWIND = 100
 
 #: What cancel.lua says when a second call has more to end.
 ENDING = "ending"
@@ -21,6 +30,25 @@ def cancel_all(scripts: Scripts, run_id: str, reason: str) -> Cancellation:
     # Beat rescues what is left as well, and may have ended the last of them.
     was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
     return Cancellation.CANCELLED if was_open else Cancellation(verdict)
+
+
+def rewind_all(
+    scripts: Scripts, readings: Readings, by: timedelta, jobs: Sequence[str]
+) -> list[str]:
+    """After the server's clock was set back: see rewind.lua. Gives the jobs that were rewound."""
+    keys, before = readings.keys, ms_of(readings.now() + by)
+    for index in ("leases", "outbox", "delayed", "sent"):
+        # What the clock had not reached then; the rest is due, or was written since.
+        later = readings.client.zrangebyscore(
+            getattr(keys, index), f"({before}", "(+inf", withscores=True
+        )
+        for some in chunks(later, RUNS_PER_REWIND):
+            facts = chain.from_iterable((run_id, int(score)) for run_id, score in some)
+            scripts("rewind", to_ms(by), index, *facts)
+    found: list[str] = []
+    for names in chunks(jobs):
+        found += scripts("rewind", to_ms(by), "jobs", *names)
+    return found
 
 
 def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> tuple[Rescue, ...]:

@@ -20,7 +20,7 @@ from supervisor.ledger.drains import Drains
 from supervisor.ledger.figures import Figures
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.portions import cancel_all, rescue_all
+from supervisor.ledger.portions import cancel_all, rescue_all, rewind_all
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import (
@@ -114,6 +114,14 @@ class Ledger(Readings, Attempts):
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
         return rescue_all(self._scripts, limit, leadership)
+
+    def rewind(self, by: timedelta, jobs: Sequence[str]) -> list[str]:
+        """The server's clock was set back: leases, deadlines and retries go back with it.
+
+        Gives those of the jobs whose ticks had been dealt with up to a time that is to come again:
+        they go on now. A tick whose run is known does not run a second time.
+        """
+        return rewind_all(self._scripts, self, by, jobs)
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""

@@ -231,6 +231,12 @@ SINGLES = (
         is_counter=True,
     ),
     Single(
+        "redis_clock_set_back",
+        "Times that the clock of Redis was set back by more than a second.",
+        lambda scrape: scrape.beat.clock_set_backs,
+        is_counter=True,
+    ),
+    Single(
         "config_last_reload_successful",
         "0 while the schedule files have problems and an older set is in force.",
         lambda scrape: scrape.beat.last_reload_successful,

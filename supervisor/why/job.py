@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.display.words import ahead
+from supervisor.display.words import ahead, span
 from supervisor.why.facts import Facts
 from supervisor.why.wall import Wall
 
@@ -20,6 +20,12 @@ def obstacles(facts: Facts, wall: Wall) -> Iterator[str]:
     if beat.problems:
         count = f"{len(beat.problems)} problem{'s' * (len(beat.problems) != 1)}"
         yield f"the schedule files have {count}; what was loaded before goes on: {beat.problems[0]}"
+    if beat.clock_set_back_at and facts.now - beat.clock_set_back_at < beat.clock_set_back:
+        by = span(beat.clock_set_back.total_seconds())
+        yield (
+            f"the clock of Redis was set back by {by} at {wall.time(beat.clock_set_back_at)}: "
+            "ticks that have run before do not run a second time"
+        )
     if facts.grace_until:
         yield f"the server is new: nothing begins before {wall.time(facts.grace_until)}"
 

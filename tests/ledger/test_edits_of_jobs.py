@@ -1,4 +1,4 @@
-"""A job is edited while its runs are open: two of its runs never overlap unless its policy allows it."""
+"""A job is edited while its runs are open: no two of them overlap because of the edit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, states, ticks
 
-#: What a job is before and after an edit that changes which lock its runs need, or what that allows.
+#: A job before and after an edit of which lock its runs need, or of what that allows.
 EDITS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"key": "reports"}),
     ({"key": "reports"}, {}),

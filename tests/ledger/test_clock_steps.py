@@ -1,0 +1,204 @@
+"""The clock of Redis is set back, or leaps ahead and comes back: work goes on, and it is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.checkup.processes import set_back
+from supervisor.checkup.reading import read
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import Grant, ms_of
+from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import RunState
+from supervisor.settings import Settings
+from supervisor.why.answer import answer
+from supervisor.why.reading import facts_of_job
+from tests.ledger.jobs import begin, states
+from tests.programs import needed
+from tests.waiting import wait_until
+
+HOUR, DAY = 3_600, 86_400
+
+
+class Clock:
+    """The clock of a server, `set` some seconds off the true one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.set(0)
+
+    def set(self, seconds: int) -> None:
+        self._file.write_text(f"{seconds:+d}\n")
+
+
+@pytest.fixture(scope="module")
+def faked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedServer, Clock]]:
+    needed("faketime")
+    [library, *_] = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+    directory = tmp_path_factory.mktemp("faked")
+    clock = Clock(directory / "clock")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_PRELOAD", str(library))
+        patch.setenv("FAKETIME_TIMESTAMP_FILE", str(directory / "clock"))
+        patch.setenv("FAKETIME_NO_CACHE", "1")
+        patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+        server = EmbeddedServer(directory / "valkey")
+        server.start()
+    yield server, clock
+    server.stop()
+
+
+@pytest.fixture
+def clock(faked: tuple[EmbeddedServer, Clock]) -> Clock:
+    server, clock = faked
+    clock.set(0)
+    Ledger.open(Settings(redis_url=server.url)).client.flushall()
+    return clock
+
+
+@pytest.fixture
+def app(faked: tuple[EmbeddedServer, Clock], clock: Clock, tmp_path: Path) -> Iterator[Celery]:
+    (tmp_path / "jobs.yaml").write_text(
+        "jobs:\n"
+        "  often: {task: t, every: 1s, lease_ttl: 1s, overlap: allow, history: 1000}\n"
+        "  called: {task: t, cron: 0 0 1 1 *, lease_ttl: 1s, overlap: queue_all}\n"
+    )
+    app = supervise(Celery("steps", broker=faked[0].url), schedules=tmp_path)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def beat(app: Celery) -> Iterator[SupervisedScheduler]:
+    beat = SupervisedScheduler(app, lazy=True)
+    beat.tick()
+    yield beat
+    beat.close()
+
+
+@pytest.fixture
+def ledger(faked: tuple[EmbeddedServer, Clock], clock: Clock) -> Iterator[Ledger]:
+    opened = Ledger.open(Settings(redis_url=faked[0].url))
+    yield opened
+    opened.client.close()
+
+
+def called(ledger: Ledger, beat: SupervisedScheduler) -> JobSpec:
+    wait_until(lambda: beat.tick() >= 0 and "called" in ledger.scheduled_names())
+    return ledger.spec("called")
+
+
+def begins(ledger: Ledger, run: str, token: str) -> bool:
+    return isinstance(ledger.begin(run, token, "worker"), Grant)
+
+
+@pytest.mark.parametrize("seconds", [-5, -HOUR, -DAY])
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_what_is_called_begins_within_a_leases_time_of_a_set_back(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock, seconds: int, is_fresh: bool
+) -> None:
+    spec = called(ledger, beat)
+    if is_fresh:
+        ledger.client.delete(ledger.keys.server)  # as if nothing had ever asked
+    else:
+        beat.tick()
+    clock.set(seconds)
+    run = ledger.trigger(spec).id
+    began = ledger.now()
+    wait_until(lambda: begins(ledger, run, "token"))
+    assert ledger.now() - began < timedelta(seconds=5), "a lease's time of a second, and patience"
+
+
+def test_ticks_go_on_after_a_leap_of_a_day_and_back(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
+    tomorrow = ms_of(ledger.now()) + DAY * 1000
+    clock.set(DAY)
+    wait_until(lambda: beat.tick() >= 0 and newest(ledger) > tomorrow)
+    clock.set(0)
+    now = ms_of(ledger.now())
+    wait_until(lambda: beat.tick() >= 0 and ran_since(ledger, now) >= 3)
+    counters = ledger.job("often").counters
+    assert ledger.job("often").unaccounted_ticks == 0
+    assert counters["ticks"] >= 3
+
+
+def newest(ledger: Ledger) -> int:
+    return max(ms_of(run.nominal_at) for run in ledger.history("often", 1000))
+
+
+def ran_since(ledger: Ledger, ms: int) -> int:
+    """Runs, of any state but missed, of ticks of the minute after."""
+    runs = ledger.history("often", 1000)
+    in_time = [run for run in runs if ms < ms_of(run.nominal_at) < ms + 60_000]
+    return sum(run.state is RunState.QUEUED for run in in_time)
+
+
+def test_ticks_that_have_run_do_not_run_again_when_their_time_does(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    wait_until(lambda: beat.tick() >= 0 and len(ledger.history("often", 1000)) >= 3)
+    runs = {run.id: run.queued_at for run in ledger.history("often", 1000)}
+    clock.set(-3)
+    ended = ms_of(max(run.nominal_at for run in ledger.history("often", 1000)))
+    wait_until(lambda: beat.tick() >= 0 and newest(ledger) > ended)
+    again = {run.id: run.queued_at for run in ledger.history("often", 1000)}
+    assert {run: again[run] for run in runs} == runs
+    record = ledger.job("often")
+    assert record.counters["duplicates"] >= 1
+    # Nominal times before the first have come as well, and each has its own outcome.
+    assert record.unaccounted_ticks == 0
+
+
+def test_retries_rescue_and_what_is_to_be_sent_are_no_later_for_it(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    spec = called(ledger, beat)
+    retried, waiting = ledger.trigger(spec).id, ledger.trigger(spec).id
+    wait_until(lambda: begins(ledger, retried, "a"))
+    ledger.retry(retried, "a", timedelta(seconds=1))
+    ledger.client.zrem(ledger.keys.sent, waiting)
+    clock.set(-HOUR)
+    wait_until(lambda: beat.tick() >= 0 and ledger.run(retried).state is RunState.QUEUED)
+    wait_until(lambda: begins(ledger, retried, "b"))
+    clock.set(-DAY)  # and its worker dies
+    wait_until(lambda: beat.tick() >= 0 and ledger.run(retried).state is RunState.QUEUED, 30)
+    assert ledger.run(retried).crashes == 1
+
+
+def test_a_standby_leads_in_time_where_the_leader_dies_with_a_set_back(
+    app: Celery, ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    clock.set(-DAY)
+    standby = SupervisedScheduler(app, lazy=True)
+    standby.tick()
+    lock = standby._leader.leadership.key
+    assert 0 < ledger.client.pttl(lock) <= 12_000
+    standby.close()
+
+
+def test_a_set_back_is_counted_and_reported(
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called(ledger, beat)
+    assert ledger.beat().clock_set_backs == 0
+    clock.set(-HOUR)
+    beat.tick()
+    beat.tick()
+    found = ledger.beat()
+    assert found.clock_set_backs == 1
+    assert abs(found.clock_set_back - timedelta(hours=1)) < timedelta(seconds=30)
+    [finding] = set_back(read(ledger))
+    assert "the clock of Redis was set back by" in finding.what
+    said = answer(facts_of_job(ledger, "called"))
+    assert any("the clock of Redis was set back by" in line for line in said)
+    assert "server clock set back" in "".join(capsys.readouterr())
