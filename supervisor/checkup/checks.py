@@ -10,7 +10,7 @@ from supervisor.checkup.finding import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(server.permissions, server.persistence, server.eviction, server.version),
-    *(processes.beats, processes.leaders, processes.clocks, processes.set_back, processes.tasks),
+    *(processes.beats, processes.leaders, processes.clocks, processes.tasks),
     *(consumers.unworked, consumers.crowded, consumers.wide),
     *(bookkeeping.files, bookkeeping.unread, bookkeeping.silent_runs, bookkeeping.ticks),
     *(setup.settings, setup.servers, setup.visibility, setup.entries, setup.unloaded),

@@ -72,16 +72,13 @@ def clocks(facts: Facts) -> Iterator[Finding]:
                 "times in its logs do not fit to the ledger's, and its ETA messages come wrong",
                 f"synchronise the clock of {present.host}, or that of Redis",
             )
-
-
-def set_back(facts: Facts) -> Iterator[Finding]:
     at, by = facts.beat.clock_set_back_at, facts.beat.clock_set_back
     if at is not None and facts.ago(at) < max(by, SET_BACK_SHOWN):
         yield Finding(
             "clocks",
             f"the clock of Redis was set back by {span(by.total_seconds())} at {at:%F %T} UTC",
             "times until then come again: their ticks that have run do not run a second time",
-            "synchronise the clock of Redis' machine; where it had been ahead, nothing is left to do",
+            "synchronise the clock of its machine; if it had been ahead, nothing is left to do",
         )
 
 
