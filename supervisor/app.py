@@ -20,12 +20,20 @@ from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
 from supervisor import logs
-from supervisor.errors import AppNotFound, NotConfigured, RedBeatElsewhere, UnsafeContent
+from supervisor.errors import (
+    AppNotFound,
+    InvalidRedisUrl,
+    NotConfigured,
+    RedBeatElsewhere,
+    SupervisorError,
+)
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.redis_url import is_redis, place_of
 from supervisor.sending import content
 from supervisor.sending.redis_settings import (
-    address_of,
+    broker_address_in,
+    connection_of,
+    hide_unreadable,
     redbeat_address,
     settle_broker,
     settle_redbeat,
@@ -112,21 +120,29 @@ def _adopt_from_the_beginning(app: Celery) -> None:
     adopt_from_the_beginning(app)
 
 
-def settings_of(app: Celery) -> Settings | None:
-    """Where the ledger of a supervised app lives; None for an app that is not supervised."""
+def settings_of(app: Celery, url: str | None = None) -> Settings | None:
+    """Where the ledger of a supervised app lives; None for an app that is not supervised.
+
+    url: in place of the address that the app has for it. Raises InvalidRedisUrl.
+    """
     given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
-    if given is None:
-        return None
-    url = given["redis_url"]
-    if not url and is_redis(str(app.conf.broker_url or "")):
-        url = broker_address(app)
-    return Settings(redis_url=url or DEFAULT_URL, prefix=given["prefix"])
+    return None if given is None else _settings(app.conf, given, url)
+
+
+def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
+    broker = str(conf.broker_url or "")
+    if error := given.get("unreadable"):  # found as the first setting was asked for
+        raise error
+    url = url or given["redis_url"]
+    if not url and is_redis(broker):
+        url = broker_address_in(conf)
+    url = url or DEFAULT_URL
+    return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
 
 
 def broker_address(app: Celery) -> str:
     """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
-    conf = app.conf
-    return address_of(str(conf.broker_url or ""), conf.broker_transport_options)
+    return broker_address_in(app.conf)
 
 
 def required_settings(app: Celery) -> Settings:
@@ -195,16 +211,19 @@ def _settle(app: Celery, conf: Any) -> None:
     if not conf.get("broker_url"):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
-    settle_broker(conf)
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
-    if not conf.get("redbeat_redis_url"):
-        settings = settings_of(app)
-        settle_redbeat(conf, settings.redis_url if settings else conf.broker_url)
+    given = app.supervisor  # type: ignore[attr-defined]
+    try:
+        settle_broker(conf)
+        settle_redbeat(conf, _settings(conf, given))
+    except InvalidRedisUrl as error:  # raised where the address is needed
+        given["unreadable"] = error
+        hide_unreadable(conf)
 
 
 def _prepare_worker(sender: Any, **_: Any) -> None:
-    if settings_of(sender.app) is None:
+    if getattr(sender.app, "supervisor", None) is None:
         return
     # Beat and the command line never need the worker's side.
     from supervisor.worker.process import prepare
@@ -213,7 +232,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     try:
         settings = required_settings(sender.app)
         content.check_tasks(sender.app)
-    except (UnsafeContent, RedBeatElsewhere) as error:  # Celery would log an exception and go on
+    except SupervisorError as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
     prepare(sender)
     if apart := broker_apart(sender.app, settings):

@@ -14,6 +14,7 @@ SupervisorError
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── ArgumentsNotJson       arguments of a run that no JSON can hold
 ├── InvalidRedisUrl        an address of Redis that nobody can read
+├── InvalidPrefix          what the ledger's keys are to begin with is no plain text
 ├── NotConfigured          a setting that the command needs is absent
 ├── RedBeatElsewhere       RedBeat is told of another Redis than the ledger's
 ├── SecretMissing          a reference to a secret leads to none in this process
@@ -156,6 +157,17 @@ class RedBeatElsewhere(SupervisorError):
 
 class InvalidRedisUrl(SupervisorError, ValueError):
     """An address of Redis, such as SUPERVISOR_REDIS_URL, cannot be read."""
+
+
+class InvalidPrefix(SupervisorError, ValueError):
+    """What the ledger's keys are to begin with is no plain text."""
+
+    def __init__(self, prefix: str) -> None:
+        shown = prefix if len(prefix) <= 100 else f"{prefix[:100]}..."
+        super().__init__(
+            f"{shown!r} cannot be the prefix of the ledger's keys: it has 1 to 100 letters, digits"
+            " and _ . : - (SUPERVISOR_PREFIX, or `prefix` of supervise())"
+        )
 
 
 class SecretMissing(SupervisorError, LookupError):

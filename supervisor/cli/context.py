@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ class Context:
     """settings: from the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
 
     settings: Settings
-    given_url: str | None = None
+    given_url: str | None = field(default=None, repr=False)
     app_name: str | None = None
     loaded_app: Celery | None = None
 
@@ -62,8 +62,7 @@ class Context:
             return self.settings
         from supervisor.app import settings_of
 
-        own = settings_of(self.app) or self.settings
-        return replace(own, redis_url=self.given_url or running_url() or own.redis_url)
+        return settings_of(self.app, self.given_url or running_url()) or self.settings
 
 
 pass_context = click.make_pass_decorator(Context)

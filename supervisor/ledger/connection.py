@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Container, Mapping
 from typing import Any
 
 import redis
@@ -14,7 +15,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from supervisor.errors import InvalidRedisUrl
-from supervisor.redis_url import SENTINEL, SentinelUrl
+from supervisor.redis_url import SENTINEL, SOCKETS, SentinelUrl, parsed, understood
 from supervisor.settings import Settings
 
 #: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
@@ -72,7 +73,7 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
     Raises InvalidRedisUrl.
     """
     return _client(
-        settings.redis_url,
+        settings,
         decode_responses=True,
         socket_timeout=TIMEOUT_SECONDS,
         socket_connect_timeout=2,
@@ -85,7 +86,7 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
 def connect_for_heartbeat(settings: Settings) -> Client:
     """No retries and short time-outs: a renewal that comes late must say so, not insist."""
     return _client(
-        settings.redis_url,
+        settings,
         decode_responses=True,
         socket_timeout=HEARTBEAT_TIMEOUT_SECONDS,
         socket_connect_timeout=1,
@@ -100,7 +101,7 @@ def connect_for_answers(settings: Settings, client_class: type[Any]) -> Client:
     client_class: redis.Redis, or made of it. Raises InvalidRedisUrl.
     """
     return _client(
-        settings.redis_url,
+        settings,
         client_class,
         decode_responses=True,
         socket_timeout=ANSWER_TIMEOUT_SECONDS,
@@ -116,19 +117,48 @@ def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
     Delivered when a link is back, it would be a sign of life of somebody who may be dead by then,
     or tell of an end that was long ago as if it were now.
     """
-    if not hasattr(socket, "TCP_USER_TIMEOUT") or settings.redis_url.startswith("unix"):
+    if not hasattr(socket, "TCP_USER_TIMEOUT") or settings.redis_url.startswith(SOCKETS):
         return {}
     unacknowledged = {socket.TCP_USER_TIMEOUT: 1000 * seconds}
     return {"socket_keepalive": True, "socket_keepalive_options": unacknowledged}
 
 
-def _client(url: str, client_class: type[Any] = redis.Redis, **options: Any) -> Client:
+def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, Any]:
+    """Of connections to one server. TLS is what the address or the app's settings ask for.
+
+    but: options of the app's settings that are not taken. Raises InvalidRedisUrl.
+    """
+    beside = understood({k: v for k, v in settings.connection.items() if k not in but})
+    options = {**beside, **parsed(settings.redis_url)}
+    if "path" not in options and any(map(is_of_tls, options)):
+        options["connection_class"] = redis.SSLConnection
+    return options
+
+
+def client_of(options: Mapping[str, Any], client_class: type[Any]) -> Client:
+    """Raises InvalidRedisUrl for options that no connection has."""
+    pool = redis.ConnectionPool(**options)
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except (TypeError, ValueError):
+        raise InvalidRedisUrl(
+            "the connection to Redis has an option that redis-py does not know, or not with this"
+            " value: look behind the ? of the address, and in the app's broker_use_ssl,"
+            " redbeat_redis_use_ssl and redbeat_redis_options"
+        ) from None
+    return client_class.from_pool(pool)
+
+
+def is_of_tls(option: str) -> bool:
+    return option.startswith("ssl_")
+
+
+def _client(settings: Settings, client_class: type[Any] = redis.Redis, **options: Any) -> Client:
+    """options: of ours. They win over those of the app's settings, and the address over both."""
+    url = settings.redis_url
     if not url.startswith(SENTINEL):
-        try:
-            return client_class.from_url(url, **options)
-        except ValueError as error:
-            raise InvalidRedisUrl(str(error)) from error
-    named = SentinelUrl.parse(url)
+        return client_of({**options, **server_options(settings, but=options)}, client_class)
+    named, beside = SentinelUrl.parse(url), understood(settings.connection)
     sentinels: Client = Sentinel(  # type: ignore[no-untyped-call]
         named.sentinels,
         sentinel_kwargs={
@@ -136,9 +166,13 @@ def _client(url: str, client_class: type[Any] = redis.Redis, **options: Any) -> 
             "retry": Retry(NoBackoff(), 0),
             **named.sentinel_credentials,
         },
-        username=named.username,
-        password=named.password,
-        db=named.db,
-        **options,
+        **{
+            "username": named.username,
+            "password": named.password,
+            "db": named.db,
+            **({"ssl": True} if any(map(is_of_tls, beside)) else {}),
+            **beside,
+            **options,
+        },
     )
     return sentinels.master_for(named.master_name, redis_class=client_class)

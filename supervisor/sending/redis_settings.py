@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS
-from supervisor.redis_url import SENTINEL, SentinelUrl
+from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, server_options
+from supervisor.redis_url import (
+    SENTINEL,
+    SOCKETS,
+    SentinelUrl,
+    has_same_server,
+    in_kombus_spelling,
+    is_redis,
+    parsed,
+    place_of,
+    without_credentials,
+)
+from supervisor.settings import Settings
+
+BROKER_VARIABLE = "CELERY_BROKER_URL"
+
+#: Those of `redbeat_redis_options` that are for RedBeat itself, and no option of a connection.
+REDBEAT_INTERNAL_OPTIONS = frozenset(
+    ("retry_period", "cluster", "sentinels", "service_name", "sentinel_kwargs", "startup_nodes")
+)
+
+#: In place of an address that nothing can be made of.
+UNREADABLE = "redis://address-cannot-be-read.invalid/0"
 
 #: A Redis that hangs must not hang who asks.
 PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
@@ -26,46 +49,102 @@ def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> 
     return str(SentinelUrl.parse(broker_url, told))
 
 
+def broker_address_in(conf: Any) -> str:
+    return address_of(str(conf.broker_url or ""), conf.get("broker_transport_options"))
+
+
 def settle_broker(conf: Any) -> None:
-    """Moves what a broker's address says beside kombu's spelling into its transport options."""
+    """Has the broker's address in kombu's spelling, with what else it says in kombu's options."""
     broker_url = str(conf.broker_url or "")
-    if not broker_url.startswith(SENTINEL):
-        return
-    given = conf.get("broker_transport_options") or {}
-    named = SentinelUrl.parse(address_of(broker_url, given))
-    conf.broker_url = named.without_options
-    conf.broker_transport_options = {
-        "master_name": named.master_name,
-        "sentinel_kwargs": sentinel_options(named),
-        **given,
-    }
+    if broker_url.startswith(SENTINEL):
+        given = conf.get("broker_transport_options") or {}
+        named = SentinelUrl.parse(address_of(broker_url, given))
+        conf.broker_transport_options = {
+            "master_name": named.master_name,
+            "sentinel_kwargs": sentinel_options(named),
+            **given,
+        }
+        spelled = named.without_options
+    else:
+        if is_redis(broker_url):
+            parsed(broker_url)
+        spelled = in_kombus_spelling(broker_url)
+    set_broker(conf, spelled)
+
+
+def set_broker(conf: Any, url: str) -> None:
+    conf.broker_url = url
+    if os.environ.get(BROKER_VARIABLE):
+        os.environ[BROKER_VARIABLE] = url  # Celery reads it before its own settings
+
+
+def hide_unreadable(conf: Any) -> None:
+    """Takes addresses away that cannot be read: Celery would quote them, passwords and all."""
+    for url, put in (
+        (str(conf.broker_url or ""), set_broker),
+        (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
+    ):
+        if is_redis(url) and place_of(url) is None:
+            put(conf, UNREADABLE)
+
+
+def setting(conf: Any, name: str) -> Any:
+    """One of RedBeat's, in small letters or in capitals, as RedBeat finds it."""
+    return conf.first(name, name.upper())
 
 
 def redbeat_address(conf: Any) -> str:
     """Where RedBeat keeps its schedule, spelled as the ledger's address is."""
-    url = str(conf.get("redbeat_redis_url") or "")
+    url = str(setting(conf, "redbeat_redis_url") or "")
     if not url.startswith("redis-sentinel"):
         return url
-    told = conf.get("redbeat_redis_options") or conf.get("broker_transport_options") or {}
+    told = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
     sentinels = tuple((str(host), int(port)) for host, port in told.get("sentinels", ()))
     return str(SentinelUrl(sentinels, told.get("service_name", "master"), db=told.get("db", 0)))
 
 
-def settle_redbeat(conf: Any, url: str) -> None:
-    if not url.startswith(SENTINEL):
-        conf.redbeat_redis_url, conf.redbeat_redis_options = url, dict(PATIENCE)
+def connection_of(conf: Any, url: str) -> dict[str, Any]:
+    """What the app's settings say of connections to the Redis at `url`, beside that address."""
+    found: dict[str, Any] = {}
+    for address, tls in (
+        (broker_address_in(conf), conf.get("broker_use_ssl")),
+        (redbeat_address(conf), setting(conf, "redbeat_redis_use_ssl")),
+    ):
+        if isinstance(tls, Mapping) and has_same_server(address or url, url):
+            found |= tls
+    own = setting(conf, "redbeat_redis_options") or {}
+    return found | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
+
+
+def settle_redbeat(conf: Any, settings: Settings) -> None:
+    """Gives RedBeat the ledger's Redis where the app names none.
+
+    User and password stand among the options, where Celery hides them from who looks at settings.
+    """
+    own = setting(conf, "redbeat_redis_options") or {}
+    url = str(setting(conf, "redbeat_redis_url") or "")
+    if url and not url.startswith(("redis://", "rediss://", *SOCKETS)):
         return
-    named = SentinelUrl.parse(url)
-    conf.redbeat_redis_url = "redis-sentinel://"
-    conf.redbeat_redis_options = {
-        "sentinels": list(named.sentinels),
-        "service_name": named.master_name,
-        "username": named.username,
-        "password": named.password,
-        "db": named.db,
-        "sentinel_kwargs": sentinel_options(named),
-        **PATIENCE,
-    }
+    if not url and settings.redis_url.startswith(SENTINEL):
+        named = SentinelUrl.parse(settings.redis_url)
+        conf.redbeat_redis_url = "redis-sentinel://"
+        conf.redbeat_redis_options = {
+            "sentinels": list(named.sentinels),
+            "service_name": named.master_name,
+            "username": named.username,
+            "password": named.password,
+            "db": named.db,
+            "sentinel_kwargs": sentinel_options(named),
+            **PATIENCE,
+            **own,
+        }
+        return
+    options = server_options(replace(settings, redis_url=url or settings.redis_url))
+    shown, rest = without_credentials(options)
+    conf.redbeat_redis_url = shown
+    conf.redbeat_redis_options = {**PATIENCE, **rest, **own}
+    if conf.get("REDBEAT_REDIS_URL"):
+        conf.REDBEAT_REDIS_URL = shown
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:

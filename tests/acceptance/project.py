@@ -53,13 +53,14 @@ def ledger_at(url: str) -> Ledger:
 class Project:
     """A project in a directory of its own, with its ledger at `url`.
 
-    broker: where it is not the ledger's server. within: words before each command, such as those
-    that start it on another host.
+    broker: where it is not the ledger's server; is_apart: or it is, and is spelled otherwise.
+    within: words before each command, such as those that start it on another host.
     """
 
     directory: Path
     url: str
     broker: str | None = None
+    is_apart: bool = True
     within: Sequence[str] = ()
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -76,6 +77,10 @@ class Project:
     @property
     def ledger(self) -> Ledger:
         return ledger_at(self.url)
+
+    def settings(self, text: str) -> None:
+        """Celery's settings of the app, as the text of a module."""
+        (self.directory / "team_settings.py").write_text(text)
 
     def schedule(self, text: str, name: str = "jobs.yaml") -> None:
         (self.schedules / name).write_text(text)
@@ -114,8 +119,11 @@ class Project:
 
     def supervisor(self, *words: str) -> subprocess.CompletedProcess[str]:
         """A verb on the team's command line."""
+        return self.celery("supervisor", *words)
+
+    def celery(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*self.within, sys.executable, "-m", "celery", "-A", "team", "supervisor", *words],
+            [*self.within, sys.executable, "-m", "celery", "-A", "team", *words],
             cwd=self.directory,
             env=self._environment(),
             capture_output=True,
@@ -193,7 +201,7 @@ class Project:
         return {
             **os.environ,
             "TEAM_BROKER": self.broker or self.url,
-            **({"SUPERVISOR_REDIS_URL": self.url} if self.broker else {}),
+            **({"SUPERVISOR_REDIS_URL": self.url} if self.broker and self.is_apart else {}),
             "PYTHONPATH": str(self.directory),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_TOKEN": TOKEN,

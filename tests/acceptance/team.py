@@ -16,6 +16,8 @@ from supervisor import current_run, run_command
 from supervisor.app import supervise
 
 app = Celery("team", broker=os.environ["TEAM_BROKER"])
+if Path("team_settings.py").exists():
+    app.config_from_object("team_settings")
 supervise(app, schedules="schedules")
 
 WITNESS = Path(__file__).with_name("witness.jsonl")

@@ -132,3 +132,33 @@ def test_a_client_without_a_certificate_is_refused(address: str, authority: Auth
     refused = jobs(f"{address}?ssl_ca_certs={authority.directory}/ca.crt")
     assert refused.exit_code == 1
     assert "the ledger is away" in refused.output
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("spelling", ["address", "broker_use_ssl"])
+def test_tls_as_celery_spells_it_is_the_ledgers_too(
+    tmp_path: Path, address: str, authority: Authority, spelling: str
+) -> None:
+    """Also of a server whose certificate is not to be checked."""
+    own = authority.directory / "client"
+    project = Project(tmp_path / "team", f"{address}?{authority.as_client}")
+    if spelling == "address":
+        options = f"ssl_certfile={own}.crt&ssl_keyfile={own}.key"
+        project.broker = f"{address}?ssl_cert_reqs=CERT_NONE&{options}"
+    else:
+        project.broker = address.replace("rediss:", "redis:")
+        project.settings(
+            "import ssl\n"
+            "broker_use_ssl = {'ssl_cert_reqs': ssl.CERT_NONE,"
+            f" 'ssl_certfile': '{own}.crt', 'ssl_keyfile': '{own}.key'}}\n"
+        )
+    project.is_apart = False
+    try:
+        project.schedule("jobs: {other: {task: team.work, every: 1s}}")
+        project.beat()
+        project.hire()
+        wait_until(lambda: project.starts("other"), 60)
+        done = project.supervisor("doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        project.stop()

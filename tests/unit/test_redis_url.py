@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import traceback
+from ssl import CERT_NONE
+from typing import Any
+
 import pytest
 from celery import Celery
+from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
+from redbeat.schedulers import get_redis
+from redis import CredentialProvider, SSLConnection
 
 from supervisor.app import (
     broker_address,
@@ -13,8 +23,10 @@ from supervisor.app import (
     settings_of,
     supervise,
 )
+from supervisor.cli import main
 from supervisor.errors import InvalidRedisUrl, RedBeatElsewhere
-from supervisor.redis_url import SentinelUrl, is_redis, same_database
+from supervisor.ledger.connection import connect
+from supervisor.redis_url import SentinelUrl, is_redis, parsed, same_database
 from supervisor.settings import Settings
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
@@ -40,8 +52,8 @@ def test_what_is_written_is_read_again() -> None:
     ("url", "said"),
     [
         ("sentinel://one:26379", "master_name=NAME"),
-        ("sentinel://one:port?master_name=jobs", "is wrong"),
-        ("sentinel://one/x?master_name=jobs", "is wrong"),
+        ("sentinel://one:port?master_name=jobs", "its port is no number"),
+        ("sentinel://one/x?master_name=jobs", "the number of a database"),
         ("sentinel://one;redis://two?master_name=jobs", "begins with sentinel://"),
         ("sentinel://:secret@one?master_name=jobs&tls=1", "no option tls"),
     ],
@@ -50,6 +62,126 @@ def test_a_wrong_address_is_refused_without_its_password(url: str, said: str) ->
     with pytest.raises(InvalidRedisUrl, match=said) as refusal:
         SentinelUrl.parse(url)
     assert "secret" not in str(refusal.value)
+
+
+PASSWORD = st.text("ab0/#?@[]:&=; +", min_size=1)
+
+
+@given(PASSWORD, st.sampled_from(["redis://{}@h:1/2", "rediss://{}@h/0", "unix://{}@/s?db=1"]))
+@example(":12345/two", "redis://{}@h:1/2")
+@example("me:a@?b=c", "redis://{}@h:1/2")
+def test_an_address_is_read_as_it_is_meant_or_refused(password: str, address: str) -> None:
+    credentials = password if password.startswith("me:") else f"me:{password}"
+    meant = parsed(address.format("me:pw")) | {"password": credentials.removeprefix("me:")}
+    try:
+        assert parsed(address.format(credentials)) == meant
+    except InvalidRedisUrl as refusal:
+        assert re.search(r"cannot be read: .*write / as %2F", str(refusal))
+
+
+SECRET = "hunter2"
+SAID_BY = [
+    f"redis://:{SECRET}/x@one:1/0",
+    f"redis://:{SECRET}#x@one:1/0",
+    f"redis://:x/{SECRET}@one:1/0",
+    f"redis://:[{SECRET}]@one:1/0",
+    f"redis://:1\u2100{SECRET}@one:1/0",
+    f"redis://one:1/{SECRET}",
+    f"redis://one?password={SECRET}&retry_on_timeout=x&{SECRET}=1",
+    f"unix://:{SECRET}/x@/run/s",
+    f"sentinel://:{SECRET}/x@one/0?master_name=m",
+    f"{SECRET}",
+]
+
+
+@pytest.mark.parametrize("url", SAID_BY)
+def test_what_is_wrong_with_an_address_is_said_without_it(url: str) -> None:
+    with pytest.raises(InvalidRedisUrl) as refusal:
+        connect(Settings(url))
+    told = "".join(traceback.format_exception(refusal.value))
+    assert SECRET not in told.replace(url, "")
+    verb = CliRunner().invoke(main, ["--redis-url", url, "jobs"])
+    assert (verb.exit_code, SECRET in verb.output) == (1, False)
+
+
+def report_of(**settings: Any) -> str:
+    app = Celery("told", **settings)
+    return str(supervise(app).bugreport()) + repr(settings_of(app))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"broker": f"redis://me:{SECRET}@one/1"},
+        {"broker": f"rediss://:{SECRET}@one/1", "broker_use_ssl": {"ssl_password": SECRET}},
+        {"broker": f"unix://:{SECRET}@/run/s?db=1"},
+        {"broker": f"redis+socket://:{SECRET}@/run/s?virtual_host=1"},
+        {"broker": URL.replace("p%40ss", SECRET).replace("password=s", f"password={SECRET}")},
+        {"redbeat_redis_url": f"redis://:{SECRET}@127.0.0.1"},
+        {"REDBEAT_REDIS_URL": f"redis://:{SECRET}@127.0.0.1"},
+    ],
+)
+def test_a_report_of_an_app_has_no_password(settings: dict[str, Any]) -> None:
+    assert SECRET not in report_of(**settings)
+
+
+def test_a_report_of_an_app_with_a_wrong_address_has_no_password() -> None:
+    app = supervise(Celery("told", broker=f"redis://:{SECRET}/x@one:1/0"))
+    assert SECRET not in app.bugreport()
+    with pytest.raises(InvalidRedisUrl, match="cannot be read"):
+        required_settings(app)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ledger", "told"),
+    [
+        ({"broker": "rediss://h?ssl_cert_reqs=CERT_NONE"}, {"ssl_cert_reqs": CERT_NONE}, True),
+        (
+            {"broker": "redis://h:1", "broker_use_ssl": {"ssl_cert_reqs": CERT_NONE}},
+            *({"ssl_cert_reqs": CERT_NONE}, True),
+        ),
+        (
+            {"broker": "rediss://h:1", "redbeat_redis_use_ssl": {"ssl_ca_certs": "ca"}},
+            *({"ssl_ca_certs": "ca"}, True),
+        ),
+        (
+            {"broker": "redis://h:1", "redbeat_redis_options": {"username": "me", "password": "p"}},
+            *({"username": "me", "password": "p"}, False),
+        ),
+        (
+            {"broker": "redis://h?credential_provider=tests.unit.test_redis_url.Rotating"},
+            *({"username": None}, False),
+        ),
+        ({"broker": "amqp://h", "broker_use_ssl": {"ssl_cert_reqs": CERT_NONE}}, {}, False),
+    ],
+)
+def test_the_ledger_and_redbeat_connect_as_the_app_does(
+    settings: dict[str, Any], ledger: dict[str, Any], told: bool
+) -> None:
+    app = supervise(Celery("connecting", **settings))
+    for client in (connect(required_settings(app)), get_redis(app)):
+        pool = client.connection_pool
+        assert (pool.connection_class is SSLConnection) is told
+        used = {name: pool.connection_kwargs.get(name) for name in ledger}
+        assert used == ledger
+        provider = pool.connection_kwargs.get("credential_provider")
+        assert isinstance(provider, Rotating) is ("provider" in str(settings))
+
+
+class Rotating(CredentialProvider):
+    def get_credentials(self) -> tuple[str, str]:
+        return "me", "today's"
+
+
+def test_a_redbeat_address_in_capitals_is_redbeats_address() -> None:
+    app = Celery("capitals", broker="redis://ledger", REDBEAT_REDIS_URL="redis://other/1")
+    with pytest.raises(RedBeatElsewhere, match="leads to other:6379/1"):
+        required_settings(supervise(app))
+
+
+def test_options_that_no_connection_has_are_refused() -> None:
+    with pytest.raises(InvalidRedisUrl, match="an option that redis-py does not know"):
+        connect(Settings("redis://h?colour=red"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""How a deployment is connected to its Redis: sockets, and what is never shown of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import free_port
+from supervisor.settings import Settings
+from tests.acceptance.nodes import Node
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+SECRET = "open/sesame"
+
+SERVER = """\
+bind 127.0.0.1
+port {port}
+unixsocket {socket}
+dir {directory}
+requirepass {secret}
+appendonly yes
+maxmemory-policy noeviction
+save ""
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    server = Node(tmp_path / "redis")
+    server.start(SERVER, socket=tmp_path / "s", secret=SECRET)
+    wait_until((tmp_path / "s").exists, 20)
+    yield server
+    server.kill()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "spelling",
+    ["unix://:open%2Fsesame@{0}?db=1", "redis+socket://:open%2Fsesame@{0}?virtual_host=1"],
+)
+def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, spelling: str) -> None:
+    url = spelling.format(tmp_path / "s")
+    Ledger.open(Settings(url)).acknowledge_server()
+    project = Project(tmp_path / "team", url)
+    try:
+        project.schedule("jobs: {tick: {task: team.work, every: 1s}}")
+        project.beat()
+        project.worker()
+        port = free_port()
+        project.serve("--port", str(port))
+        wait_until(lambda: len(project.starts("tick")) > 1, 60)
+        done = project.supervisor("doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            shown = [client.get(path).text for path in ("/metrics", "/readyz", "/")]
+        for words in (["report"], ["inspect", "conf"], ["supervisor", "why", "tick"]):
+            done = project.celery(*words)
+            assert done.returncode == 0, done.stdout + done.stderr
+            shown += [done.stdout, done.stderr]
+        told = "".join([*shown, project.logs()])
+        assert "redbeat_redis_url" in told
+        assert "sesame" not in told
+    finally:
+        project.stop()
