@@ -17,11 +17,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pkgutil import resolve_name
+from ssl import VerifyMode
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from kombu.utils.imports import symbol_by_name
-from kombu.utils.url import parse_ssl_cert_reqs
 from redis.connection import SSLConnection, parse_url
 
 from supervisor.errors import InvalidRedisUrl
@@ -126,10 +126,10 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a connection, in Celery's words or in redis-py's, as redis-py takes them."""
     known = {name: value for name, value in options.items() if value is not None}
     if isinstance(asked := known.get("ssl_cert_reqs"), str):
-        known["ssl_cert_reqs"] = parse_ssl_cert_reqs(asked)
+        known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
     if provider := known.get("credential_provider"):
         known["credential_provider"] = (
-            symbol_by_name(provider)() if isinstance(provider, str) else provider
+            resolve_name(provider)() if isinstance(provider, str) else provider
         )
         known = {name: v for name, v in known.items() if name not in ("username", "password")}
     return known
