@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from supervisor.cli.output import table_of
+from supervisor.cli.output import table_lines
 from supervisor.display.rows import JOB_COLUMNS, job_row
 from supervisor.display.words import stamp
 from supervisor.ledger.runs import Ledger
@@ -29,16 +29,17 @@ def watch_jobs(ledger: Ledger) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen_of(ledger), refresh=True)
+                live.update(screen_of(ledger, console.width), refresh=True)
                 time.sleep(REFRESH_SECONDS)
     except KeyboardInterrupt:
         return
 
 
-def screen_of(ledger: Ledger) -> Group:
+def screen_of(ledger: Ledger, width: int) -> Group:
     now = datetime.now(UTC)
     try:
         rows = [job_row(record, now) for record in ledger.jobs()]
     except RedisError as error:
         return Group(Text(f"the ledger is away: {error}"))
-    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), table_of(JOB_COLUMNS, rows))
+    header, *table = table_lines(JOB_COLUMNS, rows, width)
+    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))

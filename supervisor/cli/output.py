@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+from supervisor.display.tables import Columns, lines
 
 
 def print_json(value: Any) -> None:
@@ -19,23 +19,17 @@ def print_json(value: Any) -> None:
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table that fits the terminal; elsewhere aligned text with nothing cut off."""
-    rows = [tuple(map(printable, row)) for row in rows]
-    if sys.stdout.isatty():
-        Console(highlight=False, markup=False).print(table_of(columns, rows))
-        return
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    for cells in (tuple(columns), *rows):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        click.echo(line.rstrip())
+def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
+    """A table as wide as the terminal; elsewhere each row is one line. No cell is ever cut."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table_lines(columns, rows, width):
+        click.echo(line)
 
 
-def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
+def table_lines(
+    columns: Columns, rows: Iterable[Sequence[str]], width: int | None = None
+) -> list[str]:
+    return lines(columns, [tuple(map(printable, row)) for row in rows], width)
 
 
 def printable(text: str) -> str:

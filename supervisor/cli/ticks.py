@@ -12,6 +12,7 @@ from supervisor.cli.output import print_json, print_table, printable
 from supervisor.cli.types import InstantType, zoned
 from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
+from supervisor.display.tables import Columns
 from supervisor.display.words import pause_words
 from supervisor.job.overlap import OverlapPolicy
 from supervisor.plan.upcoming import Upcoming, upcoming
@@ -42,7 +43,8 @@ def next_ticks(context: Context, job: str, count: int, after: str | None, as_jso
             }
         )
         return
-    print_table(("nominal time", spec.timezone, ""), rows(found, spec.zone))
+    columns = Columns(("nominal time", spec.timezone, ""))
+    print_table(columns, rows(found, spec.zone))
     for surprise in found.surprises:
         click.echo(surprise_text(surprise))
     if not found.ticks:

@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+from supervisor.display.tables import Columns
 from supervisor.display.words import age, ahead, duration, pause_words, seconds_between, stamp
 from supervisor.ledger.records import JobRecord
 from supervisor.runs.run import Run, RunState
 
-JOB_COLUMNS = (
-    *("job", "schedule", "state", "next run", "last run", "outcome"),
-    *("started", "succeeded", "failed", "skipped", "requeued"),
+JOB_COLUMNS = Columns(
+    (
+        *("job", "schedule", "state", "next run", "last run", "outcome"),
+        *("started", "succeeded", "failed", "skipped", "requeued"),
+    ),
+    folds=("schedule", "state"),
+    drops=(
+        *("requeued", "started", "succeeded", "skipped", "last run"),
+        *("failed", "schedule", "outcome", "next run"),
+    ),
 )
-RUN_COLUMNS = ("run", "attempt", "state", "started", "duration", "reason")
+RUN_COLUMNS = Columns(
+    ("run", "attempt", "state", "started", "duration", "reason"),
+    folds=("reason",),
+    drops=("started", "duration", "attempt"),
+)
 
 
 def job_row(job: JobRecord, now: datetime) -> Sequence[str]:

@@ -6,15 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from supervisor.display.shapes import instant
+from supervisor.display.tables import Columns
 from supervisor.display.words import duration, span
 from supervisor.simulation.parts import Queue
 from supervisor.simulation.tally import JobTally, Lateness, QueueTally, Tally
 
-JOB_COLUMNS = (
-    *("job", "duration", "ticks", "started", "skipped", "not started", "waited"),
-    *("requeued", "late p50", "late max"),
+JOB_COLUMNS = Columns(
+    (
+        *("job", "duration", "ticks", "started", "skipped", "not started", "waited"),
+        *("requeued", "late p50", "late max"),
+    ),
+    folds=("skipped", "not started", "waited"),
+    drops=("requeued", "late p50", "duration", "late max"),
 )
-QUEUE_COLUMNS = ("queue", "slots", "busy", "longest", "late p50", "late max")
+QUEUE_COLUMNS = Columns(
+    ("queue", "slots", "busy", "longest", "late p50", "late max"), drops=("late p50", "late max")
+)
 
 
 def job_rows(tally: Tally, durations: Mapping[str, str]) -> Iterator[Sequence[str]]:

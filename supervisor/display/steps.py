@@ -9,11 +9,16 @@ from typing import Any
 
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.shapes import run_shape
+from supervisor.display.tables import Columns
 from supervisor.display.words import duration, seconds_between, stamp
 from supervisor.job.masks import MASK, masked
 from supervisor.runs.run import Batch, Run, RunState, StepRecord
 
-STEP_COLUMNS = ("step", "priority", "task", "attempt", "state", "started", "duration", "reason")
+STEP_COLUMNS = Columns(
+    ("step", "priority", "task", "attempt", "state", "started", "duration", "reason"),
+    folds=("reason",),
+    drops=("started", "task", "priority", "duration", "attempt"),
+)
 
 LONGEST_PARAM = 60
 

@@ -90,6 +90,31 @@ def test_several_pages_make_one_list_without_repeats(ledger: Ledger) -> None:
     assert len({run.id for run in found}) == PAGE * 2
 
 
+def on_terminal(columns: int, *command: str) -> str:
+    """What the command writes to a terminal of this width."""
+    screen, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
+    words = [sys.executable, "-m", "supervisor", *command]
+    process = subprocess.Popen(words, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    seen = bytearray()
+    with suppress(OSError):  # its end
+        while chunk := os.read(screen, 65536):
+            seen.extend(chunk)
+    os.close(screen)
+    assert process.wait() == 0, seen
+    return seen.decode()
+
+
+def test_a_run_that_is_listed_on_a_terminal_can_be_shown(ledger: Ledger, redis_url: str) -> None:
+    spec = job(ledger, "report-of-all-the-departments-of-the-night")
+    ledger.admit(ticks(spec, 0))
+    jobs = on_terminal(80, "--redis-url", redis_url, "jobs").split()
+    assert spec.name in jobs
+    [listed] = [w for w in on_terminal(80, "--redis-url", redis_url, "runs").split() if "@" in w]
+    assert listed in CliRunner().invoke(main, ["--redis-url", redis_url, "show", listed]).output
+
+
 def test_jobs_are_watched_on_a_terminal_until_ctrl_c(ledger: Ledger, redis_url: str) -> None:
     job(ledger, "nightly")
     screen, terminal = pty.openpty()

@@ -1,0 +1,73 @@
+"""Tables on screens of any width: what people copy from them is whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.display import rows, simulated, steps
+from supervisor.display.tables import INDENT, Columns, lines
+
+TABLES = {
+    "jobs": rows.JOB_COLUMNS,
+    "runs": rows.RUN_COLUMNS,
+    "steps": steps.STEP_COLUMNS,
+    "simulated jobs": simulated.JOB_COLUMNS,
+    "simulated queues": simulated.QUEUE_COLUMNS,
+}
+
+RUN = "flaky-fetch@2026-11-21T16:26:58Z"
+REASON = f"overlap, blocked by {RUN[:-3]}50Z, due 2026-11-21 16:27:02Z"
+RUNS = [
+    (RUN, "1", "succeeded", "2026-11-21 16:26:58Z", "0.2s", ""),
+    (RUN, "", "skipped", "", "", REASON),
+]
+
+words = st.text("ab\u4e2d\u6587@:-", min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize("columns", TABLES.values(), ids=TABLES.keys())
+@given(data=st.data(), width=st.integers(1, 200))
+def test_no_name_and_no_word_is_cut_at_any_width(
+    columns: Columns, data: st.DataObject, width: int
+) -> None:
+    cell = dict.fromkeys(columns.names, words)
+    cell |= {name: st.lists(words, max_size=6).map(" ".join) for name in columns.folds}
+    table = data.draw(st.lists(st.tuples(*cell.values()), max_size=4))
+    text = lines(columns, table, width)
+    left_out = text[-1].removeprefix("(too narrow for: ").removesuffix(")").split(", ")
+    shown = set(" ".join(text).split())
+    for row in table:
+        for name, content in zip(columns.names, row, strict=True):
+            assert name in left_out or set(content.split()) <= shown
+
+
+@pytest.mark.parametrize("columns", TABLES.values(), ids=TABLES.keys())
+def test_what_names_a_row_is_never_left_out(columns: Columns) -> None:
+    assert columns.names[0] not in (*columns.drops, *columns.folds)
+    assert {*columns.drops, *columns.folds} <= set(columns.names)
+
+
+@pytest.mark.parametrize("width", [None, 200, 120, 80, 60])
+def test_the_ids_of_runs_and_their_reasons_can_be_copied(width: int | None) -> None:
+    text = lines(rows.RUN_COLUMNS, RUNS, width)
+    assert sum(line.startswith(RUN) for line in text) == 2
+    assert RUN[:-3] + "50Z," in " ".join(text).split()
+    assert all(len(line) <= (width or 500) for line in text)
+
+
+def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
+    assert lines(rows.RUN_COLUMNS, RUNS, 70) == [
+        "run                               attempt  state      duration",
+        "    reason",
+        f"{RUN}  1        succeeded  0.2s",
+        f"{RUN}           skipped",
+        f"{INDENT}overlap, blocked by flaky-fetch@2026-11-21T16:26:50Z, due",
+        f"{INDENT}2026-11-21 16:27:02Z",
+        "(too narrow for: started)",
+    ]
+
+
+def test_where_nothing_helps_the_terminal_wraps_the_line() -> None:
+    assert lines(rows.RUN_COLUMNS, RUNS, 10)[2].startswith(f"{RUN}  succeeded")
