@@ -85,9 +85,10 @@ def ledger_for_answers(settings: Settings) -> Ledger:
 
 
 class Threads:
-    """A number of threads for requests of one kind."""
+    """A number of threads for requests of one kind. seconds: at most, of a request's budget."""
 
-    def __init__(self, number: int = THREADS) -> None:
+    def __init__(self, number: int = THREADS, seconds: float = BUDGET_SECONDS) -> None:
+        self._seconds = seconds
         self._pool = ThreadPoolExecutor(number, thread_name_prefix="answers")
 
     async def run(
@@ -97,7 +98,7 @@ class Threads:
 
         The request's body must have been read, or have none.
         """
-        budget: Budget = request.state.budget
+        budget = Budget(min(self._seconds, request.state.budget.seconds_left))
         context = copy_context()
         context.run(_current.set, budget)
         submitted = self._pool.submit(lambda: context.run(function, *args, **kwargs))

@@ -1,6 +1,7 @@
 """The gate before all routes: lets a request through, or says what it lacks.
 
-1. A Host that is not ours is turned away (DNS rebinding).
+1. A Host that is not ours is turned away (DNS rebinding), and so is what a page of another origin
+   sends, but for a link that is followed: it could not read the answer, yet have it made.
 2. Health, the login form and the files of the page are for everybody.
 3. Reading takes what `Access` says; a browser is sent to the login form, a program gets a 401.
 4. The API acts for the bearer of the token, and for no cookie: no page of another site can make a
@@ -33,7 +34,11 @@ FOR_PROGRAMS = ("/api/", "/metrics", "/events")
 READING = ("GET", "HEAD")
 
 NO_ACTIONS = Problem(403, "this server only reads: start it with SUPERVISOR_TOKEN to act")
+#: Of the path and the query, in bytes.
+LONGEST_ADDRESS = 8 * 1024
+
 NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
+TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
 NO_TOKEN = Problem(401, "show the token: Authorization: Bearer ...")
 NOT_LOGGED_IN = Problem(401, "log in first")
 NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
@@ -82,8 +87,12 @@ def visitor_of(request: Request, access: Access, now: datetime) -> Visitor:
 
 
 def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
+    if len(request.scope["raw_path"]) + len(request.scope["query_string"]) > LONGEST_ADDRESS:
+        return problem_response(request, TOO_LONG)
     if not access.answers_to(request.headers.get("host", "")):
         return problem_response(request, NOT_OUR_HOST)
+    if is_of_another_page(request):
+        return problem_response(request, NOT_OUR_PAGE)
     if request.method in READING:
         return refusal_to_read(request, visitor, access)
     problem = refusal_to_act(request, visitor, access)
@@ -114,6 +123,15 @@ def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Proble
     if path != "/login" and visitor.form_token is None:
         return NOT_LOGGED_IN
     return None
+
+
+def is_of_another_page(request: Request) -> bool:
+    """By what a browser says of itself; a link that is followed shows our page in its place."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return False
+    is_followed = headers.get("sec-fetch-mode") == "navigate" and request.method in READING
+    return not (is_followed and headers.get("sec-fetch-dest") == "document")
 
 
 def path_of(request: Request) -> str:

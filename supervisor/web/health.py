@@ -11,23 +11,28 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from supervisor.ledger.runs import Ledger
-from supervisor.web.budget import OutOfTime, Threads
+from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
 from supervisor.web.metrics import Metrics
 
 #: A scrape waits for the one before; of those who ask whether the server is ready, each is quick.
 SCRAPE_THREADS, READY_THREADS = 2, 4
 
+#: What is left of the budget then is for asking whether the ledger answers at all.
+SCRAPE_SECONDS = BUDGET_SECONDS - 1
+
 log = structlog.get_logger("supervisor.web")
 
 
 def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
-    scrape_threads, ready_threads = Threads(SCRAPE_THREADS), Threads(READY_THREADS)
+    scrape_threads, ready_threads = Threads(SCRAPE_THREADS, SCRAPE_SECONDS), Threads(READY_THREADS)
 
     async def metrics(request: Request) -> Response:
         accept = request.headers.get("accept", "")
         try:
             text, content_type = await scrape_threads.run(request, scraped.exposed, accept)
         except OutOfTime:
+            if await answers(request):
+                return PlainTextResponse("the scrape takes too long\n", 503)
             text, content_type = scraped.without_ledger(accept)
         return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
 
@@ -36,12 +41,17 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
 
     async def readyz(request: Request) -> Response:
         """Answers everybody, so it does not say where the ledger is."""
+        if await answers(request):
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("the ledger is unavailable\n", 503)
+
+    async def answers(request: Request) -> bool:
         try:
             await ready_threads.run(request, ledger.now)
         except (RedisError, OSError, OutOfTime) as error:
             log.warning("ledger unavailable", error=str(error))
-            return PlainTextResponse("the ledger is unavailable\n", 503)
-        return PlainTextResponse("ready\n")
+            return False
+        return True
 
     return [Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
 

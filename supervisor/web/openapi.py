@@ -15,9 +15,10 @@ from supervisor.web.operations import API, OPERATIONS, Operation, Query
 #: What any operation may answer, whatever it is asked.
 ANY_TIME = {
     401: "The token is wrong, or needed and not there.",
-    403: "This server has no token, and so no actions.",
+    403: "This server has no token, and so no actions; or a page of another origin asks.",
+    414: "The address is too long.",
     421: "The Host header names no loopback address.",
-    503: "Redis is away.",
+    503: "Redis is unavailable, or the answer took too long.",
 }
 
 ERRORS = {

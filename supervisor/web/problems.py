@@ -42,7 +42,9 @@ def unless_skipped(run: Run) -> Run:
 
 
 def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
+    if problem.status in (413, 503):
+        headers["Connection"] = "close"  # the rest of a body is not waited for
     if request.scope["path"].startswith("/api/") or "text/html" not in request.headers.get(
         "accept", ""
     ):

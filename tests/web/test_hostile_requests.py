@@ -5,21 +5,32 @@ from __future__ import annotations
 import json
 import math
 import socket
+import threading
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response
+from starlette.routing import Route
 
 from supervisor.cli import main
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.web.access import Access
+from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads, check
+from supervisor.web.gate import Gate
+from supervisor.web.problems import out_of_time
 from tests.ledger.jobs import begin, job
-from tests.waiting import patience
+from tests.waiting import patience, wait_until
 from tests.web.conftest import Serve
-from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in, serving_app
 
 TRIGGER = "/api/v1/jobs/nightly/trigger"
 PAUSE = "/api/v1/jobs/nightly/pause"
@@ -90,6 +101,126 @@ def test_a_line_end_in_an_address_makes_no_header(serve: Serve) -> None:
         assert "set-cookie" not in client.get(path).headers
     form = {"token": TOKEN, "next": "/\r\nSet-Cookie: a=b"}
     assert "a" not in client.post("/login", data=form, headers=FROM_OUR_PAGE).cookies
+
+
+#: Addresses that are as long as they may be, and that ask for as much as they can.
+LONG = {
+    "parts": "/jobs/nightly?parts=" + "log,timeline,runs,job," * 360,
+    "unknown parts": "/?parts=" + "," * 8_000,
+    "run": "/runs/nightly" + "@" * 8_000,
+    "run of the API": "/api/v1/runs/" + "@/" * 4_000,
+    "log": "/api/v1/runs/" + "%40" * 2_600 + "/log",
+    "job": "/jobs/" + "nightly/" * 1_000,
+    "job of the API": "/api/v1/runs?job=" + "n" * 8_000,
+    "search": "/?search=" + "a" * 8_000,
+    "search of the API": "/api/v1/jobs?search=" + "a" * 8_000,
+    "after": "/api/v1/jobs?after=" + "z" * 8_000,
+    "limit": "/api/v1/jobs?limit=" + "9" * 8_000,
+    "outcome": "/api/v1/runs?outcome=" + "lost" * 2_000,
+    "page": "/?page=" + "9" * 8_000,
+    "fields": "/?" + "a&" * 4_000,
+    "span": "/jobs/nightly?span=" + "7d" * 4_000,
+    "next": "/login?next=" + "/%2f" * 2_000,
+    "topics": "/events?" + "job=nightly&" * 650,
+    "action": "/actions/cancel/" + "@" * 8_000,
+    "static": "/static/" + "../" * 2_600,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_no_address_keeps_the_server_busy(serve: Serve, ledger: Ledger, name: str) -> None:
+    failed_run(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    asking = threading.Thread(target=client.get, args=(LONG[name],))
+    started = time.process_time()
+    asking.start()
+    assert client.get("/healthz").text == "alive\n"
+    asking.join()
+    assert time.process_time() - started < 2.0
+
+
+def test_an_address_has_a_greatest_length(reader: httpx.Client) -> None:
+    for address in ("/jobs/" + "x" * 8_200, "/?parts=" + "log," * 3_000):
+        assert reader.get(address).status_code == 414
+        assert reader.get("/api/v1" + address).json()["error"].startswith("the address has more")
+
+
+def test_a_body_that_drips_is_given_up(bearer: httpx.Client, ledger: Ledger) -> None:
+    job(ledger)
+
+    head = f"POST {PAUSE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
+    head += f"Content-Type: application/json\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    with socket.create_connection((bearer.base_url.host, bearer.base_url.port or 0)) as raw:
+        raw.sendall(head.encode())
+        raw.settimeout(0.2)
+        answer = wait_until(lambda: dripped(raw), 20)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert not ledger.job("nightly").paused
+
+
+def dripped(raw: socket.socket) -> bytes:
+    """What has been answered by a while after one more byte."""
+    try:
+        raw.sendall(b" ")
+        return raw.recv(100)
+    except TimeoutError:
+        return b""
+
+
+class Work:
+    """A route that works until it is stopped, on one thread."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended = threading.Event(), threading.Event()
+        self.threads = Threads(1)
+
+    async def answer(self, request: StarletteRequest) -> Response:
+        return await self.threads.run(request, self.work)
+
+    def work(self) -> Response:
+        self.begun.set()
+        try:
+            while True:
+                check()
+                time.sleep(0.01)
+        finally:
+            self.ended.set()
+
+
+def test_a_client_that_left_ends_its_work() -> None:
+    work = Work()
+    with serving_app(gated(work)) as address, httpx.Client(base_url=address) as client:
+        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            wait_until(work.begun.is_set)
+        left_at = time.monotonic()
+        wait_until(work.ended.is_set)
+        assert time.monotonic() - left_at < BUDGET_SECONDS / 2
+
+
+def test_work_ends_when_its_budget_is_spent() -> None:
+    work = Work()
+    with serving_app(gated(work)) as address:
+        assert httpx.get(address, timeout=patience(20)).status_code == 503
+        wait_until(work.ended.is_set)
+
+
+def gated(work: Work) -> Starlette:
+    return Starlette(
+        routes=[Route("/", work.answer)],
+        middleware=[Middleware(Gate, access=Access(), clock=lambda: datetime.now(UTC))],
+        exception_handlers={OutOfTime: out_of_time},
+    )
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_page_may_only_link_to_ours(reader: httpx.Client, site: str) -> None:
+    linked = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert reader.get("/", headers=linked).status_code == 200
+    for changed in ({"sec-fetch-mode": "no-cors"}, {"sec-fetch-dest": "iframe"}):
+        assert reader.get("/metrics", headers=linked | changed).status_code == 403
+    assert reader.post("/login", headers=linked).status_code == 403
 
 
 def test_more_headers_than_anybody_needs_are_refused(reader: httpx.Client) -> None:

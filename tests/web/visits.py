@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 import uvicorn
+from starlette.applications import Starlette
 
 from supervisor.ledger.runs import Ledger
 from supervisor.web.access import Access
@@ -25,10 +26,21 @@ FROM_ANOTHER_SITE = {"sec-fetch-site": "cross-site", "accept": "text/html"}
 @contextmanager
 def serving(ledger: Ledger, access: Access, port: int = 0) -> Iterator[str]:
     """The address of a server that runs meanwhile."""
+    servers: list[uvicorn.Server] = []
+    app = create(ledger, access, is_stopping=lambda: servers[0].should_exit)
+    with serving_app(app, port, servers) as address:
+        yield address
+
+
+@contextmanager
+def serving_app(
+    app: Starlette, port: int = 0, servers: list[uvicorn.Server] | None = None
+) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", port)) as listener:
-        app = create(ledger, access, is_stopping=lambda: server.should_exit)
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=3)
         server = uvicorn.Server(config)
+        if servers is not None:
+            servers.append(server)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
