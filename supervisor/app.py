@@ -68,12 +68,15 @@ def supervise(
     schedules: str | Path | None = None,
     redis_url: str | None = None,
     prefix: str | None = None,
+    owner: str | None = None,
 ) -> Celery:
     """Returns `app`, supervised. Call it where the app is made.
 
     schedules: the directory of schedule files that beat follows; SUPERVISOR_SCHEDULES wins over it.
     redis_url: the ledger's Redis; SUPERVISOR_REDIS_URL wins over it; default: the app's broker.
     prefix: what the ledger's keys start with, "supervisor" by default.
+    owner: the name by which the ledger knows this app, by default the app's own (`Celery("proj")`);
+    SUPERVISOR_OWNER wins over it. A beat of another name does not lead.
 
     Workers and beats of an app that sends or takes anything but JSON refuse to start.
     """
@@ -81,6 +84,7 @@ def supervise(
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
         "redis_url": os.environ.get("SUPERVISOR_REDIS_URL") or redis_url,
         "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
+        "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
     }
     app.task_cls = guarded_class(app.task_cls)
     _adopt_from_the_beginning(app)
@@ -138,6 +142,11 @@ def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Se
         url = broker_address_in(conf)
     url = url or DEFAULT_URL
     return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
+
+
+def owner_of(app: Celery) -> str:
+    """The name by which the ledger knows the app."""
+    return str(getattr(app, "supervisor", {}).get("owner") or app.main or "unnamed")
 
 
 def broker_address(app: Celery) -> str:

@@ -228,6 +228,19 @@ class UpgradeBlocked(WrongSchema):
         super().__init__(found, own, f"stop those that use it first: {', '.join(processes)}")
 
 
+class ForeignLedger(SupervisorError):
+    """The ledger holds the jobs of another app, which a beat or an `apply` would remove."""
+
+    def __init__(self, owner: str, own: str) -> None:
+        self.owner = owner
+        self.own = own
+        super().__init__(
+            f"the ledger is that of the app {owner!r}, and this is {own!r}: give one of them a "
+            "prefix or a Redis database of its own; if this app is to have the ledger from now on, "
+            "because it was renamed, run `supervisor -A proj apply --take-over`"
+        )
+
+
 class UnusableReturn(SupervisorError, ValueError):
     """What a step returned cannot be handed on to the later steps of its run."""
 

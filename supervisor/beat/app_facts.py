@@ -10,7 +10,15 @@ from typing import Any
 
 from celery import Celery
 
-from supervisor.app import GIVEN, NEEDED, broker_apart, redbeat_apart, schedules_of, settings_of
+from supervisor.app import (
+    GIVEN,
+    NEEDED,
+    broker_apart,
+    owner_of,
+    redbeat_apart,
+    schedules_of,
+    settings_of,
+)
 from supervisor.beat.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
@@ -48,6 +56,7 @@ class AppFacts:
     unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
     fetches_ahead: busy workers take messages that they cannot work for yet. broker_apart: in words,
     where the broker is another Redis than the ledger; redbeat_apart: where RedBeat's is.
+    owner: the name by which the ledger would know the app.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -58,6 +67,7 @@ class AppFacts:
     fetches_ahead: bool = False
     broker_apart: str | None = None
     redbeat_apart: str | None = None
+    owner: str | None = None
 
 
 def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
@@ -75,6 +85,7 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings) if settings else None,
         redbeat_apart=str(redbeat) if redbeat else None,
+        owner=owner_of(app) if settings else None,
     )
 
 

@@ -39,7 +39,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.app import broker_apart, required_settings, schedules_of
+from supervisor.app import broker_apart, owner_of, required_settings, schedules_of
 from supervisor.beat.emitting import Emitted, Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.preparing import Preparer
@@ -48,6 +48,7 @@ from supervisor.beat.stock import emit_stock
 from supervisor.beat.telling import Teller
 from supervisor.beat.unbegun import Unbegun
 from supervisor.beat.watchdog import Watchdog
+from supervisor.errors import WrongSchema
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.leader import LEADER_TTL, Look
@@ -91,7 +92,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         super().__init__(app, **kwargs)
         self._ledger = Ledger.open(settings)
         conf = ensure_conf(app)
-        self._leader = self._ledger.leader(conf.lock_key, conf.schedule_key)
+        self._leader = self._ledger.leader(conf.lock_key, conf.schedule_key, owner_of(app))
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
         self._leads: bool | None = None
@@ -121,7 +122,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next tick. A server that is away is waited for.
 
-        Raises WrongSchema, which ends beat.
+        Raises WrongSchema and ForeignLedger, which end beat.
         """
         self._watched().feed()
         try:
@@ -139,7 +140,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         try:
             self._leader.resign()
             self._attendance.leave()
-        except RedisError as error:
+        except (RedisError, WrongSchema) as error:
             log.warning("leadership not resigned", error=str(error))
         super().close()
 

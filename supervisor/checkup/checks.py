@@ -10,9 +10,15 @@ from supervisor.checkup.finding import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(server.permissions, server.persistence, server.eviction, server.version),
-    *(processes.beats, processes.leaders, processes.clocks, processes.tasks),
+    *(processes.beats, processes.owner, processes.leaders, processes.clocks, processes.tasks),
     *(consumers.unworked, consumers.crowded, consumers.wide),
-    *(bookkeeping.files, bookkeeping.unread, bookkeeping.silent_runs, bookkeeping.ticks),
+    *(
+        bookkeeping.files,
+        bookkeeping.schema,
+        bookkeeping.unread,
+        bookkeeping.silent_runs,
+        bookkeeping.ticks,
+    ),
     *(setup.settings, setup.servers, setup.visibility, setup.entries, setup.unloaded),
 )
 

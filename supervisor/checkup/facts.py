@@ -30,7 +30,7 @@ class ServerFacts:
 class Facts:
     """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: runs
     at work whose lease has run out, and when it did. unaccounted: ticks by job. unread: jobs that
-    only another version can read. app: when named.
+    only another version can read. schema: of the ledger, None of a new one. app: when named.
     forbidden: what Redis said to questions that this user may not ask; their facts are missing.
     """
 
@@ -44,6 +44,7 @@ class Facts:
     silent: Mapping[str, datetime] = field(default_factory=dict)
     unaccounted: Mapping[str, int] = field(default_factory=dict)
     unread: Sequence[str] = ()
+    schema: int | None = None
     app: AppFacts | None = None
     forbidden: Sequence[str] = ()
 

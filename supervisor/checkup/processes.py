@@ -12,6 +12,9 @@ from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts
 
 CLOCKS_APART = timedelta(seconds=1)
 
+#: A beat of another app that comes no more was one by mistake.
+REFUSED_SHOWN = timedelta(minutes=15)
+
 #: A clock that was set back is reported for so long, or until it has passed the time it had.
 SET_BACK_SHOWN = timedelta(hours=1)
 
@@ -39,6 +42,26 @@ def beats(facts: Facts) -> Iterator[Finding]:
             "while it is away nothing is emitted; a second one leads within 12 seconds",
             "start a second one on another machine",
             is_note=True,
+        )
+
+
+def owner(facts: Facts) -> Iterator[Finding]:
+    """Whose ledger it is, and who else would have it."""
+    own, beat = facts.beat.app, facts.beat
+    named = facts.app.owner if facts.app else None
+    if own and named and named != own:
+        yield Finding(
+            "owner",
+            f"the ledger is that of the app {own!r}, and this app is {named!r}",
+            "no beat of this app leads, and its jobs are not loaded",
+            "give it a prefix of its own; was it renamed, `supervisor -A proj apply --take-over`",
+        )
+    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < REFUSED_SHOWN:
+        yield Finding(
+            "owner",
+            f"a beat of another app was refused at {beat.refused_at:%F %T} UTC: {beat.refused}",
+            f"two apps share this ledger, which is that of {own!r}; of the other no job runs",
+            "give the other app a prefix of its own (SUPERVISOR_PREFIX), or take the ledger over",
         )
 
 

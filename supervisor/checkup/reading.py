@@ -41,6 +41,7 @@ def read(
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
         unread=tuple(ledger.loaded().unread),
+        schema=ledger.schema(),
         app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
         forbidden=asking.forbidden,
     )

@@ -40,27 +40,36 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 @click.command()
 @path_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--take-over", is_flag=True, help="The ledger is this app's from now on.")
 @json_option
 @pass_context
-def apply(context: Context, path: Path | None, yes: bool, as_json: bool) -> None:
-    """Load the schedule files at PATH at once, as beat would. Prints the plan and asks first."""
+def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_json: bool) -> None:
+    """Load the schedule files at PATH at once, as beat would. Prints the plan and asks first.
+
+    A ledger with the jobs of another app is refused. --take-over is for an app that was renamed:
+    beats of the other name end.
+    """
     # Whose entries are written depends on the app's RedBeat settings.
     if context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj apply")
-    from supervisor.app import required_settings
+    from supervisor.app import owner_of, required_settings
     from supervisor.beat.entries import Entries
     from supervisor.beat.loading import load
 
     required_settings(context.app)
     wanted, ledger = read_or_exit(context, path, as_json), context.ledger
+    if not take_over:
+        ledger.check_owner(owner_of(context.app))
     loaded = ledger.loaded()
     found = plan_on(context, loaded, wanted)
     show(found, as_json)
-    if not found.changes:
+    if not found.changes and not take_over:
         return
     warn_of_beat(context, wanted)
     if not yes:
         click.confirm("Apply?", abort=True, err=True)
+    if take_over:
+        ledger.take_over(owner_of(context.app))
     entries = Entries(context.app, ledger.client, ledger.keys)
     now, seen = ledger.now(), loaded.specs
     done = load(ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen)

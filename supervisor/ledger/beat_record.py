@@ -16,7 +16,10 @@ class BeatRecord:
     """`follows`: digest of the schedule files that the leader loads; None when it has none.
 
     leader_changes: how often the leader was another than before. clock_set_backs: how often the
-    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`.
+    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
+    name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
+    name of a beat of another app, the last that wanted to lead. upgrade_to: the schema to which a
+    newer process would have upgraded the ledger, if older ones were not there.
     """
 
     leader: str | None
@@ -29,6 +32,11 @@ class BeatRecord:
     clock_set_backs: int = 0
     clock_set_back_at: datetime | None = None
     clock_set_back: timedelta = timedelta()
+    app: str | None = None
+    refused: str | None = None
+    refused_at: datetime | None = None
+    upgrade_to: int | None = None
+    upgrade_at: datetime | None = None
 
     def leads(self, now: datetime) -> bool:
         """Whether any beat does: a change of leaders takes no longer than SILENCE."""
@@ -48,4 +56,9 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
         clock_set_backs=int(fields.get("clock_set_backs", 0)),
         clock_set_back_at=to_instant(fields.get("clock_set_back_at")),
         clock_set_back=timedelta(milliseconds=int(fields.get("clock_set_back_ms", 0))),
+        app=fields.get("app"),
+        refused=fields.get("refused"),
+        refused_at=to_instant(fields.get("refused_at")),
+        upgrade_to=int(fields["upgrade_to"]) if "upgrade_to" in fields else None,
+        upgrade_at=to_instant(fields.get("upgrade_at")),
     )

@@ -94,7 +94,10 @@ TEMPLATES = {
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded jobs), follows (digest of the schedule files that
     #         the leader loads, empty when it has none), leader_changes (how often it was another),
-    #         clock_set_backs (how often the server's clock was), _back_at in ms, _back_ms
+    #         clock_set_backs (how often the server's clock was), _back_at in ms, _back_ms, app (the
+    #         name of the app whose ledger it is), refused (app and name of the last beat of another
+    #         app), refused_at in ms, upgrade_to (the schema that a newer process wanted and did not
+    #         get, because older ones were there), upgrade_at in ms
     "beat": "beat",
     # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
     #         fresh id of the process; expires PRESENCE_TTL after it was last said

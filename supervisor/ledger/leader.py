@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import uuid4
 
+from supervisor.errors import ForeignLedger
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.ticks import Leadership
@@ -69,10 +70,12 @@ class Look:
 class Leader:
     """One beat's claim to lead; `instance` is what people see of it.
 
-    schedule: RedBeat's sorted set of when each entry is due.
+    schedule: RedBeat's sorted set of when each entry is due. app: its name; the first that leads
+    owns the ledger. Without one nothing is claimed, and nothing compared.
     """
 
-    def __init__(self, scripts: Scripts, lock: str, schedule: str) -> None:
+    def __init__(self, scripts: Scripts, lock: str, schedule: str, app: str = "") -> None:
+        self._app = app
         self.instance = f"{socket.gethostname()}:{os.getpid()}"
         self.leadership = Leadership(lock, f"{self.instance}:{uuid4().hex}")
         self._scripts = scripts
@@ -82,15 +85,25 @@ class Leader:
         """Takes or extends the lock for another `LEADER_TTL`, where it is free or this beat's.
 
         ticked_at: the look of the last tick that was done, as a sign of life. follows: digest of
-        the schedule files that this beat loads. Raises WrongSchema.
+        the schedule files that this beat loads. Raises WrongSchema, and
+        ForeignLedger when the ledger is another app's.
         """
         leads, at, *found = self._scripts(
             "look",
             *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
             *(ms_of(ticked_at) if ticked_at else "", follows or ""),
-            *(to_ms(SILENCE), SILENCES_KEPT, to_ms(GAP), to_ms(MERCY), to_ms(LEAST_STEP)),
+            *(
+                to_ms(SILENCE),
+                SILENCES_KEPT,
+                to_ms(GAP),
+                to_ms(MERCY),
+                to_ms(LEAST_STEP),
+                self._app,
+            ),
             keys=(self.leadership.key, self._schedule),
         )
+        if leads < 0:
+            raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at))
         rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back = found

@@ -5,15 +5,21 @@
 -- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
 --       time without any beat is remembered, how many of these are, ms without a look after which the
---       server may have been away, for how many ms nobody at work is given up then, and by how many ms the
---       server's clock has to be set back to be noticed
--- gives {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
+--       server may have been away, for how many ms nobody at work is given up then, by how many ms the
+--       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
+-- gives {-1, now, app} when the ledger is another app's; {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
 --       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
 --       has told, digest of the files that are loaded, by how many ms the server's clock was set back since
 --       the last look}
 
-local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step = unpack(ARGV)
+local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
+
+local app_of_ledger = hget(K.beat, 'app')
+if app ~= '' and app_of_ledger and app_of_ledger ~= app then
+  redis.call('HSET', K.beat, 'refused', app .. ' (' .. name .. ')', 'refused_at', now)
+  return { -1, now, app_of_ledger }
+end
 
 local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
 local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
@@ -26,6 +32,7 @@ if owner and owner ~= token then
   return { 0, now }
 end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
+if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end
 
 if owner and ticked ~= '' then
   local v = redis.call('HMGET', K.beat, 'leader', 'last_tick')

@@ -17,6 +17,8 @@ from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
+from supervisor.ledger.readings import Readings
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.schema import SCHEMA
 
 #: From a schema to the next: the text of a script that has the keys as `K`, as all scripts do. A
@@ -37,6 +39,9 @@ def upgrade(
             raise WrongSchema(found, to)
         roll = Presences(client, keys).roll()
         if roll.present:
+            # For `doctor` of the older version, which would find nothing wrong.
+            wanted = {"upgrade_to": to, "upgrade_at": ms_of(Readings(client, keys).now())}
+            client.hset(keys.beat, mapping=wanted)
             raise UpgradeBlocked(found, to, [present.facts.name for present in roll.present])
         text = (
             f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"

@@ -198,6 +198,11 @@ class Readings:
         """The job's runs, newest first."""
         return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
 
+    def schema(self) -> int | None:
+        """The number of the ledger's schema; None before the first process wrote to it."""
+        found = self.client.get(self.keys.schema)
+        return None if found is None else int(found)
+
     def beat(self) -> BeatRecord:
         return beat_from(self.client.hgetall(self.keys.beat))
 

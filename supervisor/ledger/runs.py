@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Self
 
+from supervisor.errors import ForeignLedger
 from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.admissions import admit_requests, admit_ticks
@@ -59,9 +60,19 @@ class Ledger(Readings, Attempts):
     def open(cls, settings: Settings) -> Self:
         return cls(connect(settings), Keys(settings.prefix))
 
-    def leader(self, lock: str, schedule: str) -> Leader:
-        """One beat's claim to lead: the key of the lock, and RedBeat's sorted set."""
-        return Leader(self._scripts, lock, schedule)
+    def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
+        """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""
+        return Leader(self._scripts, lock, schedule, app)
+
+    def check_owner(self, app: str) -> None:
+        """Raises ForeignLedger when the ledger is another app's."""
+        owner = self.beat().app
+        if owner not in (None, app):
+            raise ForeignLedger(owner, app)
+
+    def take_over(self, app: str) -> None:
+        """The ledger is this app's from now on; a beat of another ends within its next tick."""
+        self.client.hset(self.keys.beat, "app", app)
 
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order; those to come are made while some are placed."""

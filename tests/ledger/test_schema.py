@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
+import pytest
+from celery import Celery
+
+from supervisor.app import supervise
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.checkup.bookkeeping import schema
+from supervisor.checkup.reading import read
 from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
@@ -107,6 +114,54 @@ def test_a_ledger_is_not_upgraded_while_older_processes_use_it(used: Ledger) -> 
     assert used.client.get(used.keys.schema) == str(SCHEMA)
     older.leave()
     assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+
+
+@pytest.fixture
+def newer(used: Ledger, redis_url: str) -> Iterator[SupervisedScheduler]:
+    """A beat of this version, at a ledger of an older one."""
+    app = supervise(Celery("newer", broker=redis_url))
+    used.client.set(used.keys.schema, SCHEMA - 1)
+    yield SupervisedScheduler(app, lazy=True)
+    app.close()
+
+
+def test_a_newer_beat_says_who_is_in_its_way(used: Ledger, newer: SupervisedScheduler) -> None:
+    """As Celery's beat does: what its closing raises would stand in place of the reason."""
+    register_older(used)
+
+    def run() -> None:
+        try:
+            newer.tick()
+        finally:
+            newer.close()
+
+    with pytest.raises(UpgradeBlocked, match="stop those that use it first: host:3"):
+        run()
+
+
+def register_older(ledger: Ledger) -> None:
+    """A beat of an older version is there."""
+    found = ledger.schema()
+    ledger.client.set(ledger.keys.schema, SCHEMA)
+    beat_at(ledger).say(BeatFacts("host:3", leads=True, follows=None))
+    ledger.client.set(ledger.keys.schema, found)
+
+
+@pytest.mark.parametrize("found", [SCHEMA - 1, SCHEMA + 1])
+def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) -> None:
+    used.client.set(used.keys.schema, found)
+    [finding] = schema(read(used))
+    assert finding.what == f"the ledger has schema {found}, and this version {SCHEMA}"
+
+
+def test_doctor_of_the_older_version_says_that_a_newer_one_waits(used: Ledger) -> None:
+    assert list(schema(read(used))) == []
+    beat_at(used).say(BeatFacts("host:3", leads=True, follows=None))
+    with pytest.raises(UpgradeBlocked):
+        upgrade(used.client, used.keys, NEXT, RENAMES)
+    [finding] = schema(read(used))
+    assert f"of schema {NEXT}, could not start" in finding.what
+    assert "host:3" in finding.why
 
 
 def test_a_process_may_leave_a_ledger_that_was_upgraded_under_it(used: Ledger) -> None:
