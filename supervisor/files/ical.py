@@ -3,12 +3,15 @@
 An event of whole days excludes these, by the job's clocks; one with times excludes from its
 beginning to its end. Cancelled events exclude nothing. Events that recur for ever are followed for
 a fixed stretch of years, so that a calendar means the same whenever it is read.
+
+What two libraries make of a rule, or of a zone's definition, may take them any time in one call:
+this is done in a child process with limits (calendars.py), which says at which line it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from math import prod
@@ -35,19 +38,23 @@ MOST_OCCURRENCES = 10_000
 
 Fault = tuple[int, InvalidExclusion]
 
+Reading = Generator[int, None, tuple[list[str], list[Fault]]]
+"""Yields the line that it comes to, which may take long; returns exclusions, and what is wrong."""
 
-def texts_of(text: str) -> tuple[list[str], list[Fault]]:
+
+def texts_of(text: str) -> Reading:
     """The exclusions of a calendar, and what is wrong on which lines."""
     # Two libraries that take a tenth of a second to load, which few schedules need.
     import icalendar
 
+    yield next((n for n, line in _lines(text) if line == "BEGIN:VTIMEZONE"), 1)
     try:
         calendars = icalendar.Calendar.from_ical(text, multiple=True)
     except (ValueError, KeyError, IndexError) as error:
         return [], [_not_a_calendar(text, error)]
     if not calendars or any(calendar.name != "VCALENDAR" for calendar in calendars):
         return [], [_not_a_calendar(text, None)]
-    lines = [n for n, line in enumerate(text.splitlines(), 1) if _begins_event(line)]
+    lines = [n for n, line in _lines(text) if line == "BEGIN:VEVENT"]
     events = [event for calendar in calendars for event in calendar.walk("VEVENT")]
     if len(events) > MOST_EVENTS:
         what = f"{len(events):,} events; {MOST_EVENTS:,} are allowed"
@@ -62,14 +69,19 @@ def texts_of(text: str) -> tuple[list[str], list[Fault]]:
     if sum(map(_times_a_day, events)) > MOST_A_DAY:
         what = f"events begin more often than {MOST_A_DAY:,} times a day"
         return [], [(1, InvalidExclusion(what, "leave out BYHOUR, BYMINUTE and BYSECOND"))]
+    line_of = {event.get("UID"): line for line, event in zip(lines, events, strict=False)}
+    spans: list[str] = []
     try:
-        return [span for calendar in calendars for span in _spans_of(calendar)], []
+        for calendar in calendars:
+            spans += yield from _spans_of(calendar, line_of, MOST_OCCURRENCES - len(spans))
     except InvalidExclusion as error:
         return [], [(1, error)]
+    return spans, []
 
 
-def _begins_event(line: str) -> bool:
-    return line.strip().upper() == "BEGIN:VEVENT"
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        yield number, line.strip().upper()
 
 
 def _not_a_calendar(text: str, error: Exception | None) -> Fault:
@@ -121,27 +133,34 @@ def _times_a_day(event: Component) -> int:
     return sum(prod(len(rule.get(name, (0,))) for name in names) for rule in _rules_of(event))
 
 
-def _spans_of(calendar: Calendar) -> Iterator[str]:
+def _spans_of(
+    calendar: Calendar, line_of: Mapping[Any, int], most: int
+) -> Generator[int, None, list[str]]:
     import recurring_ical_events
 
+    spans: list[str] = []
     number = 0
     try:
         query = recurring_ical_events.of(calendar)
-        for begin, end in pairwise(_months()):
-            for event in query.between(begin, end):
-                number += 1
-                if number > MOST_OCCURRENCES:
-                    what = f"more than {MOST_OCCURRENCES:,} days until {LAST}"
-                    raise InvalidExclusion(what, "for days of the week write SAT or MON-FRI")
-                first, last = event["DTSTART"].dt, event["DTEND"].dt
-                if first == last and not isinstance(first, datetime):
-                    last += DAY  # as calendars show it, whatever the standard says of such an end
-                if first < last and str(event.get("STATUS", "")).upper() != "CANCELLED":
-                    yield _span(first, last)
+        for series in query.series:
+            query.series = [series]  # one at a time, so that it is known which of them takes long
+            yield line_of.get(series.uid, 1)
+            for begin, end in pairwise(_months()):
+                for event in query.between(begin, end):
+                    number += 1
+                    if number > most:
+                        what = f"more than {MOST_OCCURRENCES:,} days until {LAST}"
+                        raise InvalidExclusion(what, "for days of the week write SAT or MON-FRI")
+                    first, last = event["DTSTART"].dt, event["DTEND"].dt
+                    if first == last and not isinstance(first, datetime):
+                        last += DAY  # as calendars show it, whatever the standard says of it
+                    if first < last and str(event.get("STATUS", "")).upper() != "CANCELLED":
+                        spans.append(_span(first, last))
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         if isinstance(error, InvalidExclusion):
             raise
         raise InvalidExclusion(f"its events cannot be followed: {error}", None) from error
+    return spans
 
 
 def _months() -> Iterator[date]:

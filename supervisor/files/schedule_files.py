@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,11 +59,11 @@ def load(
     """
     calendars = Calendars(path if path.is_dir() else path.parent)
     loading = _Loading(known_tasks, environ, calendars)
-    with suppress(_Enough):
+    with suppress(_Enough), closing(calendars):
         for file in loading.files_of(path):
             loading.add(file)
     if problems := [*loading.problems, *loading.calendars.problems]:
-        raise ScheduleFilesInvalid(problems)
+        raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
     files = (*loading.files, *calendars.files)
     return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources, files)
 

@@ -31,7 +31,7 @@ Point = TypeVar("Point", date, datetime)
 
 
 class Calendar(tuple[str, ...]):
-    """The texts that a calendar file came to, in the place where the file was named."""
+    """The texts that a calendar file came to, in normal form, where the file was named."""
 
 
 class InvalidExclusion(ValueError):
@@ -61,7 +61,7 @@ def normal(items: Any) -> tuple[str, ...]:
     """The items of `exclude` in normal form; what is wrong with any of them is raised at once."""
     if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
         try:
-            return _remembered(tuple(items)).texts
+            return _normal(tuple(items))
         except InvalidExclusion:
             pass  # told below, item by item
     if not isinstance(items, list | tuple):
@@ -69,12 +69,12 @@ def normal(items: Any) -> tuple[str, ...]:
     texts, faults = list[str](), list[ItemFault]()
     for number, item in enumerate(items):
         try:
-            texts += parse_all(item if isinstance(item, Calendar) else (item,)).texts
+            texts += item if isinstance(item, Calendar) else parse_all((item,)).texts
         except InvalidExclusion as error:
             faults.append(ItemFault((number,), str(error), error.hint))
     if not faults:
         try:
-            return parse(texts).texts
+            return _normal(tuple(texts))
         except InvalidExclusion as error:
             faults.append(ItemFault((), str(error), error.hint))
     raise inside(faults)
@@ -91,8 +91,10 @@ def parse(texts: Iterable[Any]) -> Exclusions:
     return found
 
 
-#: A loaded job is read again at each of its ticks.
-_remembered = lru_cache(maxsize=4096)(parse)
+@lru_cache(maxsize=4096)
+def _normal(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """A loaded job is read again at each of its ticks, and jobs share their calendars."""
+    return parse(texts).texts
 
 
 @dataclass(slots=True)

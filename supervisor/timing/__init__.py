@@ -15,7 +15,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from supervisor.job.exclusions import parse as parse_exclusions
 from supervisor.job.limits import KEPT_AT_HAND
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import When
@@ -65,7 +64,7 @@ def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
     if start or end:
         schedule = Bounded(schedule, start, end)
     if when.exclude:
-        schedule = excluding(schedule, parse_exclusions(when.exclude), zone)
+        schedule = excluding(schedule, when.exclude, zone)
     if when.jitter:
         schedule = Jittered(schedule, when.jitter, name, end)
     return schedule

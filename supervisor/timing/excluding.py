@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from supervisor.job.exclusions import Exclusions
+from supervisor.job.exclusions import parse
 from supervisor.times.clock import DAY, INSTANT, midnight, reading
 from supervisor.times.moments import instant
 from supervisor.timing.protocol import HORIZON, Schedule
@@ -82,17 +83,22 @@ class Excluding:
         return shown.first if shown.first > at else shown.second
 
 
-def excluding(schedule: Schedule, exclusions: Exclusions, zone: ZoneInfo) -> Excluding:
+def excluding(schedule: Schedule, texts: tuple[str, ...], zone: ZoneInfo) -> Excluding:
+    """texts: those of `exclude`."""
+    return Excluding(schedule, *_excluded(texts, zone), zone)
+
+
+@lru_cache(maxsize=1024)
+def _excluded(
+    texts: tuple[str, ...], zone: ZoneInfo
+) -> tuple[frozenset[int], Sequence[datetime], Sequence[datetime]]:
+    """Weekdays, and starts and ends of stretches; jobs share their calendars."""
+    exclusions = parse(texts)
     days = [(midnight(first, zone), _end_of(last, zone)) for first, last in exclusions.days]
     times = [(instant(start, zone), instant(end, zone)) for start, end in exclusions.times]
     stretches = list(_merged([*days, *times]))
-    return Excluding(
-        schedule,
-        exclusions.weekdays,
-        tuple(start for start, _ in stretches),
-        tuple(end for _, end in stretches),
-        zone,
-    )
+    starts, ends = (tuple(each[i] for each in stretches) for i in (0, 1))
+    return exclusions.weekdays, starts, ends
 
 
 def _end_of(day: date, zone: ZoneInfo) -> datetime:

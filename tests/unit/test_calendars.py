@@ -184,6 +184,10 @@ def test_more_days_than_beat_should_carry_are_refused(directory: Path) -> None:
         for month in range(1, 13)
         for day in range(1, 29, 2)
     )
-    (directory / "x.txt").write_text("\n".join(days))
+    text = "\n".join(days)
+    (directory / "x.txt").write_text(text)
     (problem,) = problems(directory, "[{file: x.txt}]")
+    assert problem == "x.txt:1: 1,008 dates and ranges; 1,000 are allowed"
+    (directory / "x.txt").write_text("")
+    (problem,) = problems(directory, f"[{', '.join(text.split())}]".replace(" ", "\n      "))
     assert problem == ("jobs.yaml:5: job 'a': 'exclude': 1,008 dates and ranges; 1,000 are allowed")

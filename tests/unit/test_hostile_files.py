@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from supervisor.child_processes import Limits
 from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files import calendars
 from supervisor.files.schedule_files import MOST_PROBLEMS, load
 
 MIB = 1024 * 1024
@@ -96,6 +99,55 @@ def test_a_calendar_is_refused_too(tmp_path: Path, name: str) -> None:
     (tmp_path / "jobs.yaml").write_text(JOB + "    exclude: [{ical: c.ics}]\n")
     with pytest.raises(ScheduleFilesInvalid, match=expected):
         load(tmp_path)
+
+
+NEVER = EVENT.format("{}", 20260101, "RRULE:FREQ=DAILY;BYMONTH=2;BYMONTHDAY=31")
+OBSERVANCE = (
+    "BEGIN:STANDARD\nDTSTART:19700101T000000\nTZOFFSETFROM:+0{}00\nTZOFFSETTO:+0200\n"
+    f"RRULE:FREQ=DAILY;BYHOUR={','.join(map(str, range(24)))};BYMINUTE={ALL}\nEND:STANDARD\n"
+)
+
+ENDLESS = {
+    "days that never come": each(NEVER, 300),
+    "a zone that changes each minute": "BEGIN:VTIMEZONE\nTZID:X\n"
+    + "".join(OBSERVANCE.format(i) for i in range(9))
+    + "END:VTIMEZONE\n"
+    + EVENT.format(1, 20260101, "").replace("DTSTART:", "DTSTART;TZID=X:"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_all_calendars_of_a_load_share_one_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(calendars, "LIMITS", Limits(cpu_seconds=1, memory=128 << 20))
+    for number in (1, 2):
+        text = f"BEGIN:VCALENDAR\nVERSION:2.0\nPRODID:x\n{ENDLESS[name]}END:VCALENDAR\n"
+        (tmp_path / f"c{number}.ics").write_text(text)
+    text = JOB + "    exclude: [{ical: c1.ics}, {ical: c2.ics}]\n"
+    (tmp_path / "jobs.yaml").write_text(text)
+    began = os.times()
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        load(tmp_path)
+    ended = os.times()
+    first, second = invalid.value.problems
+    assert "c1.ics" in first.file and "takes more than" in first.what and first.hint
+    assert first.line > 1
+    assert "c2.ics" in second.file and "is not read: c1.ics used up" in second.what
+    assert ended.children_user - began.children_user < 3
+
+
+def test_the_number_of_calendars_is_bounded(tmp_path: Path) -> None:
+    names = [f"c{number}.txt" for number in range(calendars.MOST_FILES + 1)]
+    for name in names:
+        (tmp_path / name).write_text("SAT\n")
+    items = "\n      ".join(f"- file: {name}" for name in names)
+    (tmp_path / "jobs.yaml").write_text(JOB + f"    exclude:\n      {items}\n")
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        load(tmp_path)
+    [problem] = invalid.value.problems
+    assert problem.line == 5 + len(names)
+    assert "more than 100 calendar files" in problem.what
 
 
 @pytest.mark.parametrize(

@@ -529,7 +529,7 @@ def test_thirty_mistakes_among_a_hundred_jobs_are_all_told_with_their_lines(writ
 BROKEN = "  {}:\n    task: t\n    every: 5parsecs\n    args: [.nan]\n    steps: [{{prio: 1}}]\n"
 OTHERS = {
     "the same": BROKEN,
-    "in other order": "  {}:\n    args: [1, .inf]\n    evry: 1\n\n    every: 9parsecs\n    task: 1\n",
+    "in other order": "  {}:\n    args: [1, .inf]\n    evry: 1\n\n    every: 9parsecs\n",
     "with less": "  {}: {{}}\n",
     "of another kind": "  {}: [every, args]\n",
     "itself twice": BROKEN + "    every: 7\n    every: 8\n",
