@@ -7,7 +7,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos soak bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches alerts soak bench check render lock sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -33,6 +33,12 @@ test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+chaos-catches: $(STAMP) ## break the product in twelve ways (ONLY=) and see that chaos notices each
+	$(BIN)/python -m tests.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
+
+alerts: $(STAMP) ## run healthy jobs before a real Prometheus for 20 minutes: no alert may fire
+	$(BIN)/python -m tests.alerts.long_run
 
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \

@@ -17,36 +17,54 @@ class Proxy:
     """`url` leads to the server at `target`; neither side is told when nothing is carried.
 
     What a side has given up by then is not carried later, as over a link between two kernels.
-    replies_to_lose: so many are not carried; the connection ends in their place.
+    replies_to_lose: so many are not carried; the connection ends in their place. While only the
+    replies are held, what is asked for happens, and who asked learns of it late.
     """
 
     target: tuple[str, int]
     url: str
     listener: socket.socket
     carries: threading.Event = field(default_factory=threading.Event)
+    carries_replies: threading.Event = field(default_factory=threading.Event)
     replies_to_lose: int = 0
-    open_sockets: list[socket.socket] = field(default_factory=list)
+    open_sockets: set[socket.socket] = field(default_factory=set)
 
     def freeze(self) -> None:
         self.carries.clear()
 
+    def hold_replies(self) -> None:
+        self.carries_replies.clear()
+
     def thaw(self) -> None:
         self.carries.set()
+        self.carries_replies.set()
 
     def accept(self) -> None:
         with suppress(OSError):  # it is closed
             while True:
                 client, _ = self.listener.accept()
-                server = socket.create_connection(self.target)
-                self.open_sockets += client, server
-                for way in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=self.carry, args=way, daemon=True).start()
+                threading.Thread(target=self.connect, args=(client,), daemon=True).start()
+
+    def connect(self, client: socket.socket) -> None:
+        """Both ways, until each has ended; a server that is down refuses."""
+        with client, suppress(OSError), socket.create_connection(self.target) as server:
+            both = {client, server}
+            self.open_sockets |= both
+            for each in both:
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            replies = threading.Thread(target=self.carry, args=(server, client, True), daemon=True)
+            replies.start()
+            self.carry(client, server, is_reply=False)
+            replies.join()
+            self.open_sockets -= both
 
     def carry(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
+        may_pass = self.carries_replies if is_reply else self.carries
         with suppress(OSError):
             while data := source.recv(65536):
-                was_held = not self.carries.is_set()
+                was_held = not (self.carries.is_set() and may_pass.is_set())
                 self.carries.wait()
+                may_pass.wait()
                 if was_held and is_given_up(source):
                     break
                 if is_reply and self.replies_to_lose:
@@ -57,7 +75,7 @@ class Proxy:
 
     def close(self) -> None:
         self.thaw()
-        for each in (self.listener, *self.open_sockets):
+        for each in (self.listener, *list(self.open_sockets)):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()

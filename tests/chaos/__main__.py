@@ -33,10 +33,10 @@ def main(minutes: float, seed: int | None, directory: Path | None) -> None:
     rng = random.Random(seed)
     cluster = Cluster(directory, rng)
     try:
-        all_facts = Campaign(cluster, rng).run(minutes)
+        outcome = Campaign(cluster, rng).run(minutes)
     finally:
         cluster.destroy()
-    made = report(seed, minutes, all_facts, cluster.chronicle)
+    made = report(seed, minutes, outcome.facts, cluster.chronicle, outcome.of_service)
     (directory / "report.json").write_text(json.dumps(made, indent=2) + "\n")
     click.echo(as_text(made))
     sys.exit(1 if made["findings"] else 0)

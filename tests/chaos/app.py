@@ -10,8 +10,13 @@ from pathlib import Path
 
 from celery import Celery
 
+import supervisor
 from supervisor import current_run
 from supervisor.app import supervise
+from tests.chaos.jobs import LONG_SECONDS
+
+#: The package under fire, which may be a broken copy.
+assert supervisor.__file__.startswith(os.environ["CHAOS_PACKAGE"]), supervisor.__file__
 
 app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])
 supervise(app, schedules="schedules")
@@ -20,25 +25,27 @@ WITNESS = Path("witness.jsonl")
 
 
 @app.task
-def work(shortest: float, longest: float) -> None:
-    attempt(shortest, longest)
+def work(shortest: float, longest: float, long_share: float) -> None:
+    attempt(shortest, longest, long_share)
     sign("end")
 
 
 @app.task
-def stumble(shortest: float, longest: float) -> None:
+def stumble(shortest: float, longest: float, long_share: float) -> None:
     """Fails now and then, so that attempts are repeated while workers die."""
-    attempt(shortest, longest)
+    attempt(shortest, longest, long_share)
     if random.random() < 0.3:
         sign("fail")
         raise RuntimeError("stumbled")
     sign("end")
 
 
-def attempt(shortest: float, longest: float) -> None:
+def attempt(shortest: float, longest: float, long_share: float) -> None:
+    is_long = random.random() < long_share
+    bounds = LONG_SECONDS if is_long else (shortest, longest)
     sign("start")
     try:
-        time.sleep(random.uniform(shortest, longest))
+        time.sleep(random.uniform(*bounds))
     except BaseException:  # cancelled, replaced, or its lease was lost
         sign("interrupted")
         raise
@@ -53,6 +60,7 @@ def sign(event: str) -> None:
         "job": run.job,
         "run": run.run_id,
         "attempt": run.attempt,
+        "token": run.fencing_token,
         "pid": os.getpid(),
         "group": os.getpgrp(),
         # One clock for all processes, which no adjustment of the time of day moves.

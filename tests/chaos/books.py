@@ -18,6 +18,7 @@ class Row:
     """One tick, or a range of ticks that became no runs.
 
     first, nominal: seconds since the epoch. due_at, ended_at: on the monotonic clock.
+    outcomes: of its attempts, by number.
     """
 
     run: str
@@ -27,7 +28,7 @@ class Row:
     ticks: int = 1
     due_at: float = 0.0
     ended_at: float | None = None
-    outcomes: tuple[str | None, ...] = ()
+    outcomes: tuple[tuple[int, str | None], ...] = ()
 
 
 class Books:
@@ -58,7 +59,7 @@ class Books:
             ticks=run.ticks,
             due_at=self._monotonic(run.nominal_at),
             ended_at=self._monotonic(run.finished_at) if run.finished_at else None,
-            outcomes=tuple(attempt.outcome for attempt in run.attempts),
+            outcomes=tuple((attempt.number, attempt.outcome) for attempt in run.attempts),
         )
 
     def _monotonic(self, moment: datetime) -> float:

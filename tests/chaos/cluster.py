@@ -1,4 +1,7 @@
-"""The processes under fire: one server, two beats, three workers; restarted when they die."""
+"""The processes under fire: one server, two beats, three workers; restarted when they die.
+
+Each of them has a link of its own to the server, which can be made to hang.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,19 @@ import os
 import random
 import signal
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer, port_is_free
 from supervisor.settings import Settings
 from tests.chaos.agenda import Agenda
-from tests.chaos.chronicle import Chronicle
+from tests.chaos.chronicle import Chronicle, Kind, OpenWindow
 from tests.chaos.coroner import Coroner
-from tests.chaos.jobs import QUEUES, schedule_file
+from tests.chaos.jobs import JOBS, QUEUES, schedule_file
 from tests.chaos.member import Member
+from tests.chaos.redelivery import Redelivery
+from tests.proxy import proxy_to
 from tests.waiting import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -23,8 +29,8 @@ PROJECT = Path(__file__).parents[2]
 BEATS = 2
 WORKERS = 3
 
-#: One worker alone can work for all jobs at once: nobody waits for a process.
-CHILDREN = 6
+#: One worker alone can work for all jobs at once: no run waits for a process.
+CHILDREN = sum(job.at_once for job in JOBS)
 
 #: Below the ports that the kernel gives to clients: none of them takes it while the server is down.
 PORTS = range(20_000, 32_000)
@@ -34,8 +40,11 @@ RESTART_SECONDS = (0.5, 2.0)
 
 
 class Cluster:
-    def __init__(self, directory: Path, rng: random.Random) -> None:
+    """`package`: the directory with the package that the processes import."""
+
+    def __init__(self, directory: Path, rng: random.Random, package: Path = PROJECT) -> None:
         self.directory = directory
+        self.package = package
         self.witness = directory / "witness.jsonl"
         self.rng = rng
         self.agenda = Agenda()
@@ -44,6 +53,10 @@ class Cluster:
         self.coroner = Coroner(self._pool)
         self.beats: list[Member] = []
         self.workers: list[Member] = []
+        self.is_hung = False
+        self.redelivery = Redelivery(self.server.url, QUEUES.split(","), rng)
+        self._links = ExitStack()
+        self._no_worker: OpenWindow | None = None
 
     @property
     def members(self) -> list[Member]:
@@ -52,8 +65,12 @@ class Cluster:
     @property
     def is_whole(self) -> bool:
         """Everybody does their work, and nothing is planned that changes it."""
-        ready = self.server.is_alive and all(member.is_ready for member in self.members)
+        ready = self.answers and all(member.is_ready for member in self.members)
         return ready and self.agenda.is_empty
+
+    @property
+    def answers(self) -> bool:
+        return self.server.is_alive and not self.is_hung
 
     def start(self) -> None:
         """Returns when all of them do their work."""
@@ -77,18 +94,41 @@ class Cluster:
                 member.restart_planned = True
                 if not member.was_struck:
                     self.chronicle.unasked[member.name] += 1
+                    self.chronicle.ended(member.pid)
                 self.agenda.later(self.rng.uniform(*RESTART_SECONDS), lambda m=member: restart(m))  # type: ignore[misc]
+
+    def look_for_workers(self) -> None:
+        """While all of them are starting, nothing can begin."""
+        is_any_ready = any(worker.is_ready for worker in self.workers)
+        if is_any_ready and self._no_worker is not None:
+            self.chronicle.closed(self._no_worker)
+            self._no_worker = None
+        elif not is_any_ready and self._no_worker is None:
+            self._no_worker = self.chronicle.opened(Kind.NO_WORKER)
+
+    def hang(self) -> None:
+        self.is_hung = True
+        os.kill(self.server.pid or 0, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self.is_hung = False
+        os.kill(self.server.pid or 0, signal.SIGCONT)
 
     def stop_members(self, patience_seconds: float = 10) -> None:
         """A warm end, beats first, for those who can."""
+        self.redelivery.stop()
         for member in self.members:
             member.thaw()
+            member.join()
             member.send(signal.SIGTERM)
         for member in self.members:
             member.reap(patience_seconds)
 
     def destroy(self) -> None:
         """Nothing that was started here outlives this."""
+        self.redelivery.stop()
+        if self.is_hung:
+            self.wake()
         for member in self.members:
             member.send(signal.SIGKILL)
             member.thaw()
@@ -96,6 +136,7 @@ class Cluster:
         if self.coroner.is_alive():
             self.coroner.stop()
         self.coroner.kill_survivors()
+        self._links.close()
         self.server.stop()
 
     def _pool(self) -> Iterable[int]:
@@ -109,13 +150,15 @@ class Cluster:
         return self._member(name, ("worker", *options), (b" ready.",))
 
     def _member(self, name: str, arguments: tuple[str, ...], ready: tuple[bytes, ...]) -> Member:
+        way = self._links.enter_context(proxy_to(self.server.url))
         environment = {
             **{key: v for key, v in os.environ.items() if not key.startswith("SUPERVISOR_")},
-            "CHAOS_BROKER": self.server.url,
-            "PYTHONPATH": str(PROJECT),
+            "CHAOS_BROKER": way.url,
+            "CHAOS_PACKAGE": str(self.package),
+            "PYTHONPATH": os.pathsep.join(map(str, (self.package, PROJECT))),
             "SUPERVISOR_LOG_FORMAT": "json",
         }
-        return Member(name, arguments, ready, self.directory, environment)
+        return Member(name, arguments, ready, self.directory, environment, way)
 
 
 def server_on_a_quiet_port(directory: Path, rng: random.Random) -> EmbeddedServer:

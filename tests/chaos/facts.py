@@ -14,7 +14,7 @@ from tests.chaos.witness import Execution
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """rows: from the books; counters: the ledger's. windows: of all faults.
+    """rows: from the books; counters: the ledger's. windows: of all faults; ends: of processes.
 
     chaos: from when all were ready until the jobs were paused. until: the last look.
     """
@@ -26,6 +26,7 @@ class Facts:
     windows: Sequence[Window]
     chaos: Interval
     until: float
+    ends: Sequence[tuple[int, float]] = ()
 
     def counted(self, *kinds: str) -> int:
         """``counted("finished")`` adds up all its outcomes."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from supervisor.ledger.connection import TIMEOUT_SECONDS
 from supervisor.ledger.leader import LEADER_TTL
 from tests.chaos.chronicle import Kind
 from tests.chaos.cluster import Cluster
@@ -18,13 +19,17 @@ from tests.chaos.witness import at_work
 
 #: Long enough for a lease, or for the leader's lock, to run out meanwhile.
 WORKER_FREEZE_SECONDS = (LEASE_TTL + 2.0, LEASE_TTL + 4.0)
+HANG_SECONDS = (LEASE_TTL + 1.0, LEASE_TTL + 2.5)
+
+#: As long as a reply can come late: a call is given up after five seconds.
+CUT_OFF_SECONDS = (LEASE_TTL + 0.4, TIMEOUT_SECONDS + 1.0)
 BEAT_FREEZE_SECONDS = (LEADER_TTL.total_seconds() + 1.0, LEADER_TTL.total_seconds() + 3.0)
 REDIS_AWAY_SECONDS = (0.3, 1.5)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """strike: does it, and says whether there was anybody to do it to."""
+    """strike: does it, and says whether there was a victim."""
 
     name: str
     weight: int
@@ -32,9 +37,9 @@ class Fault:
     is_kill: bool = True
 
 
-def strike(cluster: Cluster, leader: Member | None) -> None:
+def strike(cluster: Cluster, leader: Member | None, faults: Sequence[Fault]) -> None:
     """One fault, drawn by weight from those that find a victim."""
-    left = list(FAULTS)
+    left = list(faults)
     while left:
         [fault] = cluster.rng.choices(left, [fault.weight for fault in left])
         if fault.strike(cluster, leader):
@@ -62,15 +67,23 @@ def kill_one_of(cluster: Cluster, children: set[int]) -> bool:
     with suppress(ProcessLookupError):
         os.kill(victim, signal.SIGKILL)
         cluster.coroner.killed(victim)
+        cluster.chronicle.ended(victim)
     return True
 
 
 def kill_worker(cluster: Cluster, _: Member | None) -> bool:
-    return send(one_to_spare(cluster.workers, cluster.rng), signal.SIGKILL)
+    return end(cluster, signal.SIGKILL)
 
 
 def end_worker(cluster: Cluster, _: Member | None) -> bool:
-    return send(one_to_spare(cluster.workers, cluster.rng), signal.SIGTERM)
+    return end(cluster, signal.SIGTERM)
+
+
+def end(cluster: Cluster, number: signal.Signals) -> bool:
+    worker = one_to_spare(cluster.workers, cluster.rng)
+    if worker is not None:
+        cluster.chronicle.ended(worker.pid)
+    return send(worker, number)
 
 
 def kill_leader(cluster: Cluster, leader: Member | None) -> bool:
@@ -112,8 +125,62 @@ def freeze_leader(cluster: Cluster, leader: Member | None) -> bool:
     return True
 
 
+def cut_off_worker(cluster: Cluster, _: Member | None) -> bool:
+    return cut_off(cluster, replies_alone=False)
+
+
+def hold_replies(cluster: Cluster, _: Member | None) -> bool:
+    return cut_off(cluster, replies_alone=True)
+
+
+def cut_off(cluster: Cluster, *, replies_alone: bool) -> bool:
+    worker = one_to_spare(cluster.workers, cluster.rng)
+    if worker is None:
+        return False
+    window = cluster.chronicle.opened(Kind.LINK, group=worker.pid)
+    worker.cut(replies_alone=replies_alone)
+
+    def join() -> None:
+        worker.join()
+        cluster.chronicle.closed(window)
+
+    cluster.agenda.later(cluster.rng.uniform(*CUT_OFF_SECONDS), join)
+    return True
+
+
+def lose_replies_of_beats(cluster: Cluster, _: Member | None) -> bool:
+    for beat in cluster.beats:
+        beat.way.replies_to_lose = 1
+    return True
+
+
+def deliver_twice(cluster: Cluster, _: Member | None) -> bool:
+    cluster.redelivery.twice()
+    return True
+
+
+def lose_message(cluster: Cluster, _: Member | None) -> bool:
+    cluster.redelivery.never()
+    return True
+
+
+def hang_redis(cluster: Cluster, _: Member | None) -> bool:
+    if not cluster.answers:
+        return False
+    window = cluster.chronicle.opened(Kind.HUNG)
+    cluster.chronicle.opened(Kind.NO_LEADER)
+    cluster.hang()
+
+    def wake() -> None:
+        cluster.wake()
+        cluster.chronicle.closed(window)
+
+    cluster.agenda.later(cluster.rng.uniform(*HANG_SECONDS), wake)
+    return True
+
+
 def kill_redis(cluster: Cluster, _: Member | None) -> bool:
-    if not cluster.server.is_alive:
+    if not cluster.answers:
         return False
     window = cluster.chronicle.opened(Kind.REDIS)
     cluster.chronicle.opened(Kind.NO_LEADER)
@@ -138,7 +205,19 @@ FAULTS = (
     Fault("kill -9 redis", 1, kill_redis),
     Fault("SIGSTOP worker", 2, freeze_worker, is_kill=False),
     Fault("SIGSTOP leading beat", 1, freeze_leader, is_kill=False),
+    Fault("SIGSTOP redis", 1, hang_redis, is_kill=False),
+    Fault("worker cut off", 2, cut_off_worker, is_kill=False),
+    Fault("replies to worker held", 2, hold_replies, is_kill=False),
+    Fault("replies to beats lost", 2, lose_replies_of_beats, is_kill=False),
+    Fault("message delivered twice", 4, deliver_twice, is_kill=False),
+    Fault("message lost", 2, lose_message, is_kill=False),
 )
+
+
+def chosen(weights: Mapping[str, int]) -> Sequence[Fault]:
+    """Those alone, with these weights."""
+    known = {fault.name: fault for fault in FAULTS}
+    return [replace(known[name], weight=weight) for name, weight in weights.items()]
 
 
 def one_to_spare(workers: list[Member], rng: random.Random) -> Member | None:

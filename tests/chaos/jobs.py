@@ -1,4 +1,4 @@
-"""The jobs under fire, one line each: a job of every overlap policy, due every second."""
+"""The jobs under fire, one line each: a job of every overlap policy, most due every second."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import yaml
 
 LEASE_TTL = 4
 
+#: Of a long body: no lease that is not renewed lasts until its end.
+LONG_SECONDS = (LEASE_TTL + 1.0, LEASE_TTL + 3.5)
+
 #: What all jobs have in common: leases that run out soon, and no end of patience with crashes.
 COMMON: Mapping[str, Any] = {
-    "every": "1s",
     "lease_ttl": f"{LEASE_TTL}s",
     "on_crash": "rerun",
     "max_crashes": 1000,
@@ -21,19 +23,29 @@ COMMON: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ChaosJob:
-    """longest: bound of a random duration, in seconds. at_once: runs that may work together."""
+    """longest: bound of a random duration, in seconds; of a share of the bodies it is LONG_SECONDS.
+
+    at_once: runs that may work together. every: seconds from one nominal time to the next.
+    """
 
     name: str
     overlap: str
     longest: float = 2.5
+    long_share: float = 0.25
+    every: int = 1
     task: str = "work"
     at_once: int = 1
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def keeps_waiting(self) -> bool:
-        """Whether a run that is due waits for the lock: then somebody must start it soon."""
+        """Whether a run that is due waits for the lock: then it must start soon."""
         return self.overlap.startswith("queue_")
+
+    @property
+    def must_move(self) -> bool:
+        """Whether it stands still when none of its runs is at work."""
+        return self.at_once == 1
 
     @property
     def reruns(self) -> bool:
@@ -43,17 +55,20 @@ class ChaosJob:
     def settings(self) -> dict[str, Any]:
         own = {
             "task": f"tests.chaos.app.{self.task}",
-            "args": [0.1, self.longest],
+            "every": f"{self.every}s",
+            "args": [0.1, self.longest, self.long_share],
             "overlap": self.overlap,
         }
         return {**COMMON, **own, **self.more}
 
 
-#: queue_all is given work that it can keep up with: otherwise its backlog outlives the chaos.
+#: queue_all is given work that it can keep up with: otherwise its backlog outlives the chaos. What
+#: is left lying of `rare` no next tick brings forward by the way.
 JOBS = (
     ChaosJob("skip", "skip"),
     ChaosJob("queue_one", "queue_one"),
-    ChaosJob("queue_all", "queue_all", longest=1.2),
+    ChaosJob("queue_all", "queue_all", every=5),
+    ChaosJob("rare", "queue_one", long_share=1.0, every=20),
     ChaosJob("replace", "replace", more={"stop_grace": "1s"}),
     ChaosJob("allow", "allow", at_once=2, more={"max_running": 2}),
     ChaosJob("requeue", "requeue", more={"requeue_delay": "1s"}),

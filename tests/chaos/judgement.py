@@ -6,12 +6,28 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from supervisor.runs.run import RunState
+from tests.chaos.chronicle import Kind
 from tests.chaos.facts import Facts, Finding
+from tests.chaos.intervals import Interval
 from tests.chaos.overlaps import Overlap, overlaps
 from tests.chaos.waits import ALLOWED_SECONDS, waits
+from tests.chaos.witness import Execution
 
 #: The ledger's clock is the time of day, in milliseconds.
 CLOCK_SECONDS = 0.05
+
+#: Findings of these are so, whatever comes after.
+FINAL = frozenset(
+    {
+        "tick recorded twice",
+        "run doubled",
+        "run done twice",
+        "success before the work was over",
+        "fencing token went back",
+        "overlap without a fault that excuses it",
+        "job stuck",
+    }
+)
 
 #: What a tick may come to, by the counters; open runs are counted in the books.
 PLACES = ("missed", "excluded", "skipped", "finished")
@@ -23,8 +39,12 @@ def judge(facts: Facts) -> list[Finding]:
         Finding(kind, facts.job.name, detail)
         for kind, details in (
             ("tick unaccounted for", unaccounted(facts)),
+            ("tick recorded twice", recorded_twice(facts)),
             ("run lost", lost(facts)),
             ("run doubled", doubled(facts)),
+            ("run done twice", done_twice(facts)),
+            ("success before the work was over", premature(facts)),
+            ("fencing token went back", out_of_order(facts)),
             ("overlap not counted", uncounted(facts, seen)),
             ("overlap without a fault that excuses it", unexcused(seen)),
             ("job stuck", stuck(facts)),
@@ -34,24 +54,33 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def unaccounted(facts: Facts) -> Iterator[str]:
-    """The nominal times, derived anew, against the books and the counters."""
+    """The nominal times, derived again, against the books and the counters."""
     if not facts.rows:
         yield "the ledger has no tick of it"
         return
-    handled = Counter(second for row in facts.rows for second in range(row.first, row.nominal + 1))
-    expected = range(min(handled), max(handled) + 1)
+    handled = handled_seconds(facts)
+    expected = range(min(handled), max(handled) + 1, facts.job.every)
     missing = [second for second in expected if second not in handled]
     if missing:
         yield f"no row for the seconds {missing[:10]}, {len(missing)} in all"
-    twice = [second for second, rows in handled.items() if rows > 1]
-    if twice:
-        yield f"more than one row for the seconds {twice[:10]}, {len(twice)} in all"
     ticks = facts.counted("ticks")
     if ticks != len(expected):
-        yield f"{len(expected)} seconds passed, {ticks} ticks were counted"
+        yield f"{len(expected)} ticks passed, {ticks} were counted"
     placed = facts.counted(*PLACES) + open_runs(facts)
     if placed != ticks + facts.counted("triggered"):
         yield f"{ticks} ticks, and {placed} outcomes and open runs"
+
+
+def handled_seconds(facts: Facts) -> Counter[int]:
+    """How many rows there are for each nominal time."""
+    step = facts.job.every
+    return Counter(at for row in facts.rows for at in range(row.first, row.nominal + 1, step))
+
+
+def recorded_twice(facts: Facts) -> Iterator[str]:
+    twice = [second for second, rows in handled_seconds(facts).items() if rows > 1]
+    if twice:
+        yield f"more than one row for the seconds {twice[:10]}, {len(twice)} in all"
 
 
 def open_runs(facts: Facts) -> int:
@@ -75,13 +104,75 @@ def doubled(facts: Facts) -> Iterator[str]:
     """Started after its end was recorded, or succeeded twice by the ledger's own word."""
     rows = {row.run: row for row in facts.rows}
     for row in rows.values():
-        if row.outcomes.count("succeeded") > 1:
+        if [outcome for _, outcome in row.outcomes].count("succeeded") > 1:
             yield f"{row.run} succeeded more than once"
+    for (run, attempt), starts in Counter((e.run, e.attempt) for e in facts.executions).items():
+        if starts > 1:
+            yield f"{run} attempt {attempt} started {starts} times"
     for execution in facts.executions:
         ended_at = rows[execution.run].ended_at if execution.run in rows else None
         if ended_at is not None and execution.whole.start > ended_at + CLOCK_SECONDS:
             late = execution.whole.start - ended_at
             yield f"{execution.run} started {late:.1f} s after its end was recorded"
+
+
+def done_twice(facts: Facts) -> Iterator[str]:
+    """Started again after its work was done, and no fault kept that from being reported."""
+    for execution in facts.executions:
+        later = [
+            e for e in facts.executions if e.run == execution.run and e.whole > execution.whole
+        ]
+        if later and execution.end == "end" and not may_be_unreported(facts, execution, later[0]):
+            yield (
+                f"{execution.run} attempt {execution.attempt} was done, attempt {later[0].attempt} "
+                f"started {later[0].whole.start - execution.whole.end:.1f} s later"
+            )
+
+
+def may_be_unreported(facts: Facts, done: Execution, again: Execution) -> bool:
+    """Whether its process was ended before it could report that, or could not reach Redis."""
+    between = Interval(done.whole.start, max(done.whole.end, again.whole.start))
+    if any(pid in (done.pid, done.group) and at >= done.whole.start for pid, at in facts.ends):
+        return True
+    return any(
+        window.with_grace.touches(between)
+        for window in facts.windows
+        if window.group == done.group or window.kind in (Kind.REDIS, Kind.HUNG)
+    )
+
+
+def premature(facts: Facts) -> Iterator[str]:
+    """The ledger has a success, and the attempt that it names was still at work."""
+    for row in facts.rows:
+        succeeded = {number for number, outcome in row.outcomes if outcome == "succeeded"}
+        for execution in facts.executions:
+            is_named = execution.run == row.run and execution.attempt in succeeded
+            if not is_named or row.ended_at is None:
+                continue
+            early = execution.whole.end - row.ended_at
+            if execution.end != "end":
+                yield f"{row.run} attempt {execution.attempt} succeeded, and was {execution.end}"
+            elif early > CLOCK_SECONDS:
+                attempt = f"{row.run} attempt {execution.attempt}"
+                yield f"{attempt} succeeded {early:.1f} s before its end"
+
+
+def out_of_order(facts: Facts) -> Iterator[str]:
+    """Of runs of one lock, one that began after another had ended had a smaller token."""
+    if facts.job.at_once > 1:
+        return
+    ended = sorted(facts.executions, key=lambda execution: execution.whole.end)
+    place, highest = 0, ended[0] if ended else None
+    for execution in facts.executions:
+        while place < len(ended) and ended[place].whole.end < execution.whole.start:
+            if highest is None or ended[place].token > highest.token or place == 0:
+                highest = ended[place]
+            place += 1
+        if place and highest and highest.token >= execution.token:
+            yield (
+                f"{execution.run} attempt {execution.attempt} has {execution.token}, after "
+                f"{highest.run} attempt {highest.attempt} had {highest.token}"
+            )
 
 
 def uncounted(facts: Facts, seen: Sequence[Overlap]) -> Iterator[str]:
@@ -108,7 +199,7 @@ def unexcused(seen: Sequence[Overlap]) -> Iterator[str]:
 
 
 def stuck(facts: Facts) -> Iterator[str]:
-    if not facts.job.keeps_waiting:
+    if not facts.job.must_move:
         return
     for wait in waits(facts):
         if wait.is_too_long:

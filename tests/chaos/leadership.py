@@ -1,12 +1,17 @@
-"""Which beat leads, by the ledger's word, and from when on one does again after a fault."""
+"""Which beat leads, by the ledger's word and by the beats' own, and from when on one does again."""
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.runs import Ledger
-from tests.chaos.chronicle import Chronicle, Kind
+from tests.chaos.chronicle import Chronicle, Kind, Window
+from tests.chaos.facts import Finding
+from tests.chaos.intervals import Interval
 from tests.chaos.member import Member
 
 #: A leader's lock runs out, a standby looks each second, its first tick takes a moment. What takes
@@ -40,3 +45,27 @@ class Leadership:
             too_long = time.monotonic() > window.start + LONGEST_WITHOUT_LEADER
             if window.kind is Kind.NO_LEADER and (led_again or too_long):
                 self._chronicle.closed(window)
+
+    def findings(self, windows: Sequence[Window]) -> Iterator[Finding]:
+        """A beat that began to lead while another did, without a fault that had ended that."""
+        leader = None
+        for at, word, beat in sorted(self._words()):
+            if word == "standing by":
+                leader = None if leader == beat else leader
+                continue
+            recently = Interval(at - LONGEST_WITHOUT_LEADER, at)
+            if leader not in (None, beat) and not any(
+                window.kind is Kind.NO_LEADER and window.interval.touches(recently)
+                for window in windows
+            ):
+                yield Finding("two beats lead", beat, f"{leader} has led, and was not relieved")
+            leader = beat
+
+    def _words(self) -> Iterator[tuple[float, str, str]]:
+        """When each beat wrote into its log that it leads, or stands by."""
+        for beat in self._beats:
+            for line in beat.log.read_text().splitlines():
+                if '"leading"' in line or '"standing by"' in line:
+                    said = json.loads(line)
+                    at = datetime.fromisoformat(said["timestamp"]).timestamp() - self._epoch
+                    yield at, said["event"], beat.name

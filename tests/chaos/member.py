@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.child_processes import die_with_parent
+from tests.proxy import Proxy
 
 
 @dataclass
 class Member:
     """ready_words: one of them in the log says that the process does its work.
 
-    was_struck: its end was asked for; it takes no more work, and its end is no surprise.
+    was_struck: its end was asked for; it takes no more work, and its end is no surprise. way: its
+    link to Redis; cut_off: that does not carry everything now.
     """
 
     name: str
@@ -26,7 +28,9 @@ class Member:
     ready_words: tuple[bytes, ...]
     directory: Path
     environment: Mapping[str, str]
+    way: Proxy
     frozen: bool = False
+    cut_off: bool = False
     was_struck: bool = False
     restart_planned: bool = False
     _process: subprocess.Popen[bytes] | None = None
@@ -35,7 +39,7 @@ class Member:
     def start(self) -> None:
         """To be called from the main thread: the child dies with the thread that started it."""
         self.was_struck = False
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "tests.chaos.app", *self.arguments],
@@ -58,9 +62,9 @@ class Member:
 
     @property
     def is_ready(self) -> bool:
-        if not self.is_alive or self.frozen or self.was_struck:
+        if not self.is_alive or self.frozen or self.cut_off or self.was_struck:
             return False
-        with self._log.open("rb") as log:
+        with self.log.open("rb") as log:
             log.seek(self._log_start)
             said = log.read()
         return any(word in said for word in self.ready_words)
@@ -95,6 +99,17 @@ class Member:
             self._process.wait(timeout_seconds)
         return self._process.poll() is not None
 
+    def cut(self, *, replies_alone: bool) -> None:
+        self.cut_off = True
+        if replies_alone:
+            self.way.hold_replies()
+        else:
+            self.way.freeze()
+
+    def join(self) -> None:
+        self.cut_off = False
+        self.way.thaw()
+
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
         return self.directory / f"{self.name}.log"

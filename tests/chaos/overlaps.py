@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tests.chaos.chronicle import Kind, Window
+from tests.chaos.chronicle import Window
 from tests.chaos.intervals import Interval
-from tests.chaos.jobs import LEASE_TTL
 from tests.chaos.witness import Execution, frozen_by
 
 
@@ -46,13 +45,10 @@ def overlaps(
 
 
 def excuse(older: Execution, newer: Execution, windows: Sequence[Window]) -> Window | None:
-    """A freeze of one of the two, or Redis away while the older one's lease had to be kept."""
+    """A freeze of one of the two; a Redis that is unavailable, or a link that hangs, is none."""
     both = Interval(older.whole.start, min(older.whole.end, newer.whole.end))
     for window in windows:
         frozen = frozen_by(window, older.group) or frozen_by(window, newer.group)
         if frozen and window.interval.touches(both):
-            return window
-        missed = Interval(window.interval.start, window.interval.end + LEASE_TTL)
-        if window.kind is Kind.REDIS and missed.touches(both):
             return window
     return None

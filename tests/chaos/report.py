@@ -7,11 +7,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from tests.chaos.chronicle import Chronicle, Kind
-from tests.chaos.facts import Facts
+from tests.chaos.facts import Facts, Finding
 from tests.chaos.intervals import covered
 from tests.chaos.judgement import PLACES, judge, open_runs, overtaken
 from tests.chaos.overlaps import Overlap, overlaps
-from tests.chaos.waits import ALLOWED_SECONDS, waits
+from tests.chaos.waits import (
+    ALLOWED_BETWEEN_RUNS,
+    ALLOWED_FOR_NEXT_TICK,
+    ALLOWED_SECONDS,
+    waits,
+)
 
 TICKS = ("ticks", *PLACES, "open", "executions", "died", "rescued")
 OVERLAPS = (
@@ -23,21 +28,29 @@ WAITS = ("longest_s", "outside_windows_s", "judged")
 NOTES = f"""\
 overlaps: attempts beside which a later one was at work, by the witness and by the ledger. The
   witness leaves out the time in which a process was frozen; with that time they are spanning, which
-  is what the ledger can know of. Excused are those that touch a worker frozen or Redis away.
+  is what the ledger can know of. Excused are those that touch a frozen worker, and no others.
 waits: from an execution's end, or from when the next run was due, to the next start; the longest,
   and the longest outside of the windows above, in which nothing can be expected to start at once.
-  The latter is judged where runs wait for the lock: at most {ALLOWED_SECONDS:g} s, for the lease,
-  one look of beat and the way to a worker."""
+  The latter is judged where one run may be at work: at most {ALLOWED_SECONDS:g} s for a run that
+  waits, for the lease, one look of beat and the way to a worker; {ALLOWED_FOR_NEXT_TICK:g} s where
+  it is the next tick that starts; {ALLOWED_BETWEEN_RUNS:g} s from one run to the next that waits
+  for its lock, also with no beat, where no process was ended."""
 
 
 def report(
-    seed: int, minutes: float, all_facts: Sequence[Facts], chronicle: Chronicle
+    seed: int,
+    minutes: float,
+    all_facts: Sequence[Facts],
+    chronicle: Chronicle,
+    of_service: Sequence[Finding] = (),
 ) -> dict[str, Any]:
+    """`of_service`: findings that are about no job."""
+    findings = [*of_service, *(finding for facts in all_facts for finding in judge(facts))]
     return {
         "seed": seed,
         "minutes": minutes,
         "kills": dict(chronicle.kills.most_common()),
-        "pauses": dict(chronicle.pauses.most_common()),
+        "other_faults": dict(chronicle.others.most_common()),
         "died_unasked": dict(chronicle.unasked.most_common()),
         "windows": {
             kind.value: {
@@ -47,7 +60,7 @@ def report(
             for kind in Kind
         },
         "jobs": {facts.job.name: of_job(facts) for facts in all_facts},
-        "findings": [asdict(finding) for facts in all_facts for finding in judge(facts)],
+        "findings": [asdict(finding) for finding in findings],
         "strikes": chronicle.strikes,
         "window_list": [asdict(window) for window in chronicle.windows],
     }
@@ -83,7 +96,7 @@ def of_job(facts: Facts) -> dict[str, Any]:
         "waits": {
             "longest_s": longest(wait.interval.length for wait in waited),
             "outside_windows_s": longest(wait.judged_seconds for wait in waited),
-            "judged": facts.job.keeps_waiting,
+            "judged": facts.job.must_move,
             "long": [asdict(w) for w in waited if w.interval.length > ALLOWED_SECONDS],
         },
     }
@@ -104,7 +117,7 @@ def as_text(made: dict[str, Any]) -> str:
     return "\n\n".join(
         (
             f"seed {made['seed']}, {made['minutes']:g} minutes, {kills} kills",
-            table(("fault", "times"), [*made["kills"].items(), *made["pauses"].items()]),
+            table(("fault", "times"), [*made["kills"].items(), *made["other_faults"].items()]),
             table(("died unasked", "times"), made["died_unasked"].items() or [("nobody", 0)]),
             table(
                 ("window", "count", "seconds"), [(k, w["count"], w["seconds"]) for k, w in windows]

@@ -22,6 +22,7 @@ class Execution:
 
     end: how it ended: end, fail, interrupted, died, or open when it had not. at_work: its time
     from start to end without the stretches in which its process was frozen.
+    token: what it was given for fencing.
     """
 
     job: str
@@ -32,6 +33,12 @@ class Execution:
     whole: Interval
     end: str
     at_work: tuple[Interval, ...]
+    token: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its body came to its end, well or not."""
+        return self.end in ("end", "fail")
 
 
 def executions(
@@ -57,6 +64,7 @@ def of_one_process(
         else:
             died_at = death(start["pid"], start["at"])
             end, ended_at = ("open", until) if died_at is None else ("died", died_at)
+            ended_at = max(ended_at, start["at"])
         whole = Interval(start["at"], ended_at)
         frozen = [w.interval for w in windows if frozen_by(w, start["group"])]
         yield Execution(
@@ -68,6 +76,7 @@ def of_one_process(
             whole=whole,
             end=end,
             at_work=tuple(without(whole, frozen)),
+            token=start["token"],
         )
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from supervisor.files.schedule_files import load
 from supervisor.runs.run import RunState
 from tests.chaos.books import Row
+from tests.chaos.breaks import BREAKS, Edit, PatchDoesNotApply, broken_copy
 from tests.chaos.chronicle import Chronicle, Kind, Window
 from tests.chaos.facts import Facts
+from tests.chaos.faults import chosen
 from tests.chaos.intervals import Interval, covered, without
 from tests.chaos.jobs import JOBS, ChaosJob, schedule_file
 from tests.chaos.judgement import judge
+from tests.chaos.leadership import Leadership
 from tests.chaos.overlaps import overlaps
 from tests.chaos.report import as_text, report
 from tests.chaos.witness import Execution, at_work, executions
@@ -26,6 +30,14 @@ JOB = ChaosJob("job", "queue_one")
 
 FROZEN = Window(Kind.FROZEN, Interval(2.5, 9.0), group=1)
 AWAY = Window(Kind.REDIS, Interval(1.0, 1.5))
+
+
+@dataclass
+class Beat:
+    """What is asked of a member of the cluster."""
+
+    name: str
+    log: Path
 
 
 def run(second: int) -> str:
@@ -39,12 +51,17 @@ def row(second: int, state: RunState = RunState.SUCCEEDED, **more: Any) -> Row:
 def execution(second: int, start: float, end: float, attempt: int = 1, **more: Any) -> Execution:
     whole = Interval(start, end)
     given = Execution("job", run(second), attempt, 1, attempt, whole, "end", (whole,))
-    return replace(given, **more)
+    return replace(given, **{"token": 10 * second + attempt, **more})
 
 
 def work(*spans: tuple[float, float]) -> list[Execution]:
     """One run after the other, each the first attempt of a tick of its own."""
     return [execution(1 + n, start, end) for n, (start, end) in enumerate(spans)]
+
+
+def ended(first: float, last: float) -> list[Row]:
+    """The row of each of three such runs; of the last two, when they ended."""
+    return [row(1, ended_at=2.0), row(2, ended_at=first), row(3, ended_at=last)]
 
 
 #: Three ticks, three runs, no fault: nothing to find.
@@ -60,11 +77,24 @@ QUIET = Facts(
 
 GAP_IN_BOOKS = [row(1, ended_at=2.0), row(3, ended_at=4.0)]
 TWO_FOR_ONE_SECOND = [*QUIET.rows, row(2, RunState.MISSED)]
-STARTED_AGAIN = [*QUIET.executions, execution(3, 4.5, 5.0, attempt=2)]
-SUCCEEDED_TWICE = [*QUIET.rows[:2], row(3, ended_at=4.0, outcomes=("succeeded", "succeeded"))]
+BOTH_SUCCEEDED = ((1, "succeeded"), (2, "succeeded"))
+SUCCEEDED_TWICE = [*QUIET.rows[:2], row(3, ended_at=4.0, outcomes=BOTH_SUCCEEDED)]
+SECOND_SUCCEEDED = [*QUIET.rows[:2], row(3, ended_at=8.0, outcomes=((1, "lost"), (2, "succeeded")))]
 AT_ONCE = work((1.1, 2.5), (2.1, 2.9), (3.1, 3.9))
-LATE_LAST = work((1.1, 1.9), (2.1, 2.9), (9.1, 9.9))
-LATE_ROWS = [*QUIET.rows[:2], row(3, ended_at=10.0)]
+LATE_LAST = work((1.1, 1.9), (2.1, 2.9), (12.1, 12.9))
+LATE_ROWS = ended(3.0, 13.0)
+LATE = {"executions": LATE_LAST, "rows": LATE_ROWS, "chaos": Interval(0.0, 14.0), "until": 14.0}
+
+#: The third run's first attempt, and what came of the run later.
+LAST_DIED = [*QUIET.executions[:2], replace(QUIET.executions[2], end="died")]
+AGAIN = execution(3, 4.5, 5.0, attempt=2)
+AGAIN_ROWS = ended(3.0, 5.1)
+BEGUN_TWICE = execution(3, 4.5, 5.0)
+DONE_TWICE = {"executions": [*QUIET.executions, AGAIN], "rows": AGAIN_ROWS}
+TOKEN = ["fencing token"]
+DUE_LONG = [*LATE_ROWS[:2], replace(LATE_ROWS[2], due_at=0.5)]
+NO_LEADER = Window(Kind.NO_LEADER, Interval(2.0, 12.0))
+LESS = execution(3, 3.1, 3.9, token=1)
 
 
 @pytest.mark.parametrize(
@@ -73,25 +103,53 @@ LATE_ROWS = [*QUIET.rows[:2], row(3, ended_at=10.0)]
         ({}, []),
         ({"rows": []}, ["tick unaccounted for"]),
         ({"rows": GAP_IN_BOOKS}, ["tick unaccounted for"]),
-        ({"rows": TWO_FOR_ONE_SECOND}, ["tick unaccounted for"]),
+        ({"rows": TWO_FOR_ONE_SECOND}, ["tick recorded twice"]),
         ({"counters": {"ticks": 2, "finished:succeeded": 2}}, ["tick unaccounted for"]),
         ({"counters": {"ticks": 3, "finished:succeeded": 2}}, ["tick unaccounted for"]),
         ({"counters": {**QUIET.counters, "triggered": 1}}, ["tick unaccounted for"]),
         ({"executions": QUIET.executions[:2]}, ["run lost"]),
-        ({"executions": STARTED_AGAIN}, ["run doubled"]),
+        ({"executions": [*LAST_DIED, AGAIN]}, ["run doubled"]),
+        ({"executions": [*LAST_DIED, AGAIN], "rows": AGAIN_ROWS}, []),
+        ({"executions": [*LAST_DIED, BEGUN_TWICE], "rows": AGAIN_ROWS}, ["run doubled", *TOKEN]),
         ({"rows": SUCCEEDED_TWICE}, ["run doubled"]),
+        (DONE_TWICE, ["run done twice"]),
+        ({**DONE_TWICE, "windows": [replace(FROZEN, kind=Kind.LINK)]}, []),
+        ({**DONE_TWICE, "windows": [replace(FROZEN, group=7)]}, ["run done twice"]),
+        ({**DONE_TWICE, "windows": [Window(Kind.HUNG, Interval(3.5, 4.0))]}, []),
+        ({**DONE_TWICE, "ends": [(1, 3.95)]}, []),
+        ({**DONE_TWICE, "ends": [(1, 2.95)]}, ["run done twice"]),
+        ({**DONE_TWICE, "rows": SECOND_SUCCEEDED, "ends": [(1, 3.95)]}, []),
+        (
+            {"executions": [*LAST_DIED, replace(AGAIN, end="open")], "rows": SECOND_SUCCEEDED},
+            ["run lost", "success before"],
+        ),
+        (
+            {
+                "executions": [*LAST_DIED, execution(3, 4.5, 9.0, attempt=2)],
+                "rows": SECOND_SUCCEEDED,
+            },
+            ["success before"],
+        ),
+        ({"executions": [*QUIET.executions[:2], LESS]}, ["fencing token"]),
         ({"executions": AT_ONCE}, ["overlap not counted", "overlap without"]),
         (
             {"executions": AT_ONCE, "counters": {**QUIET.counters, "overlaps": 1}},
             ["overlap without"],
         ),
         ({"executions": AT_ONCE, "job": replace(JOB, at_once=2)}, []),
-        ({"executions": AT_ONCE, "windows": [AWAY]}, ["overlap not counted"]),
-        ({"executions": LATE_LAST, "rows": LATE_ROWS}, ["job stuck"]),
-        ({"executions": LATE_LAST, "rows": LATE_ROWS, "windows": [FROZEN]}, []),
-        ({"executions": LATE_LAST, "rows": LATE_ROWS, "windows": [AWAY]}, ["job stuck"]),
-        ({"executions": LATE_LAST, "rows": LATE_ROWS, "job": replace(JOB, overlap="skip")}, []),
-        ({"executions": LATE_LAST, "rows": LATE_ROWS, "chaos": Interval(0.0, 2.5)}, []),
+        ({"executions": AT_ONCE, "windows": [AWAY]}, ["overlap not counted", "overlap without"]),
+        (LATE, ["job stuck"]),
+        ({**LATE, "windows": [FROZEN]}, []),
+        ({**LATE, "windows": [Window(Kind.LINK, Interval(2.5, 3.5))]}, ["job stuck"]),
+        # What comes back after a Redis that was killed begins nothing for the life of a lease.
+        ({**LATE, "windows": [Window(Kind.REDIS, Interval(2.5, 3.5))]}, []),
+        ({**LATE, "job": replace(JOB, overlap="skip")}, []),
+        ({**LATE, "job": replace(JOB, overlap="allow", at_once=2)}, []),
+        ({**LATE, "chaos": Interval(0.0, 2.5)}, []),
+        # It was due, and its lock was free, long before the beat was struck that it did not need.
+        ({**LATE, "rows": DUE_LONG, "windows": [NO_LEADER]}, ["job stuck"]),
+        ({**LATE, "rows": DUE_LONG, "windows": [NO_LEADER], "ends": [(7, 3.5)]}, []),
+        ({**LATE, "rows": LATE_ROWS, "windows": [NO_LEADER]}, []),
     ],
 )
 def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str]) -> None:
@@ -103,8 +161,8 @@ def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str])
 @pytest.mark.parametrize(
     ("state", "until", "job", "is_lost"),
     [
-        (RunState.WAITING, 9.0, JOB, True),
-        (RunState.QUEUED, 9.0, JOB, True),
+        (RunState.WAITING, 11.5, JOB, True),
+        (RunState.QUEUED, 11.5, JOB, True),
         (RunState.WAITING, 4.0, JOB, False),
         (RunState.EXPIRED, 4.0, JOB, True),
         (RunState.LOST, 4.0, JOB, True),
@@ -118,7 +176,8 @@ def test_a_run_that_nobody_brings_forward_is_lost(
     counters = {"ticks": 3, "finished:succeeded": 2, "skipped:overlap": int(not state.is_open)}
     facts = replace(QUIET, rows=[*QUIET.rows[:2], last], counters=counters, until=until, job=job)
     facts = replace(facts, executions=QUIET.executions[:2])
-    assert [finding.kind for finding in judge(facts)] == ["run lost"] * is_lost
+    found = [finding.kind for finding in judge(facts) if finding.kind != "job stuck"]
+    assert found == ["run lost"] * is_lost
 
 
 @pytest.mark.parametrize(
@@ -157,7 +216,7 @@ def test_a_freeze_excuses_only_those_who_were_frozen() -> None:
 
 def test_the_witness_knows_who_worked_until_when(tmp_path: Path) -> None:
     def sign(event: str, second: int, pid: int, at: float) -> str:
-        fields = {"event": event, "job": "job", "run": run(second), "attempt": 1}
+        fields = {"event": event, "job": "job", "run": run(second), "attempt": 1, "token": second}
         return json.dumps({**fields, "pid": pid, "group": 1, "at": at})
 
     path = tmp_path / "witness.jsonl"
@@ -179,6 +238,37 @@ def test_the_witness_knows_who_worked_until_when(tmp_path: Path) -> None:
     ]
     assert seen[1].at_work == (Interval(2.0, 2.5), Interval(9.0, 9.5))
     assert at_work(path) == {10, 12}
+
+
+def test_a_beat_leads_while_no_other_does(tmp_path: Path) -> None:
+    def found(words: Sequence[tuple[float, str, str]], windows: Sequence[Window]) -> list[str]:
+        beats = [Beat(name, tmp_path / name) for name in ("beat0", "beat1")]
+        for beat in beats:
+            lines = [
+                json.dumps(
+                    {"event": word, "timestamp": datetime.fromtimestamp(at, UTC).isoformat()}
+                )
+                for at, word, name in words
+                if name == beat.name
+            ]
+            beat.log.write_text("\n".join(lines))
+        leadership = Leadership(cast(Any, None), cast(Any, beats), Chronicle(), epoch=0.0)
+        return [finding.job for finding in leadership.findings(windows)]
+
+    first = [(1.0, "leading", "beat0"), (1.5, "standing by", "beat1")]
+    second = (50.0, "leading", "beat1")
+    assert found([*first, second], []) == ["beat1"]
+    assert found([*first, second], [Window(Kind.NO_LEADER, Interval(40.0, 50.0))]) == []
+    assert found([*first, (49.0, "standing by", "beat0"), second], []) == []
+
+
+def test_each_break_applies_to_the_package_as_it_is(tmp_path: Path) -> None:
+    for number, broken in enumerate(BREAKS):
+        broken_copy(broken, tmp_path / f"{number}")
+        assert chosen(broken.faults)
+    with pytest.raises(PatchDoesNotApply):
+        gone = replace(BREAKS[0], edits=[Edit("errors.py", "what is not there", "")])
+        broken_copy(gone, tmp_path / "gone")
 
 
 def test_intervals_are_cut_and_added_up() -> None:
