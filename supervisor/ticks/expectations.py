@@ -35,6 +35,9 @@ SLACK = timedelta(minutes=1)
 #: So many times as long as usual is too long.
 TOO_LONG = 4
 
+#: No run is at work for too long before that, where nothing but earlier ones says how long it takes.
+TOO_LONG_LEAST = timedelta(minutes=1)
+
 #: Whoever retries for longer than this expects nothing.
 LONGEST = timedelta(days=366)
 
@@ -115,4 +118,4 @@ def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:
     if spec.time_limit is not None and not spec.steps:
         return spec.time_limit + spec.stop_grace
     usual = observed_p95(durations)
-    return None if usual is None else TOO_LONG * usual
+    return None if usual is None else max(TOO_LONG_LEAST, TOO_LONG * usual)

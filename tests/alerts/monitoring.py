@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -120,11 +121,16 @@ def alertmanager(directory: Path) -> Iterator[Alertmanager]:
 
 @contextmanager
 def prometheus(directory: Path, scraped: int, told: int) -> Iterator[Prometheus]:
-    """Scrapes and evaluates every second; `scraped` and `told` are ports."""
+    """Scrapes and evaluates every second, and waits for seconds where a rule has minutes.
+
+    scraped, told: ports.
+    """
     port = free_port()
     directory.mkdir(parents=True)
+    rules = directory / "rules.yml"
+    rules.write_text(re.sub(r"(?m)^( +for:) .*$", r"\1 2s", RULES.read_text()))
     configuration = directory / "prometheus.yml"
-    configuration.write_text(yaml.safe_dump(hurried(scraped, told)))
+    configuration.write_text(yaml.safe_dump(hurried(rules, scraped, told)))
     command = [
         needed("prometheus"),
         f"--config.file={configuration}",
@@ -136,11 +142,11 @@ def prometheus(directory: Path, scraped: int, told: int) -> Iterator[Prometheus]
         yield Prometheus(client)
 
 
-def hurried(scraped: int, told: int) -> dict[str, Any]:
+def hurried(rules: Path, scraped: int, told: int) -> dict[str, Any]:
     """The configuration that is deployed, with the test's ports and intervals."""
     configuration: dict[str, Any] = yaml.safe_load(PROMETHEUS.read_text())
     configuration["global"] = dict.fromkeys(configuration["global"], "1s")
-    configuration["rule_files"] = [str(RULES)]
+    configuration["rule_files"] = [str(rules)]
     [alerting] = configuration["alerting"]["alertmanagers"]
     alerting["static_configs"] = [{"targets": [f"{LOOPBACK}:{told}"]}]
     [scrape] = configuration["scrape_configs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.alerts.files import (
     faults,
     rules,
 )
+from tests.alerts.healthy import INTERVAL, STEP, healthy_jobs, hung_job, series
 from tests.programs import output_of
 
 ALERTS = alerts()
@@ -91,3 +93,35 @@ def test_who_is_inhibited_exists() -> None:
     named = set(re.findall(r"Supervisor\w+", str(inhibitions)))
     assert named <= ALERTS.keys()
     assert "SupervisorNoBeatLeads" in named
+
+
+def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:
+    """At the intervals that are deployed, with a restart of `serve` and a change of leaders."""
+    fired = 'count by (alertname, job) (count_over_time(ALERTS{alertstate="firing", job%s}[20m]))'
+    hung = 'count by (job) (ALERTS{alertname="SupervisorRunningTooLong", alertstate="firing"})'
+    expected = [
+        {"expr": fired % '!="hung"', "eval_time": "20m", "exp_samples": []},
+        # What is exposed does reach the rules.
+        {
+            "expr": hung,
+            "eval_time": "12m",
+            "exp_samples": [{"labels": '{job="hung"}', "value": 1}],
+        },
+    ]
+    test = {
+        "interval": f"{STEP}s",
+        "input_series": series([*healthy_jobs(), hung_job()]),
+        "promql_expr_test": expected,
+    }
+    path = tmp_path / "healthy.yml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "rule_files": [str(RULES)],
+                "evaluation_interval": f"{INTERVAL}s",
+                "tests": [test],
+            },
+            width=1_000_000,
+        )
+    )
+    assert "SUCCESS" in output_of("promtool", "test", "rules", path)

@@ -94,7 +94,9 @@ def test_the_usual_duration(
     ("keys", "durations", "limit"),
     [
         ({}, observed(*[2.0] * 9), None),
-        ({}, observed(*[2.0] * 10), timedelta(seconds=9.7)),
+        ({}, observed(*[0.3] * 1000), MINUTE),
+        ({}, observed(*[2.0] * 10), MINUTE),
+        ({}, observed(*[20.0] * 10), timedelta(seconds=116)),
         ({"time_limit": "5m", "stop_grace": "10s"}, observed(*[2.0] * 10), timedelta(seconds=310)),
     ],
 )

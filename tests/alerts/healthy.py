@@ -1,0 +1,212 @@
+"""Twenty minutes of healthy jobs, minute by minute as a Prometheus would have them.
+
+What the jobs do is made up, from a seed; what is exposed of it is computed by the product's own
+code at the times of the scrapes. Only the counting in Redis is imitated.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.open_runs import OpenRun
+from supervisor.ledger.scripts import BOUNDS
+from supervisor.runs.run import RunState
+from supervisor.web.exposition import Format
+from supervisor.web.job_lines import COUNTED, job_texts, of_jobs
+from supervisor.web.outlook import Outlooks
+from supervisor.web.scrape import Job
+from supervisor.web.status import FIELDS, Status
+
+MINUTES = 20
+
+#: As deployed: scrapes and evaluations, each every 15 seconds. A sample is used when it is ten
+#: seconds old, as it may be.
+INTERVAL = 15
+STEP = 5
+SCRAPED_AT = 5
+SCRAPE_TAKES = 0.4
+
+#: `serve` is restarted, and two scrapes find nothing. Beats change the lead: what was due meanwhile
+#: is emitted just before a scrape.
+SERVE_AWAY = (900.0, 930.0)
+NO_LEADER = (593.0, 605.2)
+
+#: When the jobs were loaded, and the clock of everything begins.
+LOADED = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A run: seconds at which it was due, began and ended."""
+
+    nominal: float
+    started: float
+    ended: float
+
+
+@dataclass
+class Simulated:
+    """seconds: draws how long a run takes. hangs_from: the run that is due then does not end."""
+
+    spec: JobSpec
+    every: float
+    seconds: Callable[[random.Random], float]
+    hangs_from: float = float("inf")
+    runs: list[Work] = field(default_factory=list)
+    skips: list[float] = field(default_factory=list)
+
+    def simulate(self, rng: random.Random) -> None:
+        """A run that is due while another is at work waits for it, if none does, or is skipped."""
+        waits = self.spec.overlap == "queue_one"
+        at = self.every
+        while at < MINUTES * 60:
+            free_at = self.runs[-1].ended if self.runs else 0.0
+            is_one_waiting = bool(self.runs) and self.runs[-1].started > at + 1
+            emitted = NO_LEADER[1] if NO_LEADER[0] <= at < NO_LEADER[1] else at
+            if free_at > emitted and (not waits or is_one_waiting):
+                self.skips.append(emitted)
+            else:
+                begins = max(emitted, free_at) + rng.uniform(0.02, 0.4)
+                is_hung = at >= self.hangs_from
+                self.runs.append(
+                    Work(at, begins, float("inf") if is_hung else begins + self.seconds(rng))
+                )
+            at += self.every
+
+    def exposed(self, now: float, outlooks: Outlooks) -> Job:
+        begun = [run for run in self.runs if run.started <= now]
+        ended = [run for run in self.runs if run.ended <= now]
+        looked = now if is_led(now) else NO_LEADER[0]
+        status = dict.fromkeys(FIELDS, 0)
+        status |= {"created": ms(LOADED), "loaded": ms(LOADED)}
+        status["last_start"] = ms(max((run.started for run in begun), default=0))
+        status["last_success"] = ms(max((run.ended for run in ended), default=0))
+        status["next"] = ms((looked // self.every + 1) * self.every)
+        last_start = begun[-1].started if begun else 0.0
+        status["consecutive_skips"] = sum(last_start < at <= now for at in self.skips)
+        counters: Counter[str] = Counter()
+        counters["n:ticks"] = int(now // self.every)
+        counters["n:started"] = len(begun)
+        counters["n:finished:succeeded"] = len(ended)
+        counters["n:skipped:overlap"] = sum(at <= now for at in self.skips)
+        durations = observed([run.ended - run.started for run in ended])
+        found = Status._make(status[name] for name in FIELDS)
+        return Job(
+            spec=self.spec,
+            counters=tuple(counters[name] for name in COUNTED),
+            durations=durations,
+            start_delays=observed([run.started - run.nominal for run in begun]),
+            status=found,
+            open_runs=[*self._open_runs(now)],
+            outlook=outlooks.of(self.spec, durations, found, instant(now)),
+        )
+
+    def _open_runs(self, now: float) -> Iterator[OpenRun]:
+        for run in self.runs:
+            if run.started <= now < run.ended:
+                yield self._open(RunState.RUNNING, run, instant(run.started))
+            elif run.nominal <= now < run.started and is_led(now):
+                yield self._open(RunState.QUEUED, run, None)
+
+    def _open(self, state: RunState, run: Work, started_at: datetime | None) -> OpenRun:
+        return OpenRun(self.spec.name, state, instant(run.nominal), started_at)
+
+
+def job(
+    name: str, every: float, seconds: Callable[[random.Random], float], **keys: Any
+) -> Simulated:
+    hangs_from = keys.pop("hangs_from", float("inf"))
+    spec = JobSpec(**{"name": name, "task": "team.work", "every": f"{every}s", **keys})
+    return Simulated(spec, every, seconds, hangs_from)
+
+
+def healthy_jobs() -> Sequence[Simulated]:
+    return (
+        job("subsecond", 1, lambda rng: rng.uniform(0.25, 0.35)),
+        job("quick", 5, lambda rng: rng.uniform(0.15, 0.25)),
+        # Now and then ten times as long as it mostly is.
+        job("jittery", 30, lambda rng: min(20.0, rng.lognormvariate(0, 1.2))),
+        job("slow", 300, lambda rng: rng.uniform(90, 200)),
+        job("waiting", 2, lambda rng: rng.uniform(0.3, 1.2), overlap="queue_one"),
+        job("serial", 10, lambda rng: rng.uniform(1.0, 4.0), overlap="queue_one", serial=True),
+    )
+
+
+def hung_job() -> Simulated:
+    return job("hung", 30, lambda rng: rng.uniform(0.5, 1.5), hangs_from=480.0)
+
+
+def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:
+    """The input of ``promtool test rules``: one sample a scrape, every INTERVAL seconds."""
+    rng = random.Random(seed)
+    for each in jobs:
+        each.simulate(rng)
+    outlooks = Outlooks()
+    values: dict[str, dict[int, float]] = defaultdict(dict)
+    for number in range(MINUTES * 60 // INTERVAL):
+        at = number * INTERVAL + SCRAPED_AT
+        if not SERVE_AWAY[0] <= at < SERVE_AWAY[1]:
+            for name, value in samples(jobs, outlooks, at + SCRAPE_TAKES):
+                values[name][number] = value
+        values['up{job="supervisor", instance="s"}'][number] = float(
+            not SERVE_AWAY[0] <= at < SERVE_AWAY[1]
+        )
+    return [{"series": name, "values": notation(found)} for name, found in values.items()]
+
+
+def samples(
+    jobs: Sequence[Simulated], outlooks: Outlooks, now: float
+) -> Iterator[tuple[str, float]]:
+    form = Format(is_openmetrics=False, has_created=False)
+    texts = [job_texts(form, each.exposed(now, outlooks)) for each in jobs]
+    text = "\n".join([*of_jobs(form, texts), ""])
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield selector(sample.name, {**sample.labels, "instance": "s"}), sample.value
+    yield selector("supervisor_up", {"instance": "s"}), 1.0
+    ticked = selector("supervisor_beat_last_tick_timestamp_seconds", {"instance": "s"})
+    yield ticked, float(int(now if is_led(now) else NO_LEADER[0]))
+
+
+def selector(name: str, labels: Mapping[str, str]) -> str:
+    inside = ", ".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{inside}}}"
+
+
+def notation(found: Mapping[int, float]) -> str:
+    """A series that a scrape does not find ends there, as it does in Prometheus."""
+    words = ["_"] * (SCRAPED_AT // STEP)
+    gap = ["_"] * (INTERVAL // STEP - 1)
+    for number in range(MINUTES * 60 // INTERVAL):
+        is_there = number in found
+        was_there = number - 1 in found
+        words += [repr(found[number]) if is_there else "stale" if was_there else "_", *gap]
+    return " ".join(words)
+
+
+def is_led(now: float) -> bool:
+    return not NO_LEADER[0] <= now < NO_LEADER[1]
+
+
+def observed(seconds: Sequence[float]) -> Histogram:
+    counts = [0] * (len(BOUNDS) + 1)
+    for value in seconds:
+        counts[sum(value > bound for bound in BOUNDS)] += 1
+    return Histogram(BOUNDS, tuple(counts), sum(seconds))
+
+
+def instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(seconds=seconds)
+
+
+def ms(seconds: float) -> int:
+    return int(1000 * seconds)
