@@ -35,7 +35,7 @@ SLACK = timedelta(minutes=1)
 #: So many times as long as usual is too long.
 TOO_LONG = 4
 
-#: No run is at work for too long before that, where nothing but earlier ones says how long it takes.
+#: Sooner than this no run is too long where only earlier ones say how long it takes.
 TOO_LONG_LEAST = timedelta(minutes=1)
 
 #: Whoever retries for longer than this expects nothing.
