@@ -101,7 +101,7 @@ def test_apply_takes_a_ledger_over_on_purpose_alone(
         "from celery import Celery\n"
         "from supervisor.app import supervise\n"
         f"app = supervise(Celery('boutique', broker={redis_url!r}, set_as_current=False))\n"
-        "app.task(name='t', shared=False)(lambda: None)\n"
+        "@app.task(name='t', shared=False)\ndef t(): ...\n"
     )
     files = tmp_path / "boutique"
     files.mkdir()
