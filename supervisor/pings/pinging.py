@@ -5,9 +5,12 @@
 2. At each tick beat looks at the outbox and starts a thread for each job that has pings and no
    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the first
    that was not.
-3. A job whose server is away is tried again later and later. What is older than `GIVE_UP_AFTER` is
+3. A thread sends for `TURN_SECONDS` and then makes way. Jobs whose server failed or was slow in
+   their last turn have half of the threads at most, so that others are never without one.
+4. A job whose server is unavailable is tried again later and later. What is older than
+   `GIVE_UP_AFTER` is
    dropped, logged and counted, and so is what the server refuses.
-4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
+5. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
    know a run by its `rid`.
 """
 
@@ -37,6 +40,10 @@ LONGEST_WAIT_SECONDS = 60.0
 #: Looked at in one tick, and all of them where nothing of these can be sent now.
 PINGS_PER_LOOK = 1_000
 MOST_THREADS = 8
+MOST_SLOW_THREADS = MOST_THREADS // 2
+
+#: No ping is begun later in a turn; one that takes as long by itself makes its job a slow one.
+TURN_SECONDS = 3.0
 
 log = structlog.get_logger("supervisor.pinging")
 
@@ -48,6 +55,7 @@ class Pinger:
         self._timeout = timeout_seconds
         self._sending: set[str] = set()
         self._waits: dict[str, tuple[float, float]] = {}
+        self._slow: set[str] = set()
         self._lock = threading.Lock()
 
     def look(self, now: datetime) -> None:
@@ -76,30 +84,40 @@ class Pinger:
         with self._lock:
             if job in self._sending or len(self._sending) >= MOST_THREADS:
                 return False
+            if job in self._slow and len(self._sending & self._slow) >= MOST_SLOW_THREADS:
+                return False
             if time.monotonic() < next_try:
                 return False
             self._sending.add(job)
             return True
 
     def _run(self, job: str, pings: Sequence[Ping], now: datetime) -> None:
+        began = time.monotonic()
+        is_done = False
         try:
-            self._send_all(job, pings, now)
+            is_done = self._send_all(job, pings, now, began + TURN_SECONDS)
         except RedisError as error:
             log.warning("pings not sent", job=job, error=str(error))
         finally:
+            is_slow = not is_done or time.monotonic() - began > TURN_SECONDS
             with self._lock:
                 self._sending.discard(job)
+                (self._slow.add if is_slow else self._slow.discard)(job)
 
-    def _send_all(self, job: str, pings: Sequence[Ping], now: datetime) -> None:
+    def _send_all(self, job: str, pings: Sequence[Ping], now: datetime, until: float) -> bool:
+        """Whether nothing failed, and all were sent before `until` on the monotonic clock."""
         spec = self._ledger.some_specs([job]).get(job)
         for ping in pings:
+            if time.monotonic() > until:
+                return False
             if spec is None or spec.ping_url is None:
                 self._pings.done(ping)
             elif now - ping.at > GIVE_UP_AFTER:
                 self._drop(ping, "too old")
             elif not self._send(spec.ping_url, ping):
-                return
+                return False
         self._waits.pop(job, None)
+        return True
 
     def _send(self, url: str, ping: Ping) -> bool:
         """Whether the next one may be sent."""

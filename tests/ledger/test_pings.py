@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
+import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
@@ -17,11 +21,11 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.pings import Pings
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_PINGS
-from supervisor.pings.pinging import GIVE_UP_AFTER, PINGS_PER_LOOK, Pinger
+from supervisor.pings.pinging import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
-from tests.waiting import patience, wait_until
+from tests.waiting import patience, slowness, wait_until
 
 
 @pytest.fixture
@@ -183,6 +187,94 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]
         assert len(outbox(ledger)) == 2
+
+
+def drips(connection: socket.socket) -> None:
+    for byte in itertools.chain(b"HTTP/1.1 200 OK\r\nX: ", itertools.repeat(120)):
+        connection.sendall(bytes([byte]))
+        time.sleep(0.1)
+
+
+def goes_on(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.01)
+
+
+def adds_headers(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\n")
+    for number in itertools.count():
+        connection.sendall(f"X-{number}: x\r\n".encode())
+        time.sleep(0.1)
+
+
+def floods(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+
+def says_nothing(connection: socket.socket) -> None:
+    while connection.recv(1000):
+        pass
+
+
+HOSTILE = (drips, goes_on, adds_headers, floods, says_nothing)
+
+
+@contextmanager
+def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a server that behaves so on each connection, from a thread of its own."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                behave(self.request)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/secret"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("behave", HOSTILE)
+@pytest.mark.timeout(60)
+def test_an_exchange_ends_in_time_whatever_the_server_sends(
+    ledger: Ledger, behave: Callable[[socket.socket], None]
+) -> None:
+    with hostile(behave) as url:
+        spec = job(ledger, ping_url=url)
+        ended(ledger, spec, 0, RunState.SUCCEEDED)
+        started = time.monotonic()
+        with capture_logs() as lines:
+            sent(ledger, Pinger(ledger, timeout_seconds=1.0))
+        assert time.monotonic() - started < 1 + slowness()
+        assert [line["event"] for line in lines] == ["ping failed"]
+        assert len(outbox(ledger)) == 2
+
+
+@pytest.mark.timeout(60)
+def test_slow_servers_leave_threads_to_the_others(ledger: Ledger, listener: Listener) -> None:
+    with hostile(drips) as url:
+        for number in range(4 * MOST_THREADS):
+            ended(ledger, job(ledger, f"slow{number}", ping_url=url), 0, RunState.SUCCEEDED)
+        pinger, spec = Pinger(ledger, timeout_seconds=1.0), pinged(ledger, listener)
+        for second in range(20):
+            ended(ledger, spec, second, RunState.SUCCEEDED)
+
+        def look() -> bool:
+            pinger.look(ledger.now())
+            return len(listener.heard) == 40
+
+        wait_until(look, 20)
+        wait_until(quiet)
 
 
 def test_many_that_cannot_be_sent_hold_up_none_behind_them(
