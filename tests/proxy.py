@@ -19,6 +19,7 @@ class Proxy:
     What a side has given up by then is not carried later, as over a link between two kernels.
     replies_to_lose: so many are not carried; the connection ends in their place. While only the
     replies are held, what is asked for happens, and who asked learns of it late.
+    freeze_after: the first request that contains this is carried, and nothing after it.
     """
 
     target: tuple[str, int]
@@ -27,6 +28,7 @@ class Proxy:
     carries: threading.Event = field(default_factory=threading.Event)
     carries_replies: threading.Event = field(default_factory=threading.Event)
     replies_to_lose: int = 0
+    freeze_after: bytes = b""
     open_sockets: set[socket.socket] = field(default_factory=set)
 
     def freeze(self) -> None:
@@ -70,6 +72,9 @@ class Proxy:
                 if is_reply and self.replies_to_lose:
                     self.replies_to_lose -= 1
                     break
+                if not is_reply and self.freeze_after and self.freeze_after in data:
+                    self.freeze_after = b""
+                    self.freeze()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 

@@ -3,7 +3,9 @@
 1. A message arrives in a worker; it names a run and carries nothing that decides anything.
 2. `begin` asks the ledger for the lease, with a token made for this delivery. A second delivery, an
    expired run, a run of a busy serial queue is refused: the task's body never starts, and the
-   message is dropped. What must come again comes from the ledger, not from the broker.
+   message is dropped. What must come again comes from the ledger, not from the broker. The lease
+   counts from when it was asked for: a reply that comes late is not trusted, nor is one that was
+   left lying until just before the body starts, and the lease is asked for again.
 3. The task's body runs; the worker's main process renews the lease (heartbeat.py).
 4. `end` reports the outcome: the lease is given back and the next waiting run promoted, in one
    script. Whoever finished publishes the promoted run; if it dies first, beat does.
@@ -32,6 +34,7 @@ import structlog
 from supervisor.errors import WrongSchema
 from supervisor.execution import at_work
 from supervisor.execution.context import CurrentRun, set_current_run
+from supervisor.execution.leases import trusted_until
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.requests import NOTHING, Asked
@@ -41,6 +44,9 @@ from supervisor.runs.run import RunState, StepId
 from supervisor.times.elapsed import clock
 
 PATIENCE = timedelta(seconds=30)
+
+#: A grant that comes too late to be trusted is asked for again, up to this often.
+MOST_ASKED = 5
 
 #: Between two tries, and between two words about them in the log.
 PAUSE_SECONDS = 0.5
@@ -74,8 +80,24 @@ class Guard:
 
     def begin(self, run_id: str, job: str, token: str, queue: str = "") -> Grant | Refused:
         """The lease for this delivery, or why its run must not start here and now."""
+        answer = self._ask(run_id, job, token, queue)
+        if isinstance(answer, Grant):
+            set_current_run(self._current_run(answer))
+            log.info("run started", job=answer.job, run=run_id, attempt=answer.attempt)
+        return answer
+
+    def confirm(self, grant: Grant, queue: str = "") -> Grant | Refused:
+        """The same grant while it is trusted; else it is asked for again, or why it is refused."""
+        if is_trusted(grant):
+            return grant
+        answer = self._ask(grant.run_id, grant.job, grant.token, queue)
+        if isinstance(answer, Refused):
+            set_current_run(None)
+        return answer
+
+    def _ask(self, run_id: str, job: str, token: str, queue: str) -> Grant | Refused:
         try:
-            answer = self._ledger.begin(run_id, token, self._worker, queue)
+            answer = self._trusted(run_id, token, queue)
         except (RedisError, WrongSchema) as error:
             if not (may_pass(error) or isinstance(error, WrongSchema)):
                 raise
@@ -94,10 +116,16 @@ class Guard:
                 reason=answer.refusal.value,
                 detail=answer.detail,
             )
-            return answer
-        set_current_run(self._current_run(answer))
-        log.info("run started", job=answer.job, run=run_id, attempt=answer.attempt)
         return answer
+
+    def _trusted(self, run_id: str, token: str, queue: str) -> Grant | Refused:
+        """A reply that comes late may tell of a lease that has run out meanwhile."""
+        for _ in range(MOST_ASKED):
+            answer = self._ledger.begin(run_id, token, self._worker, queue)
+            if isinstance(answer, Refused) or is_trusted(answer):
+                return answer
+            log.warning("grant late", job=answer.job, run=run_id)
+        return Refused(run_id, Refusal.UNAVAILABLE, "each grant came too late")
 
     def _current_run(self, grant: Grant) -> CurrentRun:
         place = StepId.of(grant.run_id)
@@ -213,6 +241,10 @@ class Guard:
                     log.warning("ledger away", **facts, error=str(error))
                     said_again_at = now + SILENT_SECONDS
                 time.sleep(PAUSE_SECONDS)
+
+
+def is_trusted(grant: Grant) -> bool:
+    return clock() < trusted_until(grant.asked_at, grant.lease_ttl)
 
 
 def reason_of(error: Exception) -> str:

@@ -131,7 +131,15 @@ class HeldLease:
 
     def trust_from(self, sent_at: float) -> None:
         """A renewal that was sent then has succeeded."""
-        self.trusted_until = sent_at + self.ttl.total_seconds() * TRUSTED
+        self.trusted_until = trusted_until(sent_at, self.ttl)
+
+
+def trusted_until(asked_at: float, ttl: timedelta) -> float:
+    """A lease counts from when it was asked for: nobody knows when the server gave it.
+
+    Both by the clock of elapsed.py.
+    """
+    return asked_at + ttl.total_seconds() * TRUSTED
 
 
 def process_exists(pid: int) -> bool:

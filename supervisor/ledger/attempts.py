@@ -23,7 +23,7 @@ from supervisor.ledger.scripts import Call, Scripts
 from supervisor.ledger.steps import flat
 from supervisor.runs.run import RunState
 from supervisor.times.durations import to_ms
-from supervisor.times.elapsed import ms_since
+from supervisor.times.elapsed import clock, ms_since
 
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
@@ -34,7 +34,15 @@ class Attempts:
 
     def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
         """Asks for the lease of one attempt; `token` is fresh for each delivery."""
-        verdict, *rest = self._scripts("begin", run_id, token, worker, queue)
+        asked_at = 0.0
+
+        def call() -> Call:
+            """Asked for each time that it is sent: the reply that came is to the last of them."""
+            nonlocal asked_at
+            asked_at = clock()
+            return Call((run_id, token, worker, queue))
+
+        verdict, *rest = self._scripts.as_of_sending("begin", call)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
         fence, attempt, nominal, ttl, job, stage = rest
@@ -47,6 +55,7 @@ class Attempts:
             nominal_at=instant(nominal),
             lease_ttl=timedelta(milliseconds=int(ttl)),
             stage=stage,
+            asked_at=asked_at,
         )
 
     def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:

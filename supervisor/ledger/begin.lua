@@ -2,7 +2,8 @@
 --
 -- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or '')
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
---       {'duplicate', state}  another delivery of this run is at work or has ended
+--       {'duplicate', state}  another delivery of this run is at work or has ended, or this one's attempt was
+--                             given up
 --       {'parked', run}       another run of the serial queue is at work; published again after it
 --       {'drained', queue}    nothing may begin from its queue; published again when it may
 --       {'expired'}           the start deadline passed
@@ -21,10 +22,13 @@ local function granted()
   return { 'begin', digits(run.fence), run.attempt, run.nominal, run.rules.lease_ttl, run.job, stage }
 end
 
-if run.state == 'running' and run.token == token then  -- the reply to the first call was lost
+-- The reply to the first call was lost, or came too late to be trusted: what is granted again is alive.
+if run.state == 'running' and run.token == token and not is_contested(run, token)
+  and (run.rules.serial == '' or not holder_of_serial(run.rules.serial, token)) then
+  keep(run, token)
   return granted()
 end
-if run.state ~= 'queued' then
+if run.state ~= 'queued' or run.last_token == token then  -- a delivery has one attempt
   count(run.job, 'duplicates')
   redis.call('HINCRBY', K.run(id), 'duplicates', 1)
   return { 'duplicate', run.state }

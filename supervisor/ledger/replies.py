@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+from supervisor.times.elapsed import clock
 
 
 class Placement(StrEnum):
@@ -49,7 +51,8 @@ class Admission:
 class Grant:
     """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
 
-    stage: of a step, the priority of the stage that its run is at.
+    stage: of a step, the priority of the stage that its run is at. asked_at: when the call that
+    was answered with it was sent, by the clock of elapsed.py; from then on the lease counts.
     """
 
     run_id: str
@@ -60,6 +63,7 @@ class Grant:
     nominal_at: datetime
     lease_ttl: timedelta
     stage: str = ""
+    asked_at: float = field(default_factory=clock, compare=False)
 
 
 class Refusal(StrEnum):

@@ -8,6 +8,7 @@ gone.
 from __future__ import annotations
 
 import os
+import time
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -36,6 +37,7 @@ from supervisor.sending import tracing
 from supervisor.sending.call_requests import asked_of
 from supervisor.sending.calls import register_all
 from supervisor.sending.publisher import Publisher, publisher_of
+from supervisor.times.elapsed import clock
 from supervisor.worker.acknowledgements import keep_no_record_of_runs
 from supervisor.worker.adopting import adopt
 from supervisor.worker.attendance import attend
@@ -72,6 +74,8 @@ class GuardedRequest(Request):
                     pid=pid,
                     is_active=lambda: self._is_active(pid),
                     asked=self._asked,
+                    # Before the child asked for the lease, however late this process hears of it.
+                    taken_at=clock() - max(0.0, time.monotonic() - time_accepted),
                 )
             )
 

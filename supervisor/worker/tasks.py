@@ -144,12 +144,26 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         run = current_run()
         if delivery.references:
             args, kwargs = delivery.with_secrets(args, kwargs, os.environ)
-        if run is None or run.step is None:
-            return body(*args, **kwargs)
-        returned = body(*args, **filled(self.run, args, kwargs, run.params))
+        is_step = run is not None and run.step is not None
+        if run is not None and is_step:
+            kwargs = filled(self.run, args, kwargs, run.params)
+        self._confirm(delivery)
+        returned = body(*args, **kwargs)
+        if run is None or not is_step:
+            return returned
         if run.item is None:
             delivery.returned = handed_on(returned, as_json)
         return returned
+
+    def _confirm(self, delivery: Delivery) -> None:
+        """The last step before the body: all before it takes time. Raises Ignore if refused."""
+        assert delivery.grant is not None
+        guard = guard_of(self.app, os.getpid())
+        answer = guard.confirm(delivery.grant, delivery.queue)
+        if isinstance(answer, Refused):
+            delivery.grant = None
+            raise Ignore(answer.refusal.value)
+        delivery.grant = answer
 
     def apply_async(
         self,
@@ -212,10 +226,12 @@ class GuardedTask(Task):  # type: ignore[type-arg]
 def report_end(task: Any = None, retval: Any = None, state: str | None = None, **_: Any) -> None:
     """The attempt is over, however it ended; a delivery that was refused has nothing to report."""
     delivery = _delivery.get()
-    if delivery is None or delivery.grant is None or task.request.id != delivery.run_id:
+    if delivery is None or task.request.id != delivery.run_id:
         return
     _delivery.set(None)
     at_work.tell(None)
+    if delivery.grant is None:  # refused just before the body
+        return
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant
     try:
         try:
