@@ -27,7 +27,8 @@ SupervisorError
 ├── UnusableReturn         a step returned what cannot be handed on
 ├── OutputTooLarge         a program that a job runs wrote more than it may
 ├── JobExited              the job called sys.exit
-└── JobOutOfMemory         the job ran into a MemoryError
+├── JobOutOfMemory         the job ran into a MemoryError
+└── JobRaised              the job raised what is no Exception, such as GeneratorExit
 
 RunInterrupted, a BaseException, raised inside a job's code
 ├── LeaseLost              its lease ended or went to another run
@@ -265,6 +266,13 @@ class JobExited(SupervisorError):
 
 class JobOutOfMemory(SupervisorError):
     """The job ran into a MemoryError."""
+
+
+class JobRaised(SupervisorError):
+    """The job raised what is no Exception; in a worker that would stop the process it runs in."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(f"{type(raised).__name__}: {raised}".removesuffix(": "))
 
 
 class RunInterrupted(BaseException):

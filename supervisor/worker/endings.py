@@ -14,7 +14,7 @@ from typing import Any
 from celery import states
 from celery.exceptions import Retry, SoftTimeLimitExceeded
 
-from supervisor.errors import RunCancelled
+from supervisor.errors import JobRaised, RunCancelled, RunInterrupted
 from supervisor.execution.delivery import Delivery
 from supervisor.execution.guard import Guard
 from supervisor.ledger.replies import Grant
@@ -65,9 +65,13 @@ def end_of(delivery: Delivery, retval: Any, state: str | None) -> tuple[str | No
             return states.RETRY, again
         case Exception() as error:
             return states.FAILURE, error
+        case BaseException() as error if not isinstance(error, (SystemExit, RunInterrupted)):
+            return states.FAILURE, JobRaised(error)
         case _:
             return (states.SUCCESS if delivery.has_returned else None), None
 
 
 def reason_of(error: Any) -> str:
+    if isinstance(error, JobRaised):
+        return str(error)
     return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)

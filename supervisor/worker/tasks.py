@@ -28,6 +28,7 @@ from kombu.utils.json import loads
 from supervisor.errors import (
     JobExited,
     JobOutOfMemory,
+    JobRaised,
     RunCancelled,
     RunInterrupted,
     UnusableReturn,
@@ -135,6 +136,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             if again is error:
                 raise
             raise again from error
+        except BaseException as error:
+            # Nothing of Celery's or ours raises one here: that is the job's own.
+            raise self._retry_or(delivery, JobRaised(error)) from error
         finally:
             delivery.at_work = False
             at_work.tell(None)

@@ -23,6 +23,11 @@ jobs:
   retry-handler: {task: team.handled, every: 24h, args: [1], max_retries: 1}
   wrapped: {task: team.wrapped, every: 24h}
   alone: {task: team.alone, every: 24h, max_retries: 1}
+  generator: {task: team.raises, every: 24h, args: [GeneratorExit]}
+  keyboard: {task: team.raises, every: 24h, args: [KeyboardInterrupt], max_retries: 1}
+  asyncio: {task: team.raises, every: 24h, args: [CancelledError]}
+  plain: {task: team.raises, every: 24h, args: [BaseException]}
+  around: {task: team.around, every: 24h}
   unready: {task: team.unready, every: 24h}
 """
 
@@ -70,6 +75,21 @@ def alone(self):
     if self.request.retries < 1:
         raise ValueError("not yet")
 
+@app.task(bind=True)
+def raises(self, name):
+    import asyncio, builtins
+    sign("start", self)
+    raise (getattr(builtins, name, None) or getattr(asyncio, name))
+
+class Around(app.Task):
+    def __call__(self, *args, **kwargs):
+        super().__call__(*args, **kwargs)
+        raise GeneratorExit("after the body")
+
+@app.task(bind=True, base=Around)
+def around(self):
+    sign("start", self)
+
 class Unready(app.Task):
     def before_start(self, *arguments):
         super().before_start(*arguments)
@@ -111,6 +131,11 @@ def ended(crew: Crew, job: str) -> Run:
         ("handler", ["failed"], "ValueError: not yet"),
         ("retry-handler", ["failed", "succeeded"], None),
         ("alone", ["failed", "succeeded"], None),
+        ("generator", ["failed"], "GeneratorExit"),
+        ("keyboard", ["failed", "failed"], "KeyboardInterrupt"),
+        ("asyncio", ["failed"], "CancelledError"),
+        ("plain", ["failed"], "BaseException"),
+        ("around", ["failed"], "GeneratorExit: after the body"),
     ],
 )
 def test_a_run_ends_as_its_body_did(

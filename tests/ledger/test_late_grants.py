@@ -1,4 +1,4 @@
-"""A grant that comes late, over a link that stalls: the run may have been given to another worker."""
+"""A grant that comes late: the run may have been given to another worker meanwhile."""
 
 from __future__ import annotations
 
