@@ -81,14 +81,16 @@ local function is_drained(id)
   return queue and redis.call('HEXISTS', K.drained, queue) == 1
 end
 
--- Of all the ticks and runs of a job so far, those that have no outcome and are not open.
+-- Of all the ticks and runs of a job so far, those that have no outcome and are not open, but for those
+-- that were acknowledged (acknowledge.lua). Fewer than none where more outcomes than ticks were counted.
 local function unsettled(job)
   local came, went = 0, redis.call('SCARD', K.open(job))
   local fields = redis.call('HGETALL', K.job(job))
   for i = 1, #fields, 2 do
     local what = string.match(fields[i], '^n:(%a+)')
     if what == 'ticks' or what == 'triggered' or what == 'restored' then came = came + fields[i + 1] end
-    if what == 'missed' or what == 'excluded' or what == 'skipped' or what == 'finished' then
+    if what == 'missed' or what == 'excluded' or what == 'skipped' or what == 'finished'
+      or fields[i] == 'acknowledged' then
       went = went + fields[i + 1]
     end
   end

@@ -50,7 +50,7 @@ class Ledger(Readings, Attempts):
         super().__init__(client, keys)
         self._scripts = Scripts(client, keys)
         self.reports = Reports(client, keys, self._scripts)
-        self.stretches = Stretches(client, keys, self._scripts)
+        self.stretches = Stretches(self._scripts)
         self.steps = Steps(client, keys, self._scripts)
         self.drains = Drains(client, keys, self._scripts)
         self.figures = Figures(self._scripts)

@@ -8,8 +8,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
-from supervisor.ledger.connection import Client
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import text
@@ -51,9 +49,7 @@ class Audited:
 class Stretches:
     """Opened and closed by the auditor; none is closed twice."""
 
-    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
-        self._client = client
-        self._keys = keys
+    def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
     def restless(
@@ -91,5 +87,5 @@ class Stretches:
         self._scripts.many("audit", calls)
 
     def acknowledge(self, job: str) -> None:
-        """What audits found so far is known: it counts no longer."""
-        self._client.hdel(self._keys.job(job), "n:unaccounted", "finding")
+        """What audits found so far is known: it counts no longer, nor do unequal counters."""
+        self._scripts("acknowledge", job)

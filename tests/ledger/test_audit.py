@@ -78,6 +78,29 @@ def test_a_run_that_vanished_without_an_outcome_is_found_as_long_as_it_is_gone(
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
+@pytest.mark.parametrize(
+    ("counter", "by"),
+    [("n:ticks", 1), ("n:triggered", 2), ("n:finished:succeeded", 3), ("n:skipped:overlap", -4)],
+)
+def test_what_is_acknowledged_counts_no_longer(
+    ledger: Ledger, spec: JobSpec, counter: str, by: int
+) -> None:
+    def damage() -> None:
+        ledger.client.hincrby(ledger.keys.job(spec.name), counter, by)
+
+    ledger.admit(ticks(spec, 1, 2))
+    audit(ledger, [spec], MIDNIGHT)
+    damage()
+    assert audit(ledger, [spec], MIDNIGHT)
+    ledger.stretches.acknowledge(spec.name)
+    for _ in range(2):
+        assert audit(ledger, [spec], MIDNIGHT) == []
+        assert ledger.job(spec.name).unaccounted_ticks == 0
+    damage()
+    [finding] = audit(ledger, [spec], MIDNIGHT)
+    assert abs(finding.unsettled) == abs(by)
+
+
 def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
     spec = job(ledger, every=None, cron="* * * * *", timezone="Europe/Berlin")
     ledger.client.hset(ledger.keys.job(spec.name), "watermark", int(MIDNIGHT.timestamp() * 1000))

@@ -1,0 +1,9 @@
+-- What audits of a job have found so far is known: it counts no longer.
+--
+-- ARGV  job
+
+local job = ARGV[1]
+local key, left = K.job(job), unsettled(job)
+redis.call('HINCRBY', key, 'acknowledged', left)
+redis.call('HSET', key, 'unsettled', 0)
+redis.call('HDEL', key, 'n:unaccounted', 'finding')
