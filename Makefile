@@ -34,7 +34,7 @@ chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) a
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
-chaos-catches: $(STAMP) ## break the product in twelve ways (ONLY=) and see that chaos notices each
+chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each
 	$(BIN)/python -m tests.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))
 
 alerts: $(STAMP) ## run healthy jobs before a real Prometheus for 20 minutes: no alert may fire

@@ -18,7 +18,8 @@ class Proxy:
 
     What a side has given up by then is not carried later, as over a link between two kernels.
     replies_to_lose: so many are not carried; the connection ends in their place. While only the
-    replies are held, what is asked for happens, and who asked learns of it late.
+    replies are held, what is asked for happens, and who asked learns of it late; but not on the
+    connections that asked for what contains `spared`.
     freeze_after: the first request that contains this is carried, and nothing after it.
     """
 
@@ -28,6 +29,8 @@ class Proxy:
     carries: threading.Event = field(default_factory=threading.Event)
     carries_replies: threading.Event = field(default_factory=threading.Event)
     replies_to_lose: int = 0
+    spared: bytes = b""
+    spared_sockets: set[socket.socket] = field(default_factory=set)
     freeze_after: bytes = b""
     open_sockets: set[socket.socket] = field(default_factory=set)
 
@@ -59,6 +62,7 @@ class Proxy:
             self.carry(client, server, is_reply=False)
             replies.join()
             self.open_sockets -= both
+            self.spared_sockets.discard(client)
 
     def carry(self, source: socket.socket, sink: socket.socket, is_reply: bool) -> None:
         may_pass = self.carries_replies if is_reply else self.carries
@@ -66,7 +70,10 @@ class Proxy:
             while data := source.recv(65536):
                 was_held = not (self.carries.is_set() and may_pass.is_set())
                 self.carries.wait()
-                may_pass.wait()
+                if sink not in self.spared_sockets:
+                    may_pass.wait()
+                if not is_reply and self.spared and self.spared in data:
+                    self.spared_sockets.add(source)
                 if was_held and is_given_up(source):
                     break
                 if is_reply and self.replies_to_lose:

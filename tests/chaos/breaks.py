@@ -98,6 +98,18 @@ BREAKS = (
         (0.5, 1.0),
     ),
     Break(
+        "a late grant starts the body",
+        [
+            Edit(
+                "execution/guard.py",
+                "return clock() < trusted_until(grant.asked_at, grant.lease_ttl)",
+                "return True",
+            )
+        ],
+        {"replies to worker held": 1},
+        (2.0, 3.0),
+    ),
+    Break(
         "the watermark does not move",
         [
             Edit(

@@ -35,6 +35,10 @@ CHILDREN = sum(job.at_once for job in JOBS)
 #: Below the ports that the kernel gives to clients: none of them takes it while the server is down.
 PORTS = range(20_000, 32_000)
 
+#: What a worker waits for its messages with. They still come while it gets no other reply, as from
+#: a broker of its own: what it then asks of the ledger is answered late.
+MESSAGES = b"BRPOP"
+
 #: How long an init system waits before it restarts what died.
 RESTART_SECONDS = (0.5, 2.0)
 
@@ -151,6 +155,7 @@ class Cluster:
 
     def _member(self, name: str, arguments: tuple[str, ...], ready: tuple[bytes, ...]) -> Member:
         way = self._links.enter_context(proxy_to(self.server.url))
+        way.spared = MESSAGES
         environment = {
             **{key: v for key, v in os.environ.items() if not key.startswith("SUPERVISOR_")},
             "CHAOS_BROKER": way.url,
