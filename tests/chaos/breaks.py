@@ -73,8 +73,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/begin.lua",
-                "if run.state ~= 'queued' then\n",
-                "if run.state ~= 'queued' and run.state ~= 'running' then\n",
+                "if run.state ~= 'queued' or",
+                "if (run.state ~= 'queued' and run.state ~= 'running') or",
             )
         ],
         REDELIVERIES,
@@ -85,8 +85,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/begin.lua",
-                "if run.state ~= 'queued' then\n",
-                "if run.state == 'waiting' then\n",
+                "if run.state ~= 'queued' or",
+                "if run.state == 'waiting' or",
             ),
             Edit(
                 "ledger/begin.lua",
