@@ -35,6 +35,7 @@ from supervisor.sending.redis_settings import (
     connection_of,
     hide_unreadable,
     redbeat_address,
+    separate_redbeat,
     settle_broker,
     settle_redbeat,
 )
@@ -62,6 +63,13 @@ GIVEN = {
 }
 
 
+BEAT_HINT = (
+    "leave `beat_scheduler` out of the app's settings, and `-S` out of `celery beat`:"
+    f" supervise() sets {GIVEN['beat_scheduler']}, which emits RedBeat's entries and"
+    " `beat_schedule` too (docs/settings.md)"
+)
+
+
 def supervise(
     app: Celery,
     *,
@@ -78,12 +86,15 @@ def supervise(
     owner: the name by which the ledger knows this app, by default the app's own (`Celery("proj")`);
     SUPERVISOR_OWNER wins over it. A beat of another name does not lead.
 
-    Workers and beats of an app that sends or takes anything but JSON refuse to start.
+    Workers and beats of an app that sends or takes anything but JSON refuse to start. Raises
+    InvalidPrefix.
     """
     app.supervisor = {  # type: ignore[attr-defined]
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
         "redis_url": os.environ.get("SUPERVISOR_REDIS_URL") or redis_url,
-        "prefix": os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX,
+        "prefix": Settings(
+            prefix=os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX
+        ).prefix,
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
     }
     app.task_cls = guarded_class(app.task_cls)
@@ -98,6 +109,7 @@ def supervise(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
+    signals.beat_init.connect(_prepare_beat, weak=False)
     return app
 
 
@@ -223,6 +235,7 @@ def _settle(app: Celery, conf: Any) -> None:
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
+    separate_redbeat(conf, given["prefix"])
     try:
         settle_broker(conf)
         settle_redbeat(conf, _settings(conf, given))
@@ -246,9 +259,26 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     prepare(sender)
     if apart := broker_apart(sender.app, settings):
         log.warning("broker apart from the ledger", what=apart)
-    for key, needed in NEEDED.items():
+    for key, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
         if conf.get(key) != needed:
             log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)
+
+
+def _prepare_beat(sender: Any, **_: Any) -> None:
+    """Refuses RedBeat's own scheduler, and warns of others: they emit no job of the ledger."""
+    if getattr(sender.app, "supervisor", None) is None:
+        return
+    from redbeat.schedulers import RedBeatScheduler
+
+    from supervisor.beat.scheduler import SupervisedScheduler
+
+    used = type(sender.scheduler)
+    if issubclass(used, SupervisedScheduler):
+        return
+    found, hint = f"{used.__module__}:{used.__qualname__}", BEAT_HINT
+    if issubclass(used, RedBeatScheduler):  # it would take the lock that says which beat leads
+        raise SystemExit(f"this beat has the scheduler {found}, which starts no job: {hint}")
+    log.warning("jobs not emitted by this beat", scheduler=found, hint=hint)
 
 
 def _set_up_logging(loglevel: Any = None, logfile: Any = None, **_: Any) -> None:

@@ -90,6 +90,10 @@ class Entries:
         pipe.zrem(self._schedule, self.key(job))
         pipe.delete(self.key(job))
 
+    def is_of_a_ledger(self, key: str) -> bool:
+        """Whether it is a job's, of this ledger or of another, and no entry of RedBeat's own."""
+        return bool(self._client.hexists(key, SPEC_FIELD))
+
     def forget(self, key: str) -> None:
         """Drops an entry whose hash is gone."""
         self._client.zrem(self._schedule, key)
@@ -149,7 +153,10 @@ class Entries:
 
 
 def definition(spec: JobSpec) -> dict[str, Any]:
-    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job."""
+    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job.
+
+    Not enabled, so that a beat which runs RedBeat's own scheduler does not emit it, unguarded.
+    """
     return {
         "name": spec.name,
         "task": spec.work,
@@ -157,7 +164,7 @@ def definition(spec: JobSpec) -> dict[str, Any]:
         "kwargs": spec.kwargs,
         "options": {"queue": spec.routed_queue} if spec.routed_queue else {},
         "schedule": nearest_schedule(spec),
-        "enabled": True,
+        "enabled": False,
     }
 
 

@@ -15,6 +15,8 @@ log = structlog.get_logger("supervisor.beat")
 def emit_stock(scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str]) -> None:
     for key in keys:
         try:
+            if entries.is_of_a_ledger(key):
+                continue
             entry = scheduler.Entry.from_key(key, app=scheduler.app)
             scheduler.maybe_due(entry, producer=scheduler.producer)
         except KeyError:

@@ -19,7 +19,7 @@ from supervisor.redis_url import (
     place_of,
     without_credentials,
 )
-from supervisor.settings import Settings
+from supervisor.settings import DEFAULT_PREFIX, Settings
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
 
@@ -91,6 +91,15 @@ def hide_unreadable(conf: Any) -> None:
 def setting(conf: Any, name: str) -> Any:
     """One of RedBeat's, in small letters or in capitals, as RedBeat finds it."""
     return conf.first(name, name.upper())
+
+
+def separate_redbeat(conf: Any, prefix: str) -> None:
+    """Gives each ledger of a database its own lock, schedule and entries of RedBeat.
+
+    The ledger with the default prefix has RedBeat's own names of keys.
+    """
+    if prefix != DEFAULT_PREFIX and not setting(conf, "redbeat_key_prefix"):
+        conf.redbeat_key_prefix = f"{prefix}:redbeat:"
 
 
 def redbeat_address(conf: Any) -> str:

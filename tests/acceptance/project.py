@@ -62,6 +62,7 @@ class Project:
     broker: str | None = None
     is_apart: bool = True
     within: Sequence[str] = ()
+    environ: dict[str, str] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -85,8 +86,8 @@ class Project:
     def schedule(self, text: str, name: str = "jobs.yaml") -> None:
         (self.schedules / name).write_text(text)
 
-    def beat(self) -> subprocess.Popen[bytes]:
-        return self._start("beat", "beat", "-l", "info")
+    def beat(self, *options: str) -> subprocess.Popen[bytes]:
+        return self._start("beat", "beat", "-l", "info", *options)
 
     def worker(
         self, *options: str, queues: str = "celery", processes: int = 2
@@ -205,6 +206,7 @@ class Project:
             "PYTHONPATH": str(self.directory),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_TOKEN": TOKEN,
+            **self.environ,
         }
 
 

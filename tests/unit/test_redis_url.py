@@ -12,7 +12,7 @@ from celery import Celery
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
-from redbeat.schedulers import get_redis
+from redbeat.schedulers import ensure_conf, get_redis
 from redis import CredentialProvider, SSLConnection
 
 from supervisor.app import (
@@ -24,7 +24,7 @@ from supervisor.app import (
     supervise,
 )
 from supervisor.cli import main
-from supervisor.errors import InvalidRedisUrl, RedBeatElsewhere
+from supervisor.errors import InvalidPrefix, InvalidRedisUrl, RedBeatElsewhere
 from supervisor.ledger.connection import connect
 from supervisor.redis_url import SentinelUrl, is_redis, parsed, same_database
 from supervisor.settings import Settings
@@ -296,3 +296,22 @@ def test_a_broker_on_another_server_is_told_of(broker: str, words: str | None) -
     app = supervise(Celery("apart", broker=broker), redis_url=URL)
     assert broker_apart(app, Settings(URL)) == words
     assert redbeat_apart(app, Settings(URL)) is None
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "it's", "a b", "a'..redis.call('x')..'", "ä", "a" * 101, "*"]
+)
+def test_a_prefix_that_is_not_plain_is_refused(prefix: str) -> None:
+    with pytest.raises(InvalidPrefix, match="cannot be the prefix of the ledger's keys: it has"):
+        Settings(prefix=prefix)
+
+
+def test_a_prefix_of_its_own_gives_redbeat_one_too() -> None:
+    default, own, chosen = (
+        supervise(Celery("one")),
+        supervise(Celery("two"), prefix="a-b"),
+        supervise(Celery("three", redbeat_key_prefix="mine:"), prefix="a-b"),
+    )
+    prefixes = [ensure_conf(app).key_prefix for app in (default, own, chosen)]
+    assert prefixes == ["redbeat:", "a-b:redbeat:", "mine:"]
+    assert ensure_conf(own).lock_key == "a-b:redbeat::lock"

@@ -1,0 +1,109 @@
+"""Several beats on one Redis database: two ledgers, and beats with other schedulers than ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
+from tests.acceptance.project import Project
+from tests.waiting import wait_until
+
+JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
+
+
+def deployment(directory: Path, url: str, prefix: str) -> Project:
+    project = Project(directory, url, environ={"SUPERVISOR_PREFIX": prefix})
+    project.settings(f"task_default_queue = 'queue-{prefix}'\n")
+    return project
+
+
+@pytest.mark.timeout(180)
+def test_two_ledgers_on_one_database_know_nothing_of_each_other(
+    tmp_path: Path, redis_url: str
+) -> None:
+    ours, other = (deployment(tmp_path / p, redis_url, p) for p in ("supervisor", "other"))
+    try:
+        ours.schedule(f"{JOBS}  only-ours: {{task: team.work, every: 1s}}\n")
+        other.schedule(JOBS)
+        for project, prefix in ((ours, "supervisor"), (other, "other")):
+            Ledger.open(Settings(redis_url, prefix)).acknowledge_server()
+            project.beat()
+            project.hire(queues=f"queue-{prefix}")
+        wait_until(lambda: ours.starts("same") and ours.starts("only-ours"), 60)
+        wait_until(lambda: other.starts("same"), 60)
+        assert ours.events("beat", "leading")
+        assert other.events("beat", "leading")
+
+        ours.processes[0].kill()
+        before = len(other.starts("same"))
+        # Longer than another beat takes to lead in its place.
+        wait_until(lambda: len(other.starts("same")) > before + 14, 60)
+        assert "only-ours" not in Ledger.open(Settings(redis_url, "other")).specs()
+        assert other.starts("only-ours") == []
+        assert "Sending due task" not in other.logs()
+    finally:
+        ours.stop()
+        other.stop()
+
+
+STOCK = """\
+from celery import Celery
+
+app = Celery("stock", broker={url!r})
+app.conf.redbeat_redis_url = {url!r}
+app.conf.beat_scheduler = "redbeat.RedBeatScheduler"
+app.conf.beat_max_loop_interval = 1
+app.conf.beat_schedule = {{
+    "own": {{"task": "stock.own", "schedule": 1.0, "options": {{"queue": "stock"}}}}
+}}
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_stock_beat_emits_no_job_of_a_ledger(project: Project, redis_url: str) -> None:
+    project.schedule(JOBS)
+    beat = project.beat()
+    wait_until(lambda: project.ledger.history("same", 1), 60)
+    beat.terminate()
+    beat.wait(30)
+    client = project.ledger.client
+    client.delete("celery")
+    (project.directory / "stock.py").write_text(STOCK.format(url=redis_url))
+    stock = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "stock", "beat"],
+        cwd=project.directory,
+        env={**os.environ, "PYTHONPATH": str(project.directory)},
+    )
+    project.processes.append(stock)
+    wait_until(lambda: client.llen("stock") > 3, 60)
+    assert client.llen("celery") == 0
+
+
+REDBEATS = "redbeat.RedBeatScheduler"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [("", ("-S", REDBEATS)), (f"beat_scheduler = {REDBEATS!r}\n", ())],
+)
+def test_a_supervised_beat_with_redbeats_own_scheduler_is_refused(
+    project: Project, settings: str, options: tuple[str, ...]
+) -> None:
+    project.settings(settings)
+    beat = project.beat(*options)
+    assert beat.wait(60) == 1
+    assert "RedBeatScheduler, which starts no job: leave `beat_scheduler` out" in project.log(
+        "beat"
+    )
+
+
+def test_a_supervised_beat_with_another_scheduler_says_what_it_lacks(project: Project) -> None:
+    project.beat("-S", "celery.beat:PersistentScheduler")
+    [told] = wait_until(lambda: project.events("beat", "jobs not emitted by this beat"), 60)
+    assert "leave `beat_scheduler` out" in str(told["hint"])
