@@ -123,10 +123,8 @@ def done_twice(facts: Facts) -> Iterator[str]:
             e for e in facts.executions if e.run == execution.run and e.whole > execution.whole
         ]
         if later and execution.end == "end" and not may_be_unreported(facts, execution, later[0]):
-            yield (
-                f"{execution.run} attempt {execution.attempt} was done, attempt {later[0].attempt} "
-                f"started {later[0].whole.start - execution.whole.end:.1f} s later"
-            )
+            attempt = f"{execution.run} attempt {execution.attempt}"
+            yield f"{attempt} was done, and attempt {later[0].attempt} started"
 
 
 def may_be_unreported(facts: Facts, done: Execution, again: Execution) -> bool:
