@@ -63,6 +63,10 @@ GIVEN = {
 }
 
 
+#: The same, where Redis is the broker. A server that lacks replicas, or has become one itself,
+#: refuses a worker's pop: an error of the channel, which by default ends the worker.
+GIVEN_WITH_REDIS = {"broker_channel_error_retry": True}
+
 BEAT_HINT = (
     "leave `beat_scheduler` out of the app's settings, and `-S` out of `celery beat`:"
     f" supervise() sets {GIVEN['beat_scheduler']}, which emits RedBeat's entries and"
@@ -226,12 +230,13 @@ def completed(app: Celery) -> Celery:
 
 
 def _settle(app: Celery, conf: Any) -> None:
-    for key, value in {**NEEDED, **GIVEN}.items():
-        if conf.get(key) == DEFAULTS.get(key):
-            setattr(conf, key, value)
     if not conf.get("broker_url"):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
+    given_with_broker = GIVEN_WITH_REDIS if is_redis(str(conf.broker_url)) else {}
+    for key, value in {**NEEDED, **GIVEN, **given_with_broker}.items():
+        if conf.get(key) == DEFAULTS.get(key):
+            setattr(conf, key, value)
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
-from supervisor.app import GIVEN, NEEDED, supervise
+from supervisor.app import GIVEN, GIVEN_WITH_REDIS, NEEDED, supervise
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,8 @@ def test_every_parameter_of_supervise_is_on_the_page_with_its_default() -> None:
 
 
 def test_every_setting_that_supervise_gives_is_on_the_page() -> None:
-    assert rows("setting") == {name: str(value) for name, value in {**NEEDED, **GIVEN}.items()}
+    given = {**NEEDED, **GIVEN, **GIVEN_WITH_REDIS}
+    assert rows("setting") == {name: str(value) for name, value in given.items()}
 
 
 def test_the_defaults_on_the_page_are_those_of_the_code() -> None:

@@ -1,0 +1,108 @@
+"""A server that answers, and refuses: beat and workers stay, and go on when it does no more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from tests.acceptance.nodes import Node
+from tests.acceptance.project import Project
+from tests.programs import needed
+from tests.waiting import wait_until
+
+SERVER = """\
+bind 127.0.0.1
+port {port}
+dir {directory}
+appendonly no
+maxmemory-policy noeviction
+busy-reply-threshold 100
+save ""
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    server = Node(tmp_path / "redis", needed("redis-server"))
+    server.start(SERVER)
+    yield server
+    server.kill()
+
+
+@pytest.mark.timeout(300)
+def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
+    tmp_path: Path, node: Node
+) -> None:
+    project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
+    client = redis.Redis(port=node.port)
+    wait_until(lambda: answers(client), 20)
+    project.ledger.acknowledge_server()
+    dump = node.directory / "dump.rdb"
+
+    def config(name: str, value: str) -> Callable[[], object]:
+        return lambda: client.config_set(name, value)
+
+    def fail_to_save() -> None:
+        dump.mkdir()
+        client.config_set("save", "3600 1000000")
+        client.bgsave()
+
+    def save_again() -> None:
+        dump.rmdir()
+        client.config_set("save", "")
+
+    def be_busy() -> None:
+        def loop() -> None:
+            with suppress(RedisError):
+                client.eval("while true do end", 0)
+
+        threading.Thread(target=loop, daemon=True).start()
+
+    try:
+        project.schedule("jobs: {tick: {task: team.work, every: 1s, lease_ttl: 3s}}")
+        beat, worker = project.beat(), project.worker()
+        for code, begin, end in (
+            *(
+                (
+                    "NOREPLICAS",
+                    config("min-replicas-to-write", "1"),
+                    config("min-replicas-to-write", "0"),
+                ),
+            ),
+            (
+                "READONLY",
+                lambda: client.replicaof("127.0.0.1", "1"),
+                lambda: client.replicaof("no", "one"),
+            ),
+            ("OOM", config("maxmemory", "1"), config("maxmemory", "0")),
+            ("MISCONF", fail_to_save, save_again),
+            ("BUSY", be_busy, client.script_kill),
+        ):
+            before = len(project.starts("tick"))
+            wait_until(lambda before=before: len(project.starts("tick")) > before, 60)
+            refusals = len(project.events("beat", "tick failed"))
+            begin()
+            wait_until(lambda n=refusals: len(project.events("beat", "tick failed")) > n + 2, 60)
+            assert words_of(code) in str(project.events("beat", "tick failed")[-1])
+            end()
+            before = len(project.starts("tick"))
+            wait_until(lambda before=before: len(project.starts("tick")) > before + 2, 60)
+            assert (code, beat.poll(), worker.poll()) == (code, None, None)
+    finally:
+        project.stop()
+
+
+def answers(client: redis.Redis) -> bool:
+    with suppress(RedisError):
+        return bool(client.ping())
+    return False
+
+
+def words_of(code: str) -> str:
+    return {"READONLY": "read only replica", "OOM": "maxmemory"}.get(code, code)
