@@ -7,6 +7,7 @@ SupervisorError
 ├── UnknownJob             a job name that no loaded schedule file has
 │   └── UnreadableJob      a job that only another version of this package can read
 ├── UnknownRun             a run id the ledger does not know (any more)
+├── UnknownQueue           a queue that no worker consumes and no job goes to
 ├── InvalidRequest         a person asks of a job what makes no sense for it
 ├── RunEnded               a run that is to be cancelled has ended
 ├── InvalidKey             a lock's key that cannot be made of the arguments
@@ -42,9 +43,14 @@ from dataclasses import dataclass
 
 from supervisor.hints import did_you_mean
 
+#: What the command line exits with, where all is not fine: docs/settings.md has the table.
+WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5
+
 
 class SupervisorError(Exception):
-    """Root of all errors below; the command line prints it and exits 1."""
+    """Root of all errors below; the command line prints it and exits with `exit_code`."""
+
+    exit_code = WRONG
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,6 +88,8 @@ class InvalidSchedule(SupervisorError, ValueError):
 class UnknownJob(SupervisorError, LookupError):
     """No loaded schedule file names this job."""
 
+    exit_code = NOT_FOUND
+
     def __init__(self, job: str, known: Iterable[str] = ()) -> None:
         self.job = job
         super().__init__(f"unknown job {job!r}{did_you_mean(job, known)}")
@@ -89,6 +97,8 @@ class UnknownJob(SupervisorError, LookupError):
 
 class UnreadableJob(UnknownJob):
     """The job is loaded, and says what this version of the package does not know."""
+
+    exit_code = REFUSED
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -99,17 +109,38 @@ class UnreadableJob(UnknownJob):
 class UnknownRun(SupervisorError, LookupError):
     """The ledger does not know this run, or knows it no longer."""
 
+    exit_code = NOT_FOUND
+
     def __init__(self, run_id: str, why: str | None = None) -> None:
         self.run_id = run_id
         super().__init__(f"unknown run {run_id!r}" + (f": {why}" if why else ""))
 
 
+class UnknownQueue(SupervisorError, LookupError):
+    """No worker consumes this queue and no job goes to it."""
+
+    exit_code = NOT_FOUND
+
+    def __init__(self, queue: str, known: Iterable[str]) -> None:
+        self.queue = queue
+        known = list(known)
+        names = f"known: {', '.join(known)}" if known else "no queue is known"
+        super().__init__(
+            f"unknown queue {queue!r}{did_you_mean(queue, known)}: no worker consumes it and no job"
+            f" goes to it; {names}"
+        )
+
+
 class InvalidRequest(SupervisorError, ValueError):
     """What is asked of a job makes no sense for it; the command line exits 2, HTTP has 400."""
+
+    exit_code = USAGE
 
 
 class RunEnded(SupervisorError):
     """The run that is to be cancelled has ended before."""
+
+    exit_code = REFUSED
 
     def __init__(self, run_id: str, state: str) -> None:
         self.run_id, self.state = run_id, state
@@ -143,6 +174,8 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 class NotConfigured(SupervisorError):
     """A setting that is needed here is absent."""
 
+    exit_code = USAGE
+
 
 class RedBeatElsewhere(SupervisorError):
     """An app's `redbeat_redis_url` leads to another Redis than the ledger's."""
@@ -158,6 +191,8 @@ class RedBeatElsewhere(SupervisorError):
 
 class InvalidRedisUrl(SupervisorError, ValueError):
     """An address of Redis, such as SUPERVISOR_REDIS_URL, cannot be read."""
+
+    exit_code = USAGE
 
 
 class InvalidPrefix(SupervisorError, ValueError):
@@ -194,9 +229,13 @@ class UnsafeContent(SupervisorError):
 class PlanOutdated(SupervisorError):
     """What is loaded has changed between a plan and its execution; nothing was applied."""
 
+    exit_code = REFUSED
+
 
 class AppNotFound(SupervisorError, LookupError):
     """The name after -A leads to no Celery app."""
+
+    exit_code = USAGE
 
     def __init__(self, name: str, why: object) -> None:
         self.name = name
@@ -209,6 +248,8 @@ class EmbeddedServerFailed(SupervisorError):
 
 class WrongSchema(SupervisorError):
     """The ledger is written by a newer or an older version of this package; nothing was changed."""
+
+    exit_code = REFUSED
 
     def __init__(self, found: int, own: int, hint: str | None = None) -> None:
         self.found, self.own = found, own

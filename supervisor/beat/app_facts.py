@@ -57,6 +57,7 @@ class AppFacts:
     fetches_ahead: busy workers take messages that they cannot work for yet. broker_apart: in words,
     where the broker is another Redis than the ledger; redbeat_apart: where RedBeat's is.
     owner: the name by which the ledger would know the app.
+    is_supervised: supervise() was called with it; of another app nothing else is said.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -68,13 +69,16 @@ class AppFacts:
     broker_apart: str | None = None
     redbeat_apart: str | None = None
     owner: str | None = None
+    is_supervised: bool = True
 
 
 def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
+    settings = settings_of(app)
+    if settings is None:
+        return AppFacts(is_supervised=False)
     scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
     entries = Entries(app, ledger.client, ledger.keys)
-    timeout, settings = visibility_timeout(app), settings_of(app)
-    redbeat = redbeat_apart(app, settings) if settings else None
+    timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
     return AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
@@ -83,9 +87,9 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
         unloaded=unloaded(schedules_of(app), scheduled),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
-        broker_apart=broker_apart(app, settings) if settings else None,
+        broker_apart=broker_apart(app, settings),
         redbeat_apart=str(redbeat) if redbeat else None,
-        owner=owner_of(app) if settings else None,
+        owner=owner_of(app),
     )
 
 

@@ -19,7 +19,8 @@ CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
         bookkeeping.silent_runs,
         bookkeeping.ticks,
     ),
-    *(setup.settings, setup.servers, setup.visibility, setup.entries, setup.unloaded),
+    *(setup.supervised, setup.settings, setup.servers),
+    *(setup.visibility, setup.entries, setup.unloaded),
 )
 
 

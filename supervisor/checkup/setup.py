@@ -11,6 +11,16 @@ from supervisor.checkup.finding import Finding
 SHOWN = 3
 
 
+def supervised(facts: Facts) -> Iterator[Finding]:
+    if facts.app and not facts.app.is_supervised:
+        yield Finding(
+            "supervised",
+            "this app was not given to supervise()",
+            "its beat loads no schedule files, and its workers run tasks without the guard",
+            "call supervise(app, schedules=...) where the app is made (docs/settings.md)",
+        )
+
+
 def settings(facts: Facts) -> Iterator[Finding]:
     for overridden in facts.app.overridden if facts.app else ():
         yield Finding(

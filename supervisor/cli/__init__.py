@@ -1,6 +1,7 @@
 """The `supervisor` command, and the same verbs as `celery -A proj supervisor`.
 
-Exit codes: 0 fine, 1 something was found wrong or did not work, 2 the command line is off.
+Exit codes: 0 fine, 1 something was found wrong or did not work, 2 the command line or what is set
+up is off, 3 not found, 4 refused as things are, 5 the ledger is unavailable (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
 from supervisor.cli.context import Context
-from supervisor.cli.output import printable
-from supervisor.errors import InvalidRequest, SupervisorError
+from supervisor.cli.output import Failure, printable
+from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
@@ -45,7 +46,8 @@ def loaded(module: str) -> tuple[click.Command, ...]:
 
 
 class Verbs(click.Group):
-    """Prints our own errors as one message and exits 1; any other error shows its traceback."""
+    """Prints our own errors as one message and exits with their code; any other error shows its
+    traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(verb for verbs in MODULES.values() for verb in verbs)
@@ -63,9 +65,11 @@ class Verbs(click.Group):
             raise click.UsageError(printable(str(error))) from error
         except SupervisorError as error:
             lines = map(printable, str(error).split("\n"))
-            raise click.ClickException("\n".join(lines)) from error
+            raise Failure("\n".join(lines), error.exit_code) from error
+        except (NoPermissionError, AuthenticationError) as error:
+            raise Failure(words_of(error), REFUSED) from error
         except RedisError as error:
-            raise click.ClickException(words_of(error)) from error
+            raise Failure(words_of(error), UNAVAILABLE) from error
 
 
 def words_of(error: RedisError) -> str:

@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json
-from supervisor.cli.types import InstantType, zoned
+from supervisor.cli.types import MomentType, Named, moment_of
 from supervisor.display.shapes import instant
 from supervisor.job.spec import JobSpec
 from supervisor.ticks.auditing import INSTANT, Records, audit, compare_records
@@ -19,17 +19,17 @@ from supervisor.ticks.auditing import INSTANT, Records, audit, compare_records
 @click.command("audit")
 @click.argument("jobs", metavar="[JOB]...", nargs=-1)
 @click.option(
-    "--from", "start", type=InstantType(), help="Also compare record by record, from here."
+    "--from", "start", type=MomentType(), help="Also compare record by record, from here."
 )
-@click.option("--to", "end", type=InstantType(), help="The end of that, by default the last tick.")
+@click.option("--to", "end", type=MomentType(), help="The end of that, by default the last tick.")
 @click.option("--acknowledge", is_flag=True, help="What was found is known: count it no longer.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @pass_context
 def audit_ticks(
     context: Context,
     jobs: tuple[str, ...],
-    start: str | None,
-    end: str | None,
+    start: Named | None,
+    end: Named | None,
     acknowledge: bool,
     as_json: bool,
 ) -> None:
@@ -61,15 +61,15 @@ def audit_ticks(
 
 
 def compared(
-    context: Context, specs: Sequence[JobSpec], start: str | None, end: str | None
+    context: Context, specs: Sequence[JobSpec], start: Named | None, end: Named | None
 ) -> dict[str, Records]:
     marks = context.ledger.marks([spec.name for spec in specs])
-    found = {}
+    found, now = {}, context.ledger.now()
     for spec in specs:
-        first, dealt_with = zoned(start, spec.zone), marks[spec.name].watermark
+        first, dealt_with = moment_of(start, spec.zone, now), marks[spec.name].watermark
         if first and dealt_with:
             dealt_with += INSTANT  # the tick itself included
-            last = min(zoned(end, spec.zone) or dealt_with, dealt_with)
+            last = min(moment_of(end, spec.zone, now) or dealt_with, dealt_with)
             found[spec.name] = compare_records(context.ledger, spec, first, last)
     return found
 

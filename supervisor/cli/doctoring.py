@@ -39,10 +39,12 @@ def facts_of(context: Context) -> Facts:
     app = context.app
     if app is None:
         return read(ledger)
+    from supervisor.app import settings_of
     from supervisor.beat.app_facts import app_facts
     from supervisor.sending.queues import AppQueues
 
-    return read(ledger, lambda specs: app_facts(app, ledger, specs), AppQueues(app))
+    broker = AppQueues(app) if settings_of(app) else None
+    return read(ledger, lambda specs: app_facts(app, ledger, specs), broker)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

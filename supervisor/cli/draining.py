@@ -13,6 +13,7 @@ import click
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.types import DurationType
 from supervisor.display.words import stamp
+from supervisor.errors import UnknownQueue
 
 if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
@@ -30,12 +31,13 @@ MOST_NAMED = 5
     type=DurationType(),
     help="Wait at most so long for what runs (10m, 30s); exit 1 if it runs then.",
 )
+@click.option("--force", is_flag=True, help="Also a queue that no worker consumes now.")
 @pass_context
-def drain(context: Context, queue: str, patience: timedelta | None) -> None:
+def drain(context: Context, queue: str, patience: timedelta | None, force: bool) -> None:
     """Let nothing more begin from QUEUE; what runs goes on, what is due waits until `undrain`."""
     ledger = context.ledger
-    for note in strangeness(ledger, queue):
-        click.echo(note, err=True)
+    if not force:
+        check_known(ledger, queue)
     since = ledger.drains.drain(queue)
     click.echo(f"nothing begins from {queue} since {stamp(since)}")
     at_work = ledger.drains.at_work(queue)
@@ -55,21 +57,23 @@ def drain(context: Context, queue: str, patience: timedelta | None) -> None:
 def undrain(context: Context, queue: str) -> None:
     """Let runs begin from QUEUE again, at first those that are queued."""
     since = context.ledger.drains.undrain(queue)
+    if not since:
+        check_known(context.ledger, queue)
     was = f"it was drained since {stamp(since)}" if since else "it was not drained"
     click.echo(f"{queue} goes on; {was}")
 
 
-def strangeness(ledger: Ledger, queue: str) -> list[str]:
-    """A name that nobody knows may be right, with its workers gone; but it may be misspelled."""
+def check_known(ledger: Ledger, queue: str) -> None:
+    """Raises UnknownQueue."""
     from supervisor.execution.consumption import queues
     from supervisor.ledger.queues import LedgerQueues
 
     roll = ledger.presences.roll()
     broker = LedgerQueues(ledger.client, roll)
-    known = {found.name for found in queues(ledger.specs().values(), roll, broker, {})}
-    if queue in known:
-        return []
-    return [f"note: no worker consumes {queue!r} and no job names it; known: {', '.join(known)}"]
+    found = queues(ledger.specs().values(), roll, broker, ledger.drains.since())
+    known = [one.name for one in found]
+    if queue not in known:
+        raise UnknownQueue(queue, known)
 
 
 def at_work_words(queue: str, run_ids: Sequence[str]) -> str:

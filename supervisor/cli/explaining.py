@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from supervisor.cli.context import Context, pass_context
-from supervisor.cli.output import print_json, printable
+from supervisor.cli.output import Failure, print_json, printable
 from supervisor.errors import UnknownJob
 from supervisor.ledger.runs import Ledger
 from supervisor.why.answer import answer
@@ -48,7 +48,7 @@ def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
     try:
         spec = ledger.spec(job)
     except UnknownJob as error:
-        raise click.ClickException(f"{error}{problems_of(ledger)}") from error
+        raise Failure(f"{error}{problems_of(ledger)}", error.exit_code) from error
     if time is None:
         return facts_of_job(ledger, job)
     try:

@@ -13,6 +13,14 @@ import click
 from supervisor.display.tables import Columns, lines
 
 
+class Failure(click.ClickException):
+    """One message on standard error, and an exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # as click itself reads it
+
+
 def print_json(value: Any) -> None:
     """In the letters of the text; what has no picture on a terminal is escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
 from supervisor import control
 from supervisor.cli.context import Context, pass_context
-from supervisor.cli.types import InstantType
+from supervisor.cli.types import MomentType, Named, moment_of
 
 
 @click.command()
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option("--note", default="", help="Why, for those who wonder; `supervisor jobs` shows it.")
-@click.option("--until", type=InstantType(), help="When the jobs resume by themselves.")
+@click.option(
+    "--until",
+    type=MomentType(ahead=True),
+    help="When the jobs resume by themselves: 1h (from now), 06:00, 2026-03-01T06:00.",
+)
 @pass_context
-def pause(context: Context, names: tuple[str, ...], note: str, until: str | None) -> None:
+def pause(context: Context, names: tuple[str, ...], note: str, until: Named | None) -> None:
     """Exclude the ticks of these jobs until they are resumed; `trigger` still works."""
-    said = datetime.fromisoformat(until) if until else None
+    now = context.ledger.now()
     for spec in [context.ledger.spec(name) for name in names]:
-        moment = control.pause(context.ledger, spec.name, note, said)
+        moment = control.pause(context.ledger, spec.name, note, moment_of(until, spec.zone, now))
         until_when = f" until {moment.astimezone(spec.zone).isoformat()}" if moment else ""
         click.echo(f"{spec.name} paused{until_when}")
 

@@ -15,7 +15,7 @@ from supervisor.cli.context import Context, pass_context
 from supervisor.cli.live import watch_jobs
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.showing import print_whole, whole_shape
-from supervisor.cli.types import DurationType, SinceType, moment_of
+from supervisor.cli.types import DurationType, MomentType, Named, moment_of
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
 from supervisor.display.shapes import job_shape, run_shape
@@ -64,8 +64,8 @@ def jobs(context: Context, watches: bool, as_json: bool) -> None:
     help="At most so many runs, newest first, of those that match.",
 )
 @click.option("--outcome", type=click.Choice([state.value for state in RunState]))
-@click.option("--since", type=SinceType(), help="Admitted since: 2h ago, or 2026-03-01T06:00.")
-@click.option("--until", type=SinceType(), help="Admitted until then.")
+@click.option("--since", type=MomentType(), help="Admitted since: 2h (ago), 06:00, 2026-03-01.")
+@click.option("--until", type=MomentType(), help="Admitted until then.")
 @json_option
 @pass_context
 def runs(
@@ -73,8 +73,8 @@ def runs(
     job: str | None,
     limit: int,
     outcome: str | None,
-    since: timedelta | str | None,
-    until: timedelta | str | None,
+    since: Named | None,
+    until: Named | None,
     as_json: bool,
 ) -> None:
     """List the latest runs, of all jobs or of one: a line for each attempt.
@@ -178,7 +178,7 @@ def trigger(
 def cancel(context: Context, run: str) -> None:
     """End a run, or RUN/STEP: at once, or within its `stop_grace` when it is at work.
 
-    Exit 1 if it has ended.
+    Exit 4 if it has ended.
     """
     click.echo(f"{run} {control.cancel(context.ledger, run).value}")
 

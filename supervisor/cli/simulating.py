@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table
 from supervisor.cli.schedules import path_argument, read_or_exit
-from supervisor.cli.types import InstantType, zoned
+from supervisor.cli.types import MomentType, Named, moment_of
 from supervisor.display.simulated import (
     JOB_COLUMNS,
     QUEUE_COLUMNS,
@@ -40,8 +40,8 @@ ASSUMED = timedelta(seconds=1)
 
 @click.command()
 @path_argument
-@click.option("--from", "start", type=InstantType(), help="In UTC; default: now.")
-@click.option("--to", "end", type=InstantType(), help="Default: a day after --from.")
+@click.option("--from", "start", type=MomentType(ahead=True), help="In UTC; default: now.")
+@click.option("--to", "end", type=MomentType(ahead=True), help="Default: a day after --from.")
 @click.option(
     "--duration",
     "given",
@@ -60,16 +60,17 @@ ASSUMED = timedelta(seconds=1)
 def simulate(
     context: Context,
     path: Path | None,
-    start: str | None,
-    end: str | None,
+    start: Named | None,
+    end: Named | None,
     given: tuple[str, ...],
     slots: int | None,
     as_json: bool,
 ) -> None:
     """Run the schedule files at PATH on a virtual clock, with the real decisions and no tasks."""
     specs = read_or_exit(context, path, as_json).specs
-    first = zoned(start, ZoneInfo("UTC")) or datetime.now(UTC).replace(microsecond=0)
-    last = zoned(end, ZoneInfo("UTC")) or first + timedelta(days=1)
+    zone, now = ZoneInfo("UTC"), datetime.now(UTC).replace(microsecond=0)
+    first = moment_of(start, zone, now) or now
+    last = moment_of(end, zone, now) or first + timedelta(days=1)
     check_span(specs, first, last)
     durations = {
         **dict.fromkeys(specs, ASSUMED),

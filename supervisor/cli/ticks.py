@@ -9,7 +9,7 @@ import click
 
 from supervisor.cli.context import Context, pass_context
 from supervisor.cli.output import print_json, print_table, printable
-from supervisor.cli.types import InstantType, zoned
+from supervisor.cli.types import MomentType, Named, moment_of
 from supervisor.display.plans import surprise_shape, surprise_text
 from supervisor.display.shapes import instant
 from supervisor.display.tables import Columns
@@ -24,16 +24,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 @click.command("next")
 @click.argument("job")
 @click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--after", type=InstantType(), help="Start from here instead of now.")
+@click.option(
+    "--after", type=MomentType(ahead=True), help="Start from here instead of now: 2h, 2026-03-01."
+)
 @json_option
 @pass_context
-def next_ticks(context: Context, job: str, count: int, after: str | None, as_json: bool) -> None:
+def next_ticks(context: Context, job: str, count: int, after: Named | None, as_json: bool) -> None:
     """List the next nominal times of a job, what it excludes, and what clock changes do."""
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
         raise click.UsageError(f"{job} has no schedule: code calls it")
     record = context.ledger.job(job)
-    found = upcoming(spec, zoned(after, spec.zone) or context.ledger.now(), count)
+    now = context.ledger.now()
+    found = upcoming(spec, moment_of(after, spec.zone, now) or now, count)
     if as_json:
         print_json(
             {
@@ -64,10 +67,8 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 
 @click.command("backfill")
 @click.argument("job")
-@click.option("--from", "start", type=InstantType(), required=True, help="The first nominal time.")
-@click.option(
-    "--to", "end", type=InstantType(), required=True, help="The end, itself not included."
-)
+@click.option("--from", "start", type=MomentType(), required=True, help="The first nominal time.")
+@click.option("--to", "end", type=MomentType(), required=True, help="The end, itself not included.")
 @click.option(
     "--overlap",
     type=click.Choice([word.value for word in OverlapPolicy]),
@@ -78,7 +79,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 @click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
 @pass_context
 def backfill_ticks(
-    context: Context, job: str, start: str, end: str, overlap: str, limit: int, dry_run: bool
+    context: Context, job: str, start: Named, end: Named, overlap: str, limit: int, dry_run: bool
 ) -> None:
     """Run a job for nominal times that have passed, one after the other, paused or not.
 
@@ -87,11 +88,11 @@ def backfill_ticks(
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
         raise click.UsageError(f"{job} has no schedule: code calls it")
-    first, last = zoned(start, spec.zone), zoned(end, spec.zone)
-    assert first is not None and last is not None, "both are required"
+    now = context.ledger.now()
+    first, last = start.at(spec.zone, now), end.at(spec.zone, now)
     if first >= last:
         raise click.UsageError("--from must be before --to")
-    if last > context.ledger.now():
+    if last > now:
         raise click.UsageError("--to is in the future: those times will have runs of their own")
     ticks = ticks_of(spec, first, last, limit + 1)
     if len(ticks) > limit:

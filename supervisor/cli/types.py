@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -10,7 +11,7 @@ import click
 
 from supervisor.errors import InvalidDuration
 from supervisor.times.durations import parse
-from supervisor.times.moments import instant
+from supervisor.times.moments import asked
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
@@ -27,50 +28,42 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-class InstantType(click.ParamType):  # type: ignore[type-arg]
-    """An ISO 8601 date or time, kept as text until its zone is known."""
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A moment as it was written, until its zone is known."""
 
-    name = "instant"
+    text: str
+    ahead: bool
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+    def at(self, zone: ZoneInfo, now: datetime) -> datetime:
+        """In UTC. Raises BadParameter."""
         try:
-            datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a time such as 2026-03-01T02:00 or 2026-03-01", param, ctx)
-        return str(value)
+            return asked(self.text, zone, now, ahead=self.ahead)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
 
 
-class SinceType(click.ParamType):  # type: ignore[type-arg]
-    """How long ago (2h, 90s), or an instant that is kept as text until its zone is known."""
+class MomentType(click.ParamType):  # type: ignore[type-arg]
+    """now, how long ago (2h) or, with `ahead`, from now, 09:05, or an ISO 8601 date or time."""
 
-    name = "duration or instant"
+    name = "moment"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> timedelta | str:
+    def __init__(self, *, ahead: bool = False) -> None:
+        self._ahead = ahead
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Named:
+        if isinstance(value, Named):
+            return value
+        named = Named(str(value), self._ahead)
         try:
-            return parse(value)
-        except InvalidDuration:
-            pass
-        try:
-            datetime.fromisoformat(value)
-        except ValueError:
-            text = f"{value!r} is neither a duration such as 2h nor a time such as 2026-03-01"
-            self.fail(text, param, ctx)
-        return str(value)
+            asked(named.text, ZoneInfo("UTC"), datetime.now(UTC), ahead=self._ahead)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return named
 
 
-def moment_of(value: timedelta | str | None, zone: ZoneInfo, now: datetime) -> datetime | None:
-    """Of what SinceType gives: so long before `now`, or that instant."""
-    return now - value if isinstance(value, timedelta) else zoned(value, zone)
-
-
-def zoned(text: str | None, zone: ZoneInfo) -> datetime | None:
-    """The instant; a time without an offset is one of the zone. Raises BadParameter."""
-    if text is None:
-        return None
-    try:
-        return instant(datetime.fromisoformat(text), zone)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+def moment_of(named: Named | None, zone: ZoneInfo, now: datetime) -> datetime | None:
+    return None if named is None else named.at(zone, now)
 
 
 PORT = click.IntRange(1, 65_535)

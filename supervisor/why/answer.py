@@ -17,11 +17,10 @@ from supervisor.why.wall import Wall
 
 
 def answer(facts: Facts) -> list[str]:
-    """The chain of causes, a sentence each, the outcome first."""
+    """The chain of causes, a sentence each, the outcome first; none of them twice."""
     wall = Wall(facts.now, facts.job.spec.zone)
-    if facts.at is None:
-        return list(of_job(facts, wall))
-    return list(of_time(facts, wall))
+    found = of_job(facts, wall) if facts.at is None else of_time(facts, wall)
+    return list(dict.fromkeys(found))
 
 
 def of_time(facts: Facts, wall: Wall) -> Iterator[str]:

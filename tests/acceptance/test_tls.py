@@ -124,13 +124,13 @@ def test_a_server_of_another_authority_is_not_talked_to(
     other = Authority(tmp_path / "other")
     other.sign("client")
     refused = jobs(f"{address}?{other.as_client}")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 5
     assert "certificate verify failed" in refused.output
 
 
 def test_a_client_without_a_certificate_is_refused(address: str, authority: Authority) -> None:
     refused = jobs(f"{address}?ssl_ca_certs={authority.directory}/ca.crt")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 5
     assert "the ledger is away" in refused.output
 
 

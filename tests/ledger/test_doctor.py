@@ -16,7 +16,10 @@ from supervisor.app import supervise
 from supervisor.beat.app_facts import LateTask, app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
+from supervisor.checkup.checks import examine
 from supervisor.cli import main
+from supervisor.cli.context import Context
+from supervisor.cli.doctoring import facts_of
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
@@ -48,7 +51,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "22 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "23 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -181,6 +184,13 @@ def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, sched
     file.write_text("jobs: [broken")
     assert app_facts(app, ledger, ledger.specs()).unloaded == ()
     app.close()
+
+
+def test_of_an_app_without_supervise_only_that_is_said(healthy: Ledger, redis_url: str) -> None:
+    with Celery("plain", broker="amqp://127.0.0.1:1//", set_as_current=False) as plain:
+        plain.conf.worker_prefetch_multiplier = 8
+        found = facts_of(Context(Settings(redis_url), redis_url, "plain", plain))
+    assert [finding.what for finding in examine(found)] == ["this app was not given to supervise()"]
 
 
 def test_settings_that_the_app_overrides(ledger: Ledger, app: Celery) -> None:

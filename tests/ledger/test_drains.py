@@ -11,6 +11,7 @@ from supervisor.app import supervise
 from supervisor.beat.entries import Entries
 from supervisor.beat.loading import load
 from supervisor.cli import main
+from supervisor.errors import NOT_FOUND
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.ledger.runs import Ledger
@@ -155,10 +156,15 @@ def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, redis_url: 
     assert "nothing begins" not in ask(ledger, redis_url, "jobs")[1]
 
 
-def test_drain_wonders_about_a_queue_that_nobody_knows(ledger: Ledger, redis_url: str) -> None:
+def test_an_unknown_queue_is_drained_only_by_force(ledger: Ledger, redis_url: str) -> None:
     job(ledger, queue="mail")
-    assert "no worker consumes 'mial'" in ask(ledger, redis_url, "drain", "mial")[1]
-    assert "note:" not in ask(ledger, redis_url, "drain", "mail")[1]
+    code, text = ask(ledger, redis_url, "drain", "mial")
+    assert (code, "did you mean 'mail'?" in text) == (NOT_FOUND, True)
+    assert ask(ledger, redis_url, "undrain", "mial")[0] == NOT_FOUND
+    assert ledger.drains.since() == {}
+    assert ask(ledger, redis_url, "drain", "mial", "--force")[0] == 0
+    assert ask(ledger, redis_url, "undrain", "mial")[0] == 0
+    assert ask(ledger, redis_url, "drain", "mail")[0] == 0
 
 
 def test_why_names_the_drained_queue(ledger: Ledger, redis_url: str) -> None:

@@ -117,7 +117,7 @@ def test_follow_is_for_people(supervisor: Supervisor, run: str) -> None:
 
 def test_an_unknown_run_is_not_followed(ledger: Ledger, supervisor: Supervisor) -> None:
     result = supervisor("show", "nobody@1", "--follow")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "nobody@1" in result.output
 
 

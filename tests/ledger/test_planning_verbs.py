@@ -172,7 +172,7 @@ def test_apply_needs_a_supervised_app(
     loaded: Ledger, supervisor: Supervisor, app: str | None, said: str
 ) -> None:
     result = supervisor("apply", "--yes", app=app)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
     assert "nightly" not in loaded.scheduled()
 
@@ -264,7 +264,7 @@ def test_a_simulation_needs_no_ledger() -> None:
         (("--duration", "kept"), "is not JOB=30s"),
         (("--duration", "kpt=30s"), "did you mean 'kept'?"),
         (("--duration", "kept=soon"), "is not a duration"),
-        (("--from", "noon"), "is not a time"),
+        (("--from", "noon"), "is not a moment"),
         (("--from", "2026-03-02", "--to", "2026-03-01"), "must be later than --from"),
         (("--from", "2026-03-02", "--to", "2126-03-01"), "at most 1,000,000 are simulated"),
         (("--worker-slots", "0"), "0 is not in the range"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.errors import NOT_FOUND
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
@@ -105,7 +107,7 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
     assert ledger.job("nightly").paused
     assert supervisor("resume", "nightly").exit_code == 0
     refused = supervisor("pause", "nightly", "nigthly")
-    assert refused.exit_code == 1
+    assert refused.exit_code == NOT_FOUND
     assert "did you mean 'nightly'?" in refused.stderr
     assert not ledger.job("nightly").paused
 
@@ -113,18 +115,18 @@ def test_pause_and_resume_change_the_job_and_nothing_when_a_name_is_wrong(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("runs", "nigthly"), 1, "did you mean 'nightly'?"),
-        (("show", "nightly@nothing"), 1, "unknown run 'nightly@nothing'"),
+        (("runs", "nigthly"), 3, "did you mean 'nightly'?"),
+        (("show", "nightly@nothing"), 3, "unknown run 'nightly@nothing'"),
         (("trigger", "nightly", "--args", "{"), 2, "not JSON"),
         (("trigger", "nightly", "--args", "{}"), 2, "must be a list"),
         (("runs", "--outcome", "fine"), 2, "fine"),
-        (("runs", "--since", "lately"), 2, "neither a duration such as 2h nor a time"),
+        (("runs", "--since", "lately"), 2, "is not a moment such as 2h"),
         (("jobs", "--watch"), 2, "--watch draws on a terminal"),
         (("jobs", "--watch", "--json"), 2, "leave out --json"),
-        (("up",), 1, "name the Celery app"),
-        (("-A", "no_such_module", "up"), 1, "no Celery app 'no_such_module'"),
-        (("-A", "json", "check"), 1, "no Celery app 'json': json has none"),
-        (("-A", "json:dumps", "queues"), 1, "no Celery app 'json:dumps'"),
+        (("up",), 2, "name the Celery app"),
+        (("-A", "no_such_module", "up"), 2, "no Celery app 'no_such_module'"),
+        (("-A", "json", "check"), 2, "no Celery app 'json': json has none"),
+        (("-A", "json:dumps", "queues"), 2, "no Celery app 'json:dumps'"),
     ],
 )
 def test_mistakes_are_told_and_exit_as_documented(
@@ -138,7 +140,7 @@ def test_mistakes_are_told_and_exit_as_documented(
 
 def test_a_server_that_is_away_is_an_error_and_no_traceback() -> None:
     result = CliRunner().invoke(main, ["--redis-url", "redis://127.0.0.1:1/0", "jobs"])
-    assert result.exit_code == 1
+    assert result.exit_code == 5
     assert "the ledger is away" in result.output
 
 
@@ -159,7 +161,7 @@ def test_a_run_can_be_cancelled_once(ledger: Ledger, supervisor: Supervisor) -> 
     assert supervisor("cancel", run_id(spec, 0)).stdout == f"{run_id(spec, 0)} stopping\n"
     assert supervisor("cancel", run_id(spec, 1)).stdout == f"{run_id(spec, 1)} cancelled\n"
     again = supervisor("cancel", run_id(spec, 1))
-    assert (again.exit_code, "has ended: cancelled" in again.output) == (1, True)
+    assert (again.exit_code, "has ended: cancelled" in again.output) == (4, True)
 
 
 def test_a_trigger_may_bring_policy_key_and_patience(
@@ -185,6 +187,52 @@ def test_a_pause_is_told_with_its_note_and_its_end(ledger: Ledger, supervisor: S
     )
     assert supervisor("resume", spec.name).stdout == f"{spec.name} resumed\n"
     assert "stocktaking" not in supervisor("jobs").stdout
+
+
+#: By verb, its words before a moment.
+MOMENTS = {
+    "runs": ("nightly", "--since"),
+    "pause": ("nightly", "--until"),
+    "next": ("nightly", "--after"),
+    "backfill": ("nightly", "--dry-run", "--to", "now", "--from"),
+    "audit": ("nightly", "--from"),
+    "simulate": ("--to", "+10d", "--from"),
+}
+
+
+@pytest.mark.parametrize("verb", MOMENTS)
+@pytest.mark.parametrize("moment", ["2h", "1h30m", "+2h", "-2h", "09:05", "2099-01-01", "soon"])
+def test_every_verb_takes_a_moment_in_every_form(
+    ledger: Ledger, supervisor: Supervisor, schedules: Path, verb: str, moment: str
+) -> None:
+    job(ledger, every="30m")
+    (schedules / "jobs.yaml").write_text("jobs: {}")
+    words = MOMENTS[verb]
+    end = (str(schedules),) if verb == "simulate" else ()
+    result = supervisor(verb, *words, moment, *end)
+    makes_no_sense = {
+        "pause": ("-2h",),
+        "backfill": ("+2h", "2099-01-01"),
+        "simulate": ("2099-01-01",),
+    }
+    refused = moment == "soon" or moment in makes_no_sense.get(verb, ())
+    assert (result.exit_code == 2, "is not a moment" in result.output) == (
+        *(refused, moment == "soon"),
+    ), result.output
+
+
+def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
+    ledger: Ledger, supervisor: Supervisor
+) -> None:
+    spec, now = job(ledger, every="30m"), ledger.now()
+    supervisor("pause", spec.name, "--until", "1h")
+    until = ledger.job(spec.name).paused_until
+    assert until is not None
+    assert timedelta(minutes=59) < until - now < timedelta(minutes=61)
+    back = supervisor("backfill", spec.name, "--from", "2h", "--to", "now", "--dry-run").stdout
+    assert len(back.splitlines()) in (3, 4)
+    [first] = as_json(supervisor("next", spec.name, "-n", "1", "--after", "-2h", "--json"))["ticks"]
+    assert datetime.fromisoformat(first) < now
 
 
 def test_a_pause_can_be_caught_up(ledger: Ledger, supervisor: Supervisor) -> None:

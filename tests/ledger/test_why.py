@@ -202,10 +202,10 @@ def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Sup
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("nigthly",), 1, "did you mean 'nightly'?"),
-        (("nigthly",), 1, "problems and were not loaded:\nreports.yaml:3: no 'cron'"),
+        (("nigthly",), 3, "did you mean 'nightly'?"),
+        (("nigthly",), 3, "problems and were not loaded:\nreports.yaml:3: no 'cron'"),
         (("nightly", "soon"), 2, "'soon' is not a time such as 09:05"),
-        (("nightly@nothing",), 1, "unknown run"),
+        (("nightly@nothing",), 3, "unknown run"),
         (("other", "nightly@2026-03-01T00:00:00Z"), 2, "is a run of nightly"),
     ],
 )

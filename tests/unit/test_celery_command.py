@@ -34,10 +34,10 @@ def test_up_takes_the_app_from_celery(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     # The check after the app's, and the last before anything is started.
     done = said("up", "--host", "0.0.0.0")
-    assert (done.exit_code, "SUPERVISOR_TOKEN" in done.output) == (1, True), done.output
+    assert (done.exit_code, "SUPERVISOR_TOKEN" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize("verb", [("up",), ("render", "systemd", "--output", "x")])
 def test_without_an_app_there_is_none(verb: tuple[str, ...]) -> None:
     done = said(*verb, app=None)
-    assert (done.exit_code, "name the Celery app" in done.output) == (1, True), done.output
+    assert (done.exit_code, "name the Celery app" in done.output) == (2, True), done.output

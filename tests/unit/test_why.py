@@ -426,6 +426,13 @@ def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
     ]
 
 
+def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:
+    paused = record(paused="1", paused_note="stocktaking")
+    newest = run("excluded", reason="paused")
+    found = sentences(newest, at=None, job=paused, paused_at=at(9, 0), calendar=None)
+    assert len([sentence for sentence in found if "paused since" in sentence]) == 1
+
+
 def test_an_excluded_time_and_one_that_clocks_jump_over_are_told_as_next_tells_them() -> None:
     spec = JobSpec(
         name="orders",

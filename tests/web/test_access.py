@@ -47,7 +47,7 @@ def test_a_short_token_is_refused() -> None:
 
 def test_the_command_refuses_in_one_line_to_listen_for_others_without_a_token() -> None:
     done = CliRunner().invoke(main, ["serve", "--host", "0.0.0.0"])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "set SUPERVISOR_TOKEN to a secret, or listen on 127.0.0.1" in done.output
 
 

@@ -126,7 +126,7 @@ def test_an_item_that_is_gone_has_ended(
     monkeypatch.setattr(Ledger, "run", once(known, Ledger.run))
     ledger.client.delete(ledger.keys.run(known.id))
     refused = command(redis_url, "cancel", known.id)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 4
     assert f"{known.id} has ended: unknown by now" in refused.output
 
 

@@ -1,0 +1,109 @@
+"""What each verb exits with: docs/settings.md has the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from supervisor import errors
+from supervisor.cli import MODULES, main
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import RunState
+from tests.ledger.jobs import begin, job, ticks
+
+NOWHERE = "redis://127.0.0.1:1/0"
+
+APP = """
+from celery import Celery
+from supervisor.app import supervise
+app = supervise(Celery("proj"))
+"""
+
+SPAN = ("--from", "2026-03-01", "--to", "2026-03-02")
+
+#: A call of each verb that asks the ledger for something that is not there.
+NOT_THERE: dict[str, tuple[str, ...]] = {
+    "runs": ("nigthly",),
+    "show": ("nightly@nothing",),
+    "trigger": ("nigthly",),
+    "cancel": ("nightly@nothing",),
+    "pause": ("nigthly",),
+    "resume": ("nigthly",),
+    "next": ("nigthly",),
+    "backfill": ("nigthly", *SPAN),
+    "why": ("nigthly",),
+    "audit": ("nigthly",),
+    "drain": ("nosuch",),
+    "undrain": ("nosuch",),
+}
+
+#: And of each other verb that needs the ledger.
+OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
+    "jobs": (),
+    "plan": (),
+    "apply": ("--yes",),
+    "doctor": (),
+}
+
+#: They ask no ledger, go on without one, or wait for it.
+OTHERS = (
+    *("check", "schema", "init", "import", "simulate", "up", "queues", "serve"),
+    *("render", "health"),
+)
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "proj_of_exit_codes.py").write_text(APP)
+    (tmp_path / "schedules").mkdir()
+    (tmp_path / "schedules" / "jobs.yaml").write_text("jobs: {}\n")
+    return tmp_path
+
+
+def exits(url: str, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["-A", "proj_of_exit_codes", "--redis-url", url, *words])
+    return done.exit_code, done.output
+
+
+def test_every_verb_is_in_one_of_the_tables() -> None:
+    verbs = {verb for verbs in MODULES.values() for verb in verbs}
+    assert {*NOT_THERE, *OF_THE_LEDGER, *OTHERS} == verbs
+
+
+@pytest.mark.parametrize("verb", NOT_THERE)
+def test_what_is_not_there_is_not_found(verb: str, ledger: Ledger, redis_url: str) -> None:
+    job(ledger)
+    code, said = exits(redis_url, verb, *NOT_THERE[verb])
+    assert (code, "unknown" in said) == (errors.NOT_FOUND, True), said
+
+
+@pytest.mark.parametrize("verb", {**NOT_THERE, **OF_THE_LEDGER})
+def test_a_ledger_that_does_not_answer_is_unavailable(verb: str) -> None:
+    code, said = exits(NOWHERE, verb, *{**NOT_THERE, **OF_THE_LEDGER}[verb])
+    assert (code, "Traceback" in said) == (errors.UNAVAILABLE, False), said
+
+
+@pytest.mark.parametrize("verb", [*NOT_THERE, *OF_THE_LEDGER, *OTHERS])
+def test_an_option_that_there_is_not_is_a_mistake_of_usage(verb: str, redis_url: str) -> None:
+    assert exits(redis_url, verb, "--no-such-option")[0] == errors.USAGE
+
+
+def test_what_has_ended_is_not_cancelled_but_refused(ledger: Ledger, redis_url: str) -> None:
+    spec = job(ledger)
+    [admitted] = ledger.admit(ticks(spec, 0))
+    begin(ledger, admitted.run_id)
+    ledger.finish(admitted.run_id, "token", RunState.SUCCEEDED)
+    code, said = exits(redis_url, "cancel", admitted.run_id)
+    assert (code, "has ended: succeeded" in said) == (errors.REFUSED, True), said
+
+
+def test_the_page_has_a_line_for_each_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    table = page.partition("## Exit codes")[2].partition("\n## ")[0]
+    codes = (0, errors.WRONG, errors.USAGE, errors.NOT_FOUND, errors.REFUSED, errors.UNAVAILABLE)
+    assert [int(code) for code in re.findall(r"^\| (\d) \|", table, re.MULTILINE)] == [*codes]
