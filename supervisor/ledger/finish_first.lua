@@ -4,8 +4,8 @@
 do
   local id, token, outcome, reason = unpack(ARGV, 1, 4)
   local v = outcome == 'succeeded' and redis.call('HMGET', K.run(id), 'state', 'token', 'rules', 'slot', 'job',
-    'started', 'attempt', 'worker', 'fence', 'parent', 'stage', 'ending', 'lost:' .. token) or {}
-  local is_alone = v[1] == 'running' and v[2] == token and not v[10] and not v[11] and not v[12] and not v[13]
+    'started', 'attempt', 'worker', 'fence', 'parent', 'stage', 'ending') or {}
+  local is_alone = v[1] == 'running' and v[2] == token and not v[10] and not v[11] and not v[12]
   local rules = is_alone and cjson.decode(v[3])
   if rules and rules.serial == '' and redis.call('EXISTS', K.waiting(rules.lock)) == 0 then
     local run = { id = id, job = v[5], rules = rules, started = tonumber(v[6]), attempt = tonumber(v[7]),

@@ -28,6 +28,20 @@ def test_the_first_tick_is_queued_with_the_lock(ledger: Ledger) -> None:
     assert 89_000 < ledger.client.pttl(ledger.keys.lock(spec.lock)) <= 90_000
 
 
+@pytest.mark.parametrize("overlap", ["skip", "allow"])
+def test_a_tick_is_admitted_once_also_when_its_run_was_forgotten(
+    ledger: Ledger, overlap: str
+) -> None:
+    spec = job(ledger, overlap=overlap)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    ledger.client.delete(ledger.keys.run(run_id(spec, 0)))
+    [again] = ledger.admit(ticks(spec, 0))
+    assert again.placement is Placement.DUPLICATE
+    assert ledger.outbox() == []
+
+
 def test_a_tick_that_would_overlap_is_skipped_and_names_the_blocking_run(ledger: Ledger) -> None:
     spec = job(ledger)
     _, second = ledger.admit(ticks(spec, 0, 1))

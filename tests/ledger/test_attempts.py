@@ -59,6 +59,22 @@ def test_fencing_tokens_grow_also_when_the_counter_is_rolled_back(ledger: Ledger
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.parametrize("keys", [{}, {"serial": "own"}])
+def test_fencing_tokens_grow_under_a_clock_that_is_behind(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
+    """As that of a server that was promoted can be."""
+    spec = job(ledger, overlap="queue_all", **keys)
+    granted_before = 9_007_199_254_740_000  # in microseconds: later than any clock says
+    ledger.client.hset(ledger.keys.lock_state(spec.lock), "fence", granted_before)
+    fences = [granted_before]
+    for second in range(3):
+        ledger.admit(ticks(spec, second))
+        fences.append(begin(ledger, run_id(spec, second), f"token-{second}").fencing_token)
+        ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
+    assert fences == [granted_before + number for number in range(4)]
+
+
 def test_a_stranger_cannot_give_the_lock_back(ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))

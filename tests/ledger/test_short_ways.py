@@ -27,6 +27,9 @@ LONG_WAYS = {
 
 HOUR = timedelta(hours=1)
 
+#: A fencing token that no clock gives yet.
+FENCE = 9_007_199_254_740_000
+
 Story = Callable[[Ledger, JobSpec], object]
 
 
@@ -59,6 +62,27 @@ def beside_a_stranger(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit([sent(spec, 0)])
 
 
+def behind_one_that_waits(ledger: Ledger, spec: JobSpec) -> None:
+    """What it waited for is gone, and nobody has looked since."""
+    beside_a_stranger(ledger, spec)
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.admit([sent(spec, 1)])
+
+
+def after_it_was_forgotten(ledger: Ledger, spec: JobSpec) -> None:
+    """The same tick, when its run is no longer in the history."""
+    run_through(ledger, spec, 0)
+    ledger.client.delete(ledger.keys.run(run_id(spec, 0)))
+    ledger.admit([sent(spec, 0)])
+
+
+def behind_a_clock(ledger: Ledger, spec: JobSpec) -> None:
+    """The server that was promoted has a clock that is behind that of the one before."""
+    run_through(ledger, spec, 0)
+    ledger.client.hset(ledger.keys.lock_state(spec.lock), "fence", FENCE)
+    run_through(ledger, spec, 1)
+
+
 def asked(ledger: Ledger, spec: JobSpec, *names: str, **said: Any) -> None:
     """Calls of a task that code guards, with a message each."""
     for name in names:
@@ -85,6 +109,9 @@ STORIES: dict[str, tuple[Story, dict[str, Any]]] = {
     "after a pause": (resumed, {}),
     "in a pause": (excluded, {}),
     "beside a stranger": (beside_a_stranger, {}),
+    "behind one that waits": (behind_one_that_waits, {"overlap": "queue_all"}),
+    "after it was forgotten": (after_it_was_forgotten, {}),
+    "behind a clock": (behind_a_clock, {}),
     "asked for": (lambda ledger, spec: asked(ledger, spec, "a"), {}),
     "asked for again": (lambda ledger, spec: asked(ledger, spec, "a", "a"), {}),
     "asked for, and skipped": (lambda ledger, spec: asked(ledger, spec, "a", "b"), {}),
