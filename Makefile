@@ -7,7 +7,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches alerts soak bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches alerts soak mutants bench check render lock sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ alerts: $(STAMP) ## run healthy jobs before a real Prometheus for 20 minutes: no
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
+
+mutants: $(STAMP) ## break scripts and guard in small ways (ONLY= MOST=): tests must notice each
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
 bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
 	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \

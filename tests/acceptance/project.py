@@ -203,7 +203,7 @@ class Project:
             **os.environ,
             "TEAM_BROKER": self.broker or self.url,
             **({"SUPERVISOR_REDIS_URL": self.url} if self.broker and self.is_apart else {}),
-            "PYTHONPATH": str(self.directory),
+            "PYTHONPATH": os.pathsep.join([str(self.directory), os.environ.get("PYTHONPATH", "")]),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_TOKEN": TOKEN,
             **self.environ,

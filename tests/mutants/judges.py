@@ -1,0 +1,64 @@
+"""What is broken, and the tests that must notice, those that are quick first."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+
+#: All Lua, and the Python that decides whether two runs overlap and whether a tick is lost.
+BROKEN = (
+    "supervisor/ledger/*.lua",
+    "supervisor/job/overlap.py",
+    "supervisor/execution/guard.py",
+    "supervisor/execution/leases.py",
+    "supervisor/execution/heartbeat.py",
+    "supervisor/execution/enforcement.py",
+    "supervisor/ticks/emission.py",
+    "supervisor/ticks/auditing.py",
+)
+
+#: How a run goes from its admission to its end.
+RUNS = (
+    *("short_ways", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
+    *("pausing", "drains", "comebacks", "late_ends", "fencing", "serial_silence"),
+    *("edits_of_jobs", "refusals", "untold"),
+)
+STEPS = ["stages", "batches", "steps_edges"]
+REST = ["reports", "audit", "beat_ticks", "metrics", "clock_steps", "model"]
+HEARTBEAT = (
+    *("tests/ledger/test_comebacks.py", "tests/ledger/test_heartbeat.py"),
+    *("tests/ledger/test_insisting.py", "tests/ledger/test_lost_trust.py"),
+    "tests/acceptance/test_told_to_end.py",
+)
+
+
+def ledger_tests(*names: str) -> list[str]:
+    return [f"tests/ledger/test_{name}.py" for name in dict.fromkeys(names)]
+
+
+#: The first pattern that fits decides.
+JUDGES = {
+    "*/stages.lua": ledger_tests(*STEPS, *RUNS, *REST),
+    "*/expand.lua": ledger_tests(*STEPS, *RUNS, *REST),
+    "*/items.lua": ledger_tests(*STEPS, *RUNS, *REST),
+    "*/*_item.lua": ledger_tests(*STEPS, *RUNS, *REST),
+    "*/fill.lua": ledger_tests(*STEPS, *RUNS, *REST),
+    "*/load.lua": ledger_tests("loading", "beginning_to_lead", *RUNS, *REST),
+    "*/audit.lua": ledger_tests("audit", *RUNS, *REST),
+    "*/figures.lua": ledger_tests("figures", "metrics", *RUNS),
+    "*/present.lua": ledger_tests("health", "doctor", "unbegun"),
+    "*/report.lua": ledger_tests("reports", "following"),
+    "*/schema.lua": ledger_tests("schema", "other_versions"),
+    "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, *REST),
+    "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
+    "*/overlap.py": ["tests/unit/test_overlap.py", *ledger_tests("simulation_agrees")],
+    "*/emission.py": [
+        *("tests/unit/test_emission.py", "tests/unit/test_simulation.py"),
+        *ledger_tests("beat_ticks"),
+    ],
+    "*/auditing.py": [*ledger_tests("audit"), "tests/unit/test_checkup.py"],
+    "*/execution/*.py": list(HEARTBEAT),
+}
+
+
+def judges_of(file: str) -> list[str]:
+    return next(tests for pattern, tests in JUDGES.items() if fnmatch(file, pattern))
