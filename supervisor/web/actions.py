@@ -22,9 +22,9 @@ from supervisor.ledger.runs import Ledger
 from supervisor.web import requests
 from supervisor.web.bodies import form_body, validated
 from supervisor.web.budget import Threads
-from supervisor.web.gate import NOT_OUR_PAGE, Visitor
-from supervisor.web.problems import Refused, problem_response, unless_skipped
-from supervisor.web.rendering import TEMPLATES, job_url, run_url
+from supervisor.web.gate import quoted
+from supervisor.web.problems import Refused, unless_skipped
+from supervisor.web.rendering import TEMPLATES, job_url, place_of, run_url
 
 Fields = Mapping[str, str]
 
@@ -50,8 +50,8 @@ def action_routes(ledger: Ledger, threads: Threads) -> list[Route]:
 
 def asking(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
     async def ask(request: Request) -> Response:
-        if request.state.visitor.form_token is None:
-            return RedirectResponse("/login", 303)
+        if not request.state.visitor.has_session:
+            return RedirectResponse(f"/login?next={quoted(request)}", 303)
         return await threads.run(request, form, ledger, action, request)
 
     return ask
@@ -60,9 +60,6 @@ def asking(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Reques
 def doing(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
     async def do(request: Request) -> Response:
         fields = await form_body(request)
-        visitor: Visitor = request.state.visitor
-        if not visitor.is_our_form(fields.get("form_token", "")):
-            return problem_response(request, NOT_OUR_PAGE)
         return await threads.run(request, done, request, fields)
 
     def done(request: Request, fields: Fields) -> Response:
@@ -74,7 +71,7 @@ def doing(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request
             return form(ledger, action, request, fields, str(error), 400)
         except RunEnded as error:
             return form(ledger, action, request, fields, str(error), 409)
-        return RedirectResponse(target, 303)
+        return RedirectResponse(f"{request.state.visitor.root}/{target}", 303)
 
     return do
 
@@ -97,8 +94,8 @@ def form(
         policies=list(OverlapPolicy),
         fields=fields or {},
         error=error,
-        form_token=request.state.visitor.form_token,
         is_alone="part" not in request.query_params,
+        **place_of(request),
     )
     return HTMLResponse(text, status)
 

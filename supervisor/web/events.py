@@ -47,7 +47,7 @@ def topics_of(query: QueryParams) -> list[Topic]:
 
 
 def events_url(*topics: Topic) -> str:
-    return "/events?" + urlencode([(topic.kind.value, topic.name) for topic in topics])
+    return "events?" + urlencode([(topic.kind.value, topic.name) for topic in topics])
 
 
 async def told(watch: Watch, topics: list[Topic]) -> AsyncIterator[str]:

@@ -6,8 +6,8 @@
 3. Reading takes what `Access` says; a browser is sent to the login form, a program gets a 401.
 4. The API acts for the bearer of the token, and for no cookie: no page of another site can make a
    browser send that header.
-5. The page acts for a session, asked from our own origin, with the token of its forms. The form is
-   read by the action itself: it calls `is_our_form`.
+5. The page acts for a session, asked from our own origin, under the session's own address: a
+   cookie alone, which other servers of this machine may be sent, is no session (sessions.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from supervisor.web.access import Access
 from supervisor.web.budget import Budget
 from supervisor.web.problems import Problem, problem_response
-from supervisor.web.sessions import COOKIE, form_token, is_same, is_session
+from supervisor.web.sessions import COOKIE, is_root, is_session, split_root
 
 FOR_EVERYBODY = ("/healthz", "/readyz", "/login", "/static/")
 
@@ -46,17 +46,18 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """is_bearer: showed the token itself. form_token: of the visitor's session, if there is one."""
+    """is_bearer: showed the token itself. root: of the visitor's session, if there is one."""
 
     is_bearer: bool
-    form_token: str | None
+    root: str
+
+    @property
+    def has_session(self) -> bool:
+        return bool(self.root)
 
     @property
     def is_known(self) -> bool:
-        return self.is_bearer or self.form_token is not None
-
-    def is_our_form(self, given: str) -> bool:
-        return self.form_token is not None and is_same(given, self.form_token)
+        return self.is_bearer or self.has_session
 
 
 class Gate:
@@ -69,21 +70,41 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        root, path = split_root(scope["path"])
+        scope = {**scope, "path": path}
         request = Request(scope)
-        visitor = visitor_of(request, self._access, self._clock())
-        scope.setdefault("state", {}).update(visitor=visitor, budget=Budget())
+        visitor = visitor_of(request, root, self._access, self._clock())
+        scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": Budget()}
         turned_away = refusal(request, visitor, self._access)
+        if root and not visitor.has_session and not turned_away and request.method in READING:
+            turned_away = without_root(request)
         await (turned_away or self._app)(scope, receive, send)
 
 
-def visitor_of(request: Request, access: Access, now: datetime) -> Visitor:
+def visitor_of(request: Request, root: str, access: Access, now: datetime) -> Visitor:
+    """`root`: what the address begins with, which is a session's only with the cookie to it."""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    cookie = request.cookies.get(COOKIE, "")
-    has_session = access.token is not None and is_session(access.token, cookie, now)
+    is_own = root and access.token is not None and has_session(request, root, access.token, now)
     return Visitor(
         is_bearer=scheme.lower() == "bearer" and access.is_token(given.strip()),
-        form_token=form_token(access.token, cookie) if access.token and has_session else None,
+        root=root if is_own else "",
     )
+
+
+def has_session(request: Request, root: str, token: str, now: datetime) -> bool:
+    cookie = request.cookies.get(COOKIE, "")
+    return is_session(token, cookie, now) and is_root(token, cookie, root)
+
+
+def without_root(request: Request) -> Response:
+    """Of a session that has ended, or is another browser's: the page as everybody may see it."""
+    return RedirectResponse(quoted(request), 303)
+
+
+def quoted(request: Request) -> str:
+    """The address as a path of this server, without what a session's begins with."""
+    path, query = path_of(request), request.scope["query_string"].decode("latin-1")
+    return quote("/" + path.lstrip("/"), safe="/@:+") + (f"?{query}" if query else "")
 
 
 def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
@@ -120,7 +141,7 @@ def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Proble
         return None if visitor.is_bearer else NO_TOKEN
     if not comes_from_us(request):
         return NOT_OUR_PAGE
-    if path != "/login" and visitor.form_token is None:
+    if path != "/login" and not visitor.has_session:
         return NOT_LOGGED_IN
     return None
 

@@ -15,7 +15,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "connect-src 'self'",
         "form-action 'self'",
         "frame-ancestors 'none'",
-        "base-uri 'none'",
+        "base-uri 'self'",
     )
 )
 

@@ -50,7 +50,7 @@ class Wish:
     def url(self, filter: str | None = None, page: int = 1) -> str:
         said = {"search": self.search, "state": filter or self.filter.value, "page": str(page)}
         default = {"search": "", "state": Filter.ALL.value, "page": "1"}
-        return "/?" + urlencode({k: v for k, v in said.items() if v != default[k]})
+        return "./?" + urlencode({k: v for k, v in said.items() if v != default[k]})
 
 
 @dataclass(frozen=True, slots=True)

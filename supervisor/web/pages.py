@@ -22,7 +22,7 @@ from supervisor.web.budget import Threads, check
 from supervisor.web.events import events_url
 from supervisor.web.gate import Visitor
 from supervisor.web.parts import Asked, Context, Part
-from supervisor.web.rendering import TEMPLATES
+from supervisor.web.rendering import TEMPLATES, place_of
 
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
 
@@ -91,7 +91,8 @@ def endpoint_of(
     def answer(request: Request) -> Response:
         target = request.path_params.get("target", "")
         asked = Asked(ledger, target, request.query_params, ledger.now(), broker)
-        about = {"now": asked.now, **standing_of(request.state.visitor, access)}
+        standing = standing_of(request.state.visitor, access)
+        about = {"now": asked.now, **place_of(request), **standing}
         if "parts" in request.query_params:
             wanted = set(request.query_params["parts"].split(","))
             found = [rendered(page, name, asked, about) for name in page.parts if name in wanted]
@@ -120,7 +121,6 @@ def rendered_whole(page: Page, asked: Asked, about: Mapping[str, Any]) -> str:
 def standing_of(visitor: Visitor, access: Access) -> dict[str, Any]:
     """What the visitor may do, for the templates."""
     return {
-        "form_token": visitor.form_token,
-        "may_act": visitor.form_token is not None,
-        "may_log_in": access.has_actions and visitor.form_token is None,
+        "may_act": visitor.has_session,
+        "may_log_in": access.has_actions and not visitor.has_session,
     }

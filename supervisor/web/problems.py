@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from supervisor.display.rows import why
 from supervisor.display.shapes import run_shape
 from supervisor.runs.run import Run, RunState
-from supervisor.web.rendering import TEMPLATES
+from supervisor.web.rendering import TEMPLATES, place_of
 
 log = structlog.get_logger("supervisor.web")
 
@@ -49,7 +49,7 @@ def problem_response(request: Request, problem: Problem, **facts: Any) -> Respon
         "accept", ""
     ):
         return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
-    text = TEMPLATES.get_template("problem.html").render(problem=problem)
+    text = TEMPLATES.get_template("problem.html").render(problem=problem, **place_of(request))
     return HTMLResponse(text, problem.status)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
 
 from supervisor.display.reports import harmless, progress_words
 from supervisor.display.rows import dropped_words, why
@@ -35,16 +36,27 @@ def brief(run_id: str, job: str, now: datetime) -> str:
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
+def place_of(request: Request) -> dict[str, str]:
+    """For the layout: what addresses are relative to, and that of the page itself."""
+    root: str = request.state.visitor.root
+    path = request.scope["raw_path"].decode("latin-1").removeprefix(root).lstrip("/")
+    query = request.scope["query_string"].decode("latin-1")
+    return {"root": root, "here": f"./{path}" + (f"?{query}" if query else "")}
+
+
+# Addresses are relative to the root of the visitor's session, or of the server.
+
+
 def job_url(name: str) -> str:
-    return f"/jobs/{quote(name, safe='')}"
+    return f"jobs/{quote(name, safe='')}"
 
 
 def run_url(run_id: str) -> str:
-    return f"/runs/{quote(run_id, safe='@:+/')}"
+    return f"runs/{quote(run_id, safe='@:+/')}"
 
 
 def action_url(verb: str, target: str) -> str:
-    return f"/actions/{verb}/{quote(target, safe='@:+/')}"
+    return f"actions/{verb}/{quote(target, safe='@:+/')}"
 
 
 TEMPLATES.filters.update(

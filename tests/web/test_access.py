@@ -17,7 +17,7 @@ from supervisor.web.login import own_path
 from supervisor.web.sessions import COOKIE, SESSION_TTL, is_session, new_session
 from tests.ledger.jobs import job
 from tests.web.conftest import Serve
-from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, form_token, log_in
+from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -94,7 +94,7 @@ def test_elsewhere_a_person_is_sent_to_the_form_and_back(serve: Serve) -> None:
     sent = client.get("/?state=paused", headers={"host": "jobs.example.com"})
     assert (sent.status_code, sent.headers["location"]) == (303, "/login?next=/%3Fstate%3Dpaused")
     assert "SUPERVISOR_TOKEN" in client.get(sent.headers["location"]).text
-    assert log_in(client).headers["location"] == "/"
+    assert log_in(client).headers["location"].endswith("/")
     assert client.get("/").status_code == 200
 
 
@@ -150,18 +150,77 @@ def test_a_form_acts_for_a_session_from_our_own_page_alone(serve: Serve, ledger:
     job(ledger)
     client = serve(Access(TOKEN))
     log_in(client)
-    form = {"form_token": form_token(client)}
     path = "/actions/pause/nightly"
     for headers in (FROM_ANOTHER_SITE, {"origin": "http://evil.example"}, {}):
-        assert client.post(path, data=form, headers=headers).status_code == 403, headers
-    assert client.post(path, data={}, headers=FROM_OUR_PAGE).status_code == 403
-    assert (
-        client.post(path, data={"form_token": "0" * 64}, headers=FROM_OUR_PAGE).status_code == 403
-    )
+        assert client.post(path, headers=headers).status_code == 403, headers
     assert not ledger.job("nightly").paused
-    ours = {"origin": str(client.base_url).rstrip("/")}
-    assert client.post(path, data=form, headers=ours).status_code == 303
+    ours = {"origin": f"http://{client.base_url.netloc.decode()}"}
+    assert client.post(path, headers=ours).status_code == 303
     assert ledger.job("nightly").paused
+
+
+#: What a server on another port of this machine makes of a cookie: whatever it likes.
+REPLAYED = (
+    ("POST", "/actions/pause/nightly"),
+    ("POST", "/api/v1/jobs/nightly/pause"),
+    ("POST", "/logout"),
+    ("GET", "/actions/pause/nightly"),
+    ("GET", "/"),
+    ("GET", "/jobs/nightly"),
+    ("GET", "/api/v1/jobs"),
+    ("GET", "/metrics"),
+)
+
+
+@pytest.mark.parametrize("method, path", REPLAYED)
+def test_a_cookie_alone_neither_acts_nor_reads(
+    serve: Serve, ledger: Ledger, method: str, path: str
+) -> None:
+    job(ledger, description="what only readers see")
+    client = serve(PUBLIC)
+    address = f"http://{client.base_url.netloc.decode()}"
+    cookie = log_in(client).headers["set-cookie"].partition(";")[0]
+    assert client.get("/jobs/nightly").status_code == 200
+    captured = {"cookie": cookie, "origin": address, **FROM_OUR_PAGE}
+    for guessed in ("", "/s/", f"/s/{'0' * 32}", f"/s/{cookie.partition('=')[2]}"):
+        answer = httpx.request(method, address + guessed + path, headers=captured)
+        assert answer.status_code in (303, 401), (guessed, answer)
+        assert "readers" not in answer.text
+    assert not ledger.job("nightly").paused
+
+
+def test_the_address_of_a_session_alone_is_none(serve: Serve, ledger: Ledger) -> None:
+    job(ledger)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    client.cookies.clear()
+    sent = client.get("/jobs/nightly?span=1h")
+    assert (sent.status_code, sent.headers["location"]) == (303, "/jobs/nightly?span=1h")
+    assert client.post("/actions/pause/nightly", headers=FROM_OUR_PAGE).status_code == 401
+    evil = httpx.get(f"{client.base_url}/evil.example")
+    assert evil.headers["location"] == "/evil.example"
+
+
+def test_the_cookie_is_sent_under_the_address_of_its_session_alone(serve: Serve) -> None:
+    client = serve(Access(TOKEN))
+    said = log_in(client).headers["set-cookie"]
+    assert f"Path={client.base_url.path.rstrip('/')}" in said
+
+
+@pytest.mark.parametrize(
+    "headers, is_secure",
+    [
+        ({"origin": "https://jobs.example.com"}, True),
+        ({"x-forwarded-proto": "https", **FROM_OUR_PAGE}, True),
+        (FROM_OUR_PAGE, False),
+    ],
+)
+def test_behind_a_proxy_with_tls_the_cookie_is_secure(
+    serve: Serve, headers: dict[str, str], is_secure: bool
+) -> None:
+    headers = {"host": "jobs.example.com", **headers}
+    answer = serve(PUBLIC).post("/login", data={"token": TOKEN}, headers=headers)
+    assert ("secure" in answer.headers["set-cookie"].lower()) == is_secure
 
 
 def test_without_a_session_a_form_does_nothing(serve: Serve, ledger: Ledger) -> None:
@@ -173,8 +232,8 @@ def test_without_a_session_a_form_does_nothing(serve: Serve, ledger: Ledger) -> 
 def test_logging_out_takes_our_own_form(serve: Serve) -> None:
     client = serve(Access(TOKEN))
     log_in(client)
-    assert client.post("/logout", data={}, headers=FROM_OUR_PAGE).status_code == 403
-    answer = client.post("/logout", data={"form_token": form_token(client)}, headers=FROM_OUR_PAGE)
+    assert client.post("/logout", headers=FROM_ANOTHER_SITE).status_code == 403
+    answer = client.post("/logout", headers=FROM_OUR_PAGE)
     assert answer.status_code == 303
     assert COOKIE not in client.cookies
 

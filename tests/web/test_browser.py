@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -135,13 +137,47 @@ def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
     assert len(crew.project.ledger.history("works")) == before
 
 
+def test_a_link_without_the_session_goes_on_to_it(
+    crew: Crew, address: str, context: BrowserContext, page: Page
+) -> None:
+    session = log_in(page, address, TOKEN)
+    page.goto(f"{address}/jobs/works?span=1h")
+    page.wait_for_url(f"{session}/jobs/works?span=1h")
+    context.clear_cookies()
+    page.goto(f"{session}/jobs/works")
+    page.wait_for_url(f"{address}/jobs/works")
+    expect(page.get_by_role("link", name="Log in")).to_be_visible()
+
+
+def test_a_server_on_another_port_is_sent_no_session(address: str, page: Page) -> None:
+    log_in(page, address, TOKEN)
+    heard: list[str] = []
+
+    class Neighbour(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(str(self.headers))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    with HTTPServer(("127.0.0.1", 0), Neighbour) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        page.goto(f"http://127.0.0.1:{server.server_port}/jobs/works")
+        thread.join()
+    assert heard and "supervisor" not in heard[0].lower()
+
+
 def test_without_scripts_the_page_can_do_the_same(
     crew: Crew, address: str, browser: Browser
 ) -> None:
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
-        log_in(page, address, TOKEN)
-        page.goto(f"{address}/jobs/works")
+        session = log_in(page, address, TOKEN)
+        page.goto(f"{session}/jobs/works")
         page.get_by_role("link", name="Trigger").click()
         page.get_by_role("button", name="Trigger").click()
         page.wait_for_url("**/runs/works@manual-*")
@@ -181,8 +217,8 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
     run = crew.project.ledger.history("tells")[0]
     with browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:  # type: ignore[arg-type]
         page = context.new_page()
-        log_in(page, address, TOKEN)
-        page.goto(address + path.replace("{run}", run.id))
+        session = log_in(page, address, TOKEN)
+        page.goto(session + path.replace("{run}", run.id))
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 

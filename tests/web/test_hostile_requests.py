@@ -30,7 +30,7 @@ from supervisor.web.problems import out_of_time
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, wait_until
 from tests.web.conftest import Serve
-from tests.web.visits import FROM_OUR_PAGE, TOKEN, form_token, log_in, serving_app
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
 
 TRIGGER = "/api/v1/jobs/nightly/trigger"
 PAUSE = "/api/v1/jobs/nightly/pause"
@@ -79,8 +79,7 @@ def test_a_form_that_is_no_request_is_refused(serve: Serve, ledger: Ledger, name
     job(ledger)
     client = serve(Access(TOKEN))
     log_in(client)
-    form = {"form_token": form_token(client), **FORMS[name]}
-    answer = client.post("/actions/trigger/nightly", data=form, headers=FROM_OUR_PAGE)
+    answer = client.post("/actions/trigger/nightly", data=FORMS[name], headers=FROM_OUR_PAGE)
     assert (answer.status_code, ledger.history("nightly")) == (400, [])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -62,11 +61,7 @@ def visiting(ledger: Ledger, access: Access) -> Iterator[httpx.Client]:
 
 
 def log_in(client: httpx.Client) -> httpx.Response:
-    return client.post("/login", data={"token": TOKEN, "next": "/"}, headers=FROM_OUR_PAGE)
-
-
-def form_token(client: httpx.Client) -> str:
-    """As a form of the client's session has it."""
-    found = re.search(r'name="form_token" value="(\w+)"', client.get("/").text)
-    assert found, "no form on the page"
-    return found[1]
+    """What the form is answered; the client then goes on under the address of its session."""
+    answer = client.post("/login", data={"token": TOKEN, "next": "/"}, headers=FROM_OUR_PAGE)
+    client.base_url = client.base_url.join(answer.headers.get("location", "/"))
+    return answer

@@ -7,6 +7,22 @@ const body = document.body;
 const link = document.querySelector("[data-link]");
 const dialog = document.querySelector("[data-dialog]");
 
+// ---- session ----
+
+// The address of a session's pages has its key in it. A page that was opened by a link or a bookmark
+// without it goes on to the session that this browser has; once, for it may have ended.
+try {
+  if (body.dataset.root) localStorage.setItem("root", body.dataset.root);
+  else {
+    const root = localStorage.getItem("root");
+    localStorage.removeItem("root");
+    const next = location.pathname === "/login" ? new URLSearchParams(location.search).get("next") || "/" : null;
+    if (root && !document.querySelector("[role=alert]")) location.replace(root + (next ?? location.pathname + location.search));
+  }
+} catch {
+  // Without storage one logs in again.
+}
+
 // ---- words of time, as the server writes them, but in whole seconds: they tick ----
 
 function span(seconds) {
