@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from pathlib import Path
 from supervisor.errors import SupervisorError
 from supervisor.render import images
 from supervisor.render.plan import PORT
+from supervisor.render.requirements import Requirements
 from supervisor.render.templating import Files, Templates
 
 
@@ -36,22 +38,46 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """requirements: what pip installs. copies: the app's code, and what else it needs."""
+    """requirements: what pip installs. beside: what else pip reads, by path. variables: those that
+    the requirements refer to. copies: the app's code, and what else it needs.
+    """
 
     requirements: str
+    beside: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
     copies: tuple[Copy, ...] = ()
+
+    @property
+    def read_by_pip(self) -> tuple[str, ...]:
+        return self.requirements, *self.beside
+
+    @property
+    def mounts(self) -> str:
+        """What the step that installs is given for its time alone."""
+        files = {"pip.conf": "/etc/pip.conf", "netrc": "/root/.netrc"}
+        optional = [f"--mount=type=secret,id={id},target={path}" for id, path in files.items()]
+        needed = [f"--mount=type=secret,id={name},required=true" for name in self.variables]
+        return " \\\n    ".join([*optional, *needed])
+
+    @property
+    def exports(self) -> str:
+        words = [f'export {name}="$(cat /run/secrets/{name})" && ' for name in self.variables]
+        return "".join(words)
 
     @classmethod
     def of(cls, app: str, requirements: Path, copied: Iterable[Path]) -> ImageOptions:
-        """app: as in `celery -A`, and importable. Raises NotInContext."""
+        """app: as in `celery -A`, and importable. Raises NotInContext, RequirementsUnusable."""
         own = code_of(app)
         others = (Copy(path, path) for path in map(in_context, copied))
-        return cls(in_context(requirements), (*([own] if own else []), *others))
+        read = Requirements.read(Path(in_context(requirements)))
+        first, *beside = read.paths
+        copies = (*([own] if own else []), *others)
+        return cls(first, tuple(beside), tuple(read.variables), copies)
 
 
 def render(options: ImageOptions) -> Files:
     templates = Templates("image", options=options, images=images, port=PORT)
-    templates.add_filters(paths=json.dumps)
+    templates.add_filters(paths=json.dumps, word=shlex.quote)
     return {
         "Dockerfile": templates.render("Dockerfile"),
         "Dockerfile.dockerignore": templates.render("dockerignore"),

@@ -76,5 +76,5 @@ def test_an_environment_is_one_line_with_a_name(tmp_path: Path) -> None:
 
 def test_without_an_app_nothing_is_rendered(tmp_path: Path) -> None:
     result = run(["render", "systemd", "--output", str(tmp_path)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "name the Celery app" in result.output

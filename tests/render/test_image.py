@@ -162,6 +162,75 @@ def test_what_the_engine_is_not_sent_cannot_be_copied(project: Path) -> None:
     assert "/etc is not below the current directory" in result.output
 
 
+def first_run(text: str) -> str:
+    return re.findall(r"^RUN ((?:.*\\\n)*.*)$", text, re.M)[0]
+
+
+def test_all_that_pip_reads_reaches_the_build_stage_and_no_other(project: Path) -> None:
+    for folder in ("reqs", "wheels", "libs/ours"):
+        (project / folder).mkdir(parents=True)
+    (project / "one-1-py3-none-any.whl").touch()
+    (project / "wheels" / "two-1.tar.gz").touch()
+    (project / "requirements.txt").write_text(
+        "-r reqs/base.txt  # a comment\n"
+        "--requirement=reqs/more.txt\n"
+        "-creqs/constraints.txt\n"
+        "one-1-py3-none-any.whl ; python_version > '3'\n"
+        "two[extra] @ wheels/two-1.tar.gz\n"
+        "./libs/ours[extra]\n"
+        "--find-links wheels\n"
+        "--extra-index-url https://${INDEX_USER}:${INDEX_PASSWORD}@index.example.org/simple\n"
+        "-r https://example.org/public.txt\n"
+        "requests @ https://example.org/requests.tar.gz\n"
+        "celery \\\n  --hash=sha256:00\n"
+    )
+    (project / "reqs" / "base.txt").write_text("celery-beat-supervisor\n-r more.txt\n")
+    (project / "reqs" / "more.txt").write_text("-c constraints.txt\n")
+    (project / "reqs" / "constraints.txt").write_text("celery<6\n")
+    text = rendered(project)
+    build, final = text.split("\nFROM ")[1:]
+    assert {source for source, target in copied(build) if source == target} == {
+        *("requirements.txt", "reqs/base.txt", "reqs/more.txt", "reqs/constraints.txt"),
+        *("one-1-py3-none-any.whl", "wheels/two-1.tar.gz", "libs/ours", "wheels"),
+    }
+    assert [source for source, _ in copied(final)] == ["src/imaged"]
+    ignored = (project / "deploy" / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == {
+        source for source, _ in copied(text)
+    }
+    for secret in ("pip.conf", "netrc", "INDEX_USER", "INDEX_PASSWORD"):
+        assert f"--mount=type=secret,id={secret}," in first_run(text)
+    assert 'export INDEX_PASSWORD="$(cat /run/secrets/INDEX_PASSWORD)"' in first_run(text)
+    assert "secret" not in final
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-r gone.txt", "gone.txt is not there"),
+        ("-r /etc/hostname", "/etc/hostname is not below the current directory"),
+        ("./gone-1.whl", "gone-1.whl is not there"),
+        ("-c linked.txt", "linked.txt is not below the current directory"),
+        ("-e src/imaged", "an editable package is a link"),
+        (".", "the current directory is not installed"),
+        ("x @ file:///srv/x.whl", "/srv/x.whl is a place on this machine"),
+        ("git+https://example.org/x.git", "the build has no git"),
+        ("x @ git+ssh://git@example.org/x.git@v1", "the build has no git"),
+    ],
+)
+def test_what_the_build_stage_cannot_have_is_a_problem_of_its_line(
+    project: Path, line: str, said: str
+) -> None:
+    (project / "linked.txt").symlink_to("/etc/hostname")
+    (project / "requirements.txt").write_text(f"celery\n{line}\n./also-gone.whl\n")
+    command = ["-A", "imaged.celery", "render", "image", "--output", "deploy"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert f"requirements.txt:2: {said}" in result.output
+    assert "requirements.txt:3: also-gone.whl is not there" in result.output
+    assert not (project / "deploy").exists()
+
+
 def test_the_apps_packages_are_installed_into_an_environment_without_pip(project: Path) -> None:
     """The commands of the Dockerfile's first stage, on a package that needs no index."""
     name = "celery_beat_supervisor-9-py3-none-any.whl"
@@ -179,7 +248,9 @@ def test_the_apps_packages_are_installed_into_an_environment_without_pip(project
         )
         wheel.writestr(f"{info}/RECORD", "")
     (project / "requirements.txt").write_text(f"./{name}\n")
-    [commands] = re.findall(r"^RUN (python (?:.*\\\n)*.*)$", rendered(project), re.M)
+    text = rendered(project)
+    assert [name, name] in copied(text)
+    commands = re.sub(r"--mount=\S+ \\\n", "", first_run(text))
     done = subprocess.run(
         ["sh", "-ec", commands.replace("/opt/venv", str(project / "venv"))],
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PIP_NO_INDEX": "1"},

@@ -1,0 +1,157 @@
+"""A requirements.txt -> what pip needs beside it in the build stage of an image.
+
+pip reads more than one file: those named with -r and -c, wheels and folders by their paths, folders
+of --find-links. All of them are copied, to where they lie below the current directory, from which
+pip takes paths. ${NAME} in them is a variable that the build is given as a secret. What cannot come
+along is a problem of its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from supervisor.errors import SupervisorError
+
+#: As pip has it: capital letters alone.
+VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+
+COMMENT = re.compile(r"(^|\s)#.*$")
+
+FILES = re.compile(r"^(?:-r|-c|--requirement|--constraint)[ =]?\s*(.+)$")
+LINKS = re.compile(r"^(?:-f|--find-links)[ =]?\s*(.+)$")
+EDITABLE = re.compile(r"^(?:-e|--editable)[ =]?\s*(.+)$")
+
+#: ``proj[extra] @ https://...``
+NAMED = re.compile(r"^[\w.-]+(\[[^\]]*\])?\s*@")
+
+ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+
+
+class RequirementsUnusable(SupervisorError):
+    """Something that the requirements name does not come into the image's build; all of it."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problems))
+
+
+@dataclass(slots=True)
+class Requirements:
+    """paths: as seen from the current directory, the given file first. variables: of secrets."""
+
+    paths: list[str] = field(default_factory=list)
+    variables: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path) -> Requirements:
+        """Raises RequirementsUnusable."""
+        reading = _Reading(cls())
+        reading.add_file(file, str(file))
+        if reading.problems:
+            raise RequirementsUnusable(reading.problems)
+        return reading.found
+
+
+class _Unusable(Exception):
+    """What a line names cannot come along."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    found: Requirements
+    problems: list[str] = field(default_factory=list)
+
+    def add_file(self, file: Path, where: str) -> None:
+        try:
+            place, lines = in_context(file), list(logical_lines(file))
+        except (_Unusable, OSError, UnicodeDecodeError) as error:
+            self.problems.append(f"{where}: {getattr(error, 'strerror', None) or error}")
+            return
+        if place in self.found.paths:
+            return
+        self.found.paths.append(place)
+        for number, line in lines:
+            self._add_line(file, line, f"{file}:{number}")
+
+    def _add_line(self, file: Path, line: str, where: str) -> None:
+        for name in VARIABLE.findall(line):
+            if name not in self.found.variables:
+                self.found.variables.append(name)
+        if named := FILES.match(line):
+            if "://" not in named[1]:
+                self.add_file(file.parent / unquoted(named[1]), where)
+            return
+        try:
+            path = local_path(line)
+            if path is None:
+                return
+            place = in_context(path)
+        except _Unusable as error:
+            self.problems.append(f"{where}: {error}")
+            return
+        if place not in self.found.paths:
+            self.found.paths.append(place)
+
+
+def logical_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Without comments, and joined where one ends in a backslash; each with its first number."""
+    begun, joined = 0, ""
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), start=1):
+        begun = begun or number
+        if line.endswith("\\") and not COMMENT.match(line):
+            joined += line[:-1]
+            continue
+        if text := COMMENT.sub("", joined + line).strip():
+            yield begun, text
+        begun, joined = 0, ""
+
+
+def local_path(line: str) -> Path | None:
+    """What the line takes from this machine, if anything. Raises _Unusable."""
+    if EDITABLE.match(line):
+        raise _Unusable(
+            "an editable package is a link to its folder, which the image does not have; name the"
+            " folder without -e, or a wheel"
+        )
+    if links := LINKS.match(line):
+        return None if "://" in links[1] else Path(unquoted(links[1]))
+    if line.startswith("-"):
+        return None
+    target = re.split(r"\s*;\s|\s+--", line, maxsplit=1)[0]
+    if NAMED.match(target):
+        target = target.partition("@")[2].strip()
+    scheme = urlsplit(target).scheme
+    if scheme == "file":
+        path = unquote(urlsplit(target).path)
+        raise _Unusable(f"{path} is a place on this machine; name it by a relative path")
+    if scheme.startswith(("git", "hg", "svn", "bzr")) and ("+" in scheme or "://" in target):
+        raise _Unusable(f"the build has no {scheme.partition('+')[0]}; name an archive or a wheel")
+    if "://" in target:
+        return None
+    target = re.sub(r"\[[^\]]*\]$", "", target)
+    is_path = target.startswith(".") or "/" in target or target.lower().endswith(ARCHIVES)
+    return Path(target) if is_path else None
+
+
+def unquoted(word: str) -> str:
+    return word.strip().strip("\"'")
+
+
+def in_context(path: Path) -> str:
+    """As seen from the current directory, in which the image is built. Raises _Unusable."""
+    here = Path.cwd()
+    place = (here / path).resolve()
+    if not place.exists():
+        raise _Unusable(f"{path} is not there")
+    if place == here.resolve():
+        raise _Unusable(
+            "the current directory is not installed into the image, but its app copied; leave the"
+            " line out, or name a wheel"
+        )
+    if not place.is_relative_to(here.resolve()):
+        raise _Unusable(f"{path} is not below the current directory, in which the image is built")
+    return place.relative_to(here.resolve()).as_posix()
