@@ -83,6 +83,8 @@ class Proxy:
                     self.freeze_after = b""
                     self.freeze()
                 sink.sendall(data)
+        # Also where a server that was killed reset the connection: who waits for a reply has to learn.
+        with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:

@@ -58,11 +58,15 @@ end)
 
 for_each_due(K.pauses, function(job) end_pause(job, redis.call('ZSCORE', K.pauses, job)) end)
 
-for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
+local function promote_next(lock)
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))
   else
     for _, id in ipairs(promote(lock, now)) do event('promoted', id) end
   end
+end
+
+for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
+  if not pcall(promote_next, lock) then event('failed', redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]) end
 end
 return events

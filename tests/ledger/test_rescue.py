@@ -170,6 +170,19 @@ def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger:
     assert ledger.outbox() == [run_id(second, 0)]
 
 
+@pytest.mark.parametrize("rules", ["{", "{}"])
+def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, rules: str) -> None:
+    broken, whole = (job(ledger, name, overlap="queue_one") for name in ("broken", "whole"))
+    for spec in (broken, whole):
+        ledger.admit(ticks(spec, 0, 1))
+        ledger.client.delete(ledger.keys.lock(spec.name))
+        ledger.client.zrem(ledger.keys.leases, run_id(spec, 0))
+        ledger.client.delete(ledger.keys.lock_state(spec.name))
+    ledger.client.hset(ledger.keys.run(run_id(broken, 1)), "rules", rules)
+    kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
+    assert kinds == {"broken": "failed", "whole": "promoted"}
+
+
 def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
