@@ -32,10 +32,7 @@ end
 
 function finish(run, outcome, reason, publish_at)
   if run.parent then return end_one_below(run, outcome, reason, publish_at) end
-  if run.stage then keep_small_params(run.id) end
-  note_end(run, outcome, reason, {})
-  leave_word(run, outcome, reason)
-  forget_indexes(run.id)
+  dismiss(run, outcome, reason)
   return release(run, publish_at)
 end
 

@@ -28,10 +28,3 @@ def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
 def server_since(ledger: Readings) -> datetime | None:
     """Since when the server answers; None before anybody has looked."""
     return to_instant(ledger.client.hget(ledger.keys.server, "since"))
-
-
-def open_runs(ledger: Readings, job: str) -> list[Run]:
-    """The job's runs that have not ended, those admitted first first."""
-    found = ledger.runs(sorted(ledger.client.smembers(ledger.keys.open(job))))
-    since = admitted_at(ledger, found)
-    return sorted(found, key=lambda run: since.get(run.id, run.queued_at))

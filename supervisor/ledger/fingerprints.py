@@ -79,10 +79,10 @@ def of_jobs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
         pipe.hmget(keys.guarded, names)
         for name in names:
             pipe.hgetall(keys.job(name))
-            pipe.smembers(keys.open(name))
+            pipe.scard(keys.open(name))  # who they are changes with what is counted
         scheduled, guarded, *facts = pipe.execute()
     together = zip(topics, scheduled, guarded, facts[::2], facts[1::2], strict=True)
-    return {t: (spec, guard, whole(fields), frozenset(o)) for t, spec, guard, fields, o in together}
+    return {t: (spec, guard, whole(fields), o) for t, spec, guard, fields, o in together}
 
 
 def of_runs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:

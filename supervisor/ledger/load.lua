@@ -15,18 +15,21 @@ local function begin_times(job)
   redis.call('HDEL', key, 'audited_until')  -- the audit begins anew
 end
 
--- Its runs that a drained queue held back may be for another queue by now; else they are held back again.
-local function send_again(job)
-  for _, id in ipairs(redis.call('SMEMBERS', K.open(job))) do
-    if redis.call('ZSCORE', K.outbox, id) == 'inf' then redis.call('ZADD', K.outbox, now, id) end
+-- Runs of these jobs that a drained queue held back may be for another queue by now; else they are held back
+-- again.
+local function send_again(jobs)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.outbox, '+inf', '+inf')) do
+    if jobs[hget(K.run(root_of(id)), 'job')] then redis.call('ZADD', K.outbox, now, id) end
   end
 end
 
+local jobs = {}
 for i = 2, #ARGV, 3 do
   local job, is_retimed, paused = ARGV[i], ARGV[i + 1] == '1', ARGV[i + 2]
   if is_retimed then begin_times(job) end
-  send_again(job)
+  jobs[job] = true
   if paused == '1' then begin_pause(job, at, '', '') end
   if paused == '0' then end_pause(job, at) end
   if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end
 end
+send_again(jobs)

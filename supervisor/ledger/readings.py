@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import TypeVar
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord, beat_from
 from supervisor.ledger.connection import Client
+from supervisor.ledger.histograms import Histogram, histogram_from
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
-from supervisor.ledger.open_runs import OPEN_RUN_FIELDS, OpenRun, open_run_from
+from supervisor.ledger.open_runs import NO_RUNS, OpenRuns, count_open_runs
 from supervisor.ledger.records import JobRecord, job_from, run_from
 from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.sent_runs import SENT_RUN_FIELDS, SentRun, sent_run_from
 from supervisor.ledger.spec_texts import guarded_spec, job_spec, read_job
-from supervisor.runs.run import Run, RunState
+from supervisor.runs.run import OPEN_STATES, Run, RunState
 
 T = TypeVar("T")
 
@@ -28,9 +29,6 @@ RESCUED_WITHIN = timedelta(seconds=5)
 
 #: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
 CHUNK = 500
-
-#: Jobs whose open runs one command names. Each may have many: more would keep the server.
-OPEN_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,7 @@ class Readings:
     def __init__(self, client: Client, keys: Keys) -> None:
         self.client = client
         self.keys = keys
+        self._scripts = Scripts(client, keys)
 
     def scheduled(self) -> dict[str, JobSpec]:
         """The jobs that schedule files name, by name, sorted; without those of loaded().unread."""
@@ -125,6 +124,10 @@ class Readings:
         """Raises UnknownJob."""
         return self.records_of([self.spec(name)])[0]
 
+    def durations(self, job: str) -> Histogram:
+        """How long attempts of the job took."""
+        return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
+
     def loaded_digest(self) -> str | None:
         """Names the set of schedule files that is loaded."""
         digest: str | None = self.client.hget(self.keys.beat, "config")
@@ -178,11 +181,11 @@ class Readings:
         ended = self.client.zrangebyscore(
             self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
         )
-        open_runs = self._open_runs([run_id for run_id, _ in ended])
+        states = self._states([run_id for run_id, _ in ended])
         return {
             run_id: instant(ms)
-            for run_id, ms in ended
-            if run_id in open_runs and open_runs[run_id].state == RunState.RUNNING
+            for (run_id, ms), state in zip(ended, states, strict=True)
+            if state == RunState.RUNNING
         }
 
     def admitted_at(self, job: str, run_id: str) -> datetime | None:
@@ -216,31 +219,30 @@ class Readings:
                     pipe.hgetall(self.keys.job(spec.name))
                 hashes = zip(chunk, pipe.execute(), strict=True)
             found += [
-                job_from(spec, fields, open_runs.get(spec.name, ())) for spec, fields in hashes
+                job_from(spec, fields, open_runs.get(spec.name, NO_RUNS)) for spec, fields in hashes
             ]
         return found
 
-    def open_runs_of(self, jobs: Sequence[str]) -> dict[str, list[OpenRun]]:
+    def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """By job, of those that have any."""
-        found: dict[str, list[OpenRun]] = {}
-        for chunk in chunks(jobs, OPEN_AT_ONCE * CHUNK):
-            with self.client.pipeline(transaction=False) as pipe:
-                for some in chunks(chunk, OPEN_AT_ONCE):
-                    pipe.sunion([self.keys.open(job) for job in some])
-                run_ids = sorted(chain.from_iterable(pipe.execute()))
-            for run in self._open_runs(run_ids).values():
-                found.setdefault(run.job, []).append(run)
+        return count_open_runs(self._scripts, jobs)
+
+    def first_open(self, job: str, limit: int) -> list[Run]:
+        """The job's runs that have not ended, those admitted first first, up to `limit` of them."""
+        found: list[Run] = []
+        start, key = 0, self.keys.history(job)
+        while len(found) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):
+            states = zip(page, self._states(page), strict=True)
+            is_open = [run_id for run_id, state in states if state in OPEN_STATES]
+            found += self.runs(is_open[: limit - len(found)])
+            start += CHUNK
         return found
 
-    def _open_runs(self, run_ids: Sequence[str]) -> dict[str, OpenRun]:
-        found: dict[str, OpenRun] = {}
-        for chunk in chunks(run_ids):
-            with self.client.pipeline(transaction=False) as pipe:
-                for run_id in chunk:
-                    pipe.hmget(self.keys.run(run_id), OPEN_RUN_FIELDS)
-                runs = zip(chunk, map(open_run_from, pipe.execute()), strict=True)
-            found |= {run_id: run for run_id, run in runs if run}
-        return found
+    def _states(self, run_ids: Sequence[str]) -> list[str | None]:
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hget(self.keys.run(run_id), "state")
+            return list(pipe.execute()) if run_ids else []
 
     def _fields(self, key: str) -> dict[str, str]:
         """A hash of any size, piece by piece: nothing waits for all of it."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram, histogram_from
-from supervisor.ledger.open_runs import OpenRun
+from supervisor.ledger.open_runs import OpenRuns
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
 from supervisor.runs.run import Attempt, Batch, Blocker, Run, RunState
@@ -131,22 +131,16 @@ def attempt_from(line: Mapping[str, Any]) -> Attempt:
     )
 
 
-#: A job is in the state of the first of these that one of its runs is in.
-MOST_TELLING = (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING)
-
-
-def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenRun]) -> JobRecord:
-    """`open_runs`: the job's that have not ended."""
+def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns) -> JobRecord:
     paused = fields.get("paused") == "1"
     idle = "paused" if paused else "idle"
-    open_states = [run.state for run in open_runs]
     return JobRecord(
         spec=spec,
         paused=paused,
         counters={key[2:]: int(value) for key, value in fields.items() if key[:2] == "n:"},
         durations=histogram_from(fields, "duration"),
-        running=open_states.count(RunState.RUNNING),
-        waiting=open_states.count(RunState.WAITING),
+        running=open_runs.running,
+        waiting=open_runs.waiting,
         consecutive_skips=int(fields.get("consecutive_skips", 0)),
         last_start_at=to_instant(fields.get("last_start")),
         last_success_at=to_instant(fields.get("last_success")),
@@ -161,5 +155,5 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: Sequence[OpenR
         finding=json.loads(fields["finding"]) if "finding" in fields else None,
         paused_note=fields.get("paused_note"),
         paused_until=to_instant(fields.get("paused_until")),
-        state=next((state.value for state in MOST_TELLING if state in open_states), idle),
+        state=open_runs.state or idle,
     )

@@ -69,4 +69,4 @@ end
 for _, lock in ipairs(redis.call('SRANDMEMBER', K.contended, limit)) do
   if not pcall(promote_next, lock) then event('failed', redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]) end
 end
-return events
+return append(events, settled)

@@ -33,7 +33,7 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.reports import Reports
 from supervisor.ledger.requests import RunRequest, Statement, statement_facts
-from supervisor.ledger.scripts import Call, Scripts
+from supervisor.ledger.scripts import Call
 from supervisor.ledger.steps import Steps
 from supervisor.ledger.stretches import Stretches
 from supervisor.ledger.ticks import Leadership, PassedOver, Tick
@@ -48,7 +48,6 @@ class Ledger(Readings, Attempts):
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
-        self._scripts = Scripts(client, keys)
         self.reports = Reports(client, keys, self._scripts)
         self.stretches = Stretches(self._scripts)
         self.steps = Steps(client, keys, self._scripts)

@@ -47,6 +47,9 @@ ITEMS_PER_FILL = 100
 #: Items of a batch that one call ends before they have begun, likewise.
 ITEMS_PER_END = 50
 
+#: Waiting runs of a job that is gone that one call ends, likewise.
+RUNS_PER_DISMISSAL = 100
+
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
@@ -86,7 +89,7 @@ OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
 
 
 #: They change nothing: a ledger of another schema is read by them as by any command.
-READING = ("figures",)
+READING = ("figures", "open_runs")
 
 
 @cache
@@ -110,6 +113,7 @@ def constants() -> str:
         f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
         f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
         f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
+        f"local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
         f"local MOST_PINGS, MOST_UNTOLD = {MOST_PINGS}, {MOST_UNTOLD}\n"
         f"local MOST_PREDECESSORS = {MOST_PREDECESSORS}\n"

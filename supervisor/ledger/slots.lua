@@ -127,6 +127,17 @@ local function has_room(rules, running)
   return rules.max_running == 0 or running < rules.max_running
 end
 
+-- The end of a run that holds nothing, or gives it back itself.
+local function dismiss(run, outcome, reason)
+  if run.stage then keep_small_params(run.id) end
+  note_end(run, outcome, reason, {})
+  leave_word(run, outcome, reason)
+  forget_indexes(run.id)
+end
+
+-- Of runs that wait and whose job is gone, so many more are dismissed in this call; beat's rescue goes on.
+local to_dismiss = RUNS_PER_DISMISSAL
+
 -- Whether a schedule file names the job, or code does.
 local function is_known(job)
   return redis.call('HEXISTS', K.jobs, job) == 1 or redis.call('HEXISTS', K.guarded, job) == 1
@@ -185,10 +196,12 @@ local function promote(lock, publish_at)
     elseif run.wait_until and run.wait_until <= now then
       leave_waiting(lock, id)
       skip(run, 'wait_expired')
-    elseif run.stage and not is_known(run.job) then
-      -- Its steps could be sent all the same; of a job of one task the publisher finds out.
+    elseif not is_known(run.job) then
+      if to_dismiss == 0 then return promoted end
+      to_dismiss = to_dismiss - 1
       leave_waiting(lock, id)
-      finish(run, 'cancelled', 'job removed from the schedule files', publish_at)
+      dismiss(run, 'cancelled', 'job removed from the schedule files')
+      append(settled, { 'cancelled', id, run.job })
     else
       if not has_room(run.rules, running) or predecessor(run) then return promoted end
       leave_waiting(lock, id)

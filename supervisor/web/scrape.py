@@ -14,11 +14,10 @@ from supervisor.execution.consumption import Queue, Queues, queues
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.histograms import HISTOGRAM_FIELDS, Histogram, histogram_of
-from supervisor.ledger.open_runs import OpenRun
+from supervisor.ledger.open_runs import NO_RUNS, OpenRuns
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from supervisor.web import status
 from supervisor.web.monotony import Counts, Monotony
 from supervisor.web.outlook import Outlook, Outlooks
@@ -31,8 +30,6 @@ END_OF_DURATIONS = len(DURATIONS)
 END_OF_HISTOGRAMS = END_OF_DURATIONS + len(START_DELAYS)
 FIELDS_OF_STATUS = len(status.FIELDS)
 
-NO_RUNS: Sequence[OpenRun] = ()
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -43,16 +40,8 @@ class Job:
     durations: Histogram
     start_delays: Histogram
     status: Status
-    open_runs: Sequence[OpenRun]
+    open_runs: OpenRuns
     outlook: Outlook
-
-    @property
-    def running(self) -> int:
-        return sum(run.state == RunState.RUNNING for run in self.open_runs)
-
-    @property
-    def waiting(self) -> int:
-        return sum(run.state == RunState.WAITING for run in self.open_runs)
 
 
 class Read(NamedTuple):
@@ -60,7 +49,7 @@ class Read(NamedTuple):
 
     spec: JobSpec
     line: str
-    open_runs: Sequence[OpenRun]
+    open_runs: OpenRuns
 
 
 @dataclass(frozen=True, slots=True)

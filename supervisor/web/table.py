@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from supervisor.job.overlap import SkipReason
-from supervisor.ledger.open_runs import oldest_queued_at, oldest_running_at
 from supervisor.runs.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
 from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.rows import JobCounter, JobGauge, JobHistogram, ProcessGauge, QueueGauge, Single
@@ -105,8 +104,10 @@ HISTOGRAMS = (
 )
 
 GAUGES = (
-    JobGauge("runs_running", "Runs at work now.", lambda job: job.running),
-    JobGauge("runs_waiting", "Runs that wait for the job's lock.", lambda job: job.waiting),
+    JobGauge("runs_running", "Runs at work now.", lambda job: job.open_runs.running),
+    JobGauge(
+        "runs_waiting", "Runs that wait for the job's lock.", lambda job: job.open_runs.waiting
+    ),
     JobGauge(
         "unaccounted_ticks",
         "Nominal times that were not counted once, or have no outcome; of the last audit.",
@@ -171,12 +172,12 @@ GAUGES = (
     JobGauge(
         "oldest_queued_timestamp_seconds",
         "The nominal time of the oldest run that is queued or waits and has not begun.",
-        lambda job: at(oldest_queued_at(job.open_runs)),
+        lambda job: at(job.open_runs.oldest_queued_at),
     ),
     JobGauge(
         "oldest_running_timestamp_seconds",
         "When the oldest attempt at work began.",
-        lambda job: at(oldest_running_at(job.open_runs)),
+        lambda job: at(job.open_runs.oldest_running_at),
     ),
 )
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from supervisor.errors import UnknownRun
-from supervisor.ledger.circumstances import admitted_at, open_runs, server_since, silences
-from supervisor.ledger.records import JobRecord
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.circumstances import admitted_at, server_since, silences
+from supervisor.ledger.histograms import Histogram
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import Run, RunState, StepId, tick_id
 from supervisor.why.calendar import calendar_of
@@ -29,7 +30,7 @@ def facts_of_job(ledger: Ledger, name: str) -> Facts:
     facts = about(ledger, name)
     spec = facts.job.spec
     newest = ledger.history(name, 1)
-    found = open_runs(ledger, name)[:MOST_OPEN]
+    found = ledger.first_open(name, MOST_OPEN)
     return replace(
         facts,
         run=facts_of_run(ledger, newest[0]) if newest else None,
@@ -85,28 +86,26 @@ def about(ledger: Ledger, name: str) -> Facts:
 
 
 def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunFacts:
-    known = ledger.some_specs([run.job])
-    records = {record.spec.name: record for record in ledger.records_of(list(known.values()))}
-    record = records.get(run.job)
-    queue = record.spec.routed_queue if record else None
+    spec = ledger.some_specs([run.job]).get(run.job)
+    queue = spec.routed_queue if spec else None
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
     return RunFacts(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
         queue=queue,
-        usual=usual_of(record) if record else None,
+        usual=usual_of(ledger.durations(run.job)) if spec else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
         away=away_at(ledger, run),
-        crew=crew_of(ledger, queue, record) if waits_for_worker else None,
+        crew=crew_of(ledger, queue, spec) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
     )
 
 
-def crew_of(ledger: Ledger, queue: str | None, record: JobRecord | None) -> Crew:
+def crew_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Crew:
     workers = ledger.presences.roll().workers
     there = [worker for worker in workers if queue is None or queue in worker.queues]
-    task = record.spec.task if record else None
+    task = spec.task if spec else None
     is_unknown = there and task and task not in ledger.presences.tasks(there)
     return Crew(len(there), sum(worker.pool_size for worker in there), task if is_unknown else None)
 
@@ -121,8 +120,8 @@ def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:
     return facts_of_run(ledger, blocker, looks_deeper=False)
 
 
-def usual_of(record: JobRecord) -> Usual | None:
-    attempts, p95 = record.durations.observations, record.durations.quantile(0.95)
+def usual_of(durations: Histogram) -> Usual | None:
+    attempts, p95 = durations.observations, durations.quantile(0.95)
     return Usual(p95, attempts) if p95 is not None and attempts >= ENOUGH_ATTEMPTS else None
 
 

@@ -17,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.open_runs import OpenRun
+from supervisor.ledger.open_runs import OpenRuns
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.runs.run import RunState
 from supervisor.web.exposition import Format
 from supervisor.web.job_lines import COUNTED, job_texts, of_jobs
 from supervisor.web.outlook import Outlooks
@@ -106,19 +105,20 @@ class Simulated:
             durations=durations,
             start_delays=observed([run.started - run.nominal for run in begun]),
             status=found,
-            open_runs=[*self._open_runs(now)],
+            open_runs=self._open_runs(now),
             outlook=outlooks.of(self.spec, durations, found, instant(now)),
         )
 
-    def _open_runs(self, now: float) -> Iterator[OpenRun]:
-        for run in self.runs:
-            if run.started <= now < run.ended:
-                yield self._open(RunState.RUNNING, run, instant(run.started))
-            elif run.nominal <= now < run.started and is_led(now):
-                yield self._open(RunState.QUEUED, run, None)
-
-    def _open(self, state: RunState, run: Work, started_at: datetime | None) -> OpenRun:
-        return OpenRun(self.spec.name, state, instant(run.nominal), started_at)
+    def _open_runs(self, now: float) -> OpenRuns:
+        running = [run.started for run in self.runs if run.started <= now < run.ended]
+        queued = [run.nominal for run in self.runs if run.nominal <= now < run.started]
+        queued = queued if is_led(now) else []
+        return OpenRuns(
+            running=len(running),
+            queued=len(queued),
+            oldest_queued_at=instant(min(queued)) if queued else None,
+            oldest_running_at=instant(min(running)) if running else None,
+        )
 
 
 def job(

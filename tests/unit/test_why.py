@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.beat_record import BeatRecord
+from supervisor.ledger.open_runs import OpenRuns
 from supervisor.ledger.records import JobRecord, job_from
 from supervisor.runs.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
 from supervisor.why.answer import answer
@@ -32,7 +33,7 @@ NINE, FIVE_PAST, NOW = at(9, 0), at(9, 5), at(10, 0, 1)
 
 
 def record(spec: JobSpec = JOB, **fields: str) -> JobRecord:
-    return job_from(spec, fields, [])
+    return job_from(spec, fields, OpenRuns())
 
 
 def run(state: str, nominal_at: datetime = FIVE_PAST, **facts: Any) -> Run:

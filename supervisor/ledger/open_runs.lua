@@ -1,0 +1,49 @@
+-- How many runs of jobs are open, by state, some at a time.
+--
+-- ARGV  how many runs to look at in this call, or a few more, then for each job its name and where to go on
+--       ('0' at first)
+-- gives for each job {where to go on, line}; the first is '' when all have been counted. The line has how many
+--       are running, retrying, queued, waiting, for when the oldest of the latter two was meant that has not
+--       begun before, and since when the oldest is running, in ms or 0; '' where no run was looked at
+
+local left = tonumber(ARGV[1])
+local STATES = { running = 1, retrying = 2, queued = 3, waiting = 4 }
+
+local function earliest(found, place, at)
+  if at and (found[place] == 0 or at < found[place]) then found[place] = at end
+end
+
+local function count_run(found, id)
+  local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind')
+  local place = v[1] and STATES[v[1]]
+  if not place then return end
+  found[place] = found[place] + 1
+  local nominal, started = tonumber(v[2]), tonumber(v[4])
+  -- A backfill is for a time long ago, and not late for that.
+  if v[5] == 'manual' then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
+  if place >= 3 and not started then earliest(found, 5, nominal) end
+  if place == 1 then earliest(found, 6, started) end
+end
+
+local function count_some(job, cursor)
+  local found, has_any = { 0, 0, 0, 0, 0, 0 }, false
+  repeat
+    if left <= 0 then break end
+    local page = redis.call('SSCAN', K.open(job), cursor, 'COUNT', 100)
+    cursor = page[1]
+    left = left - math.max(1, #page[2])
+    for _, id in ipairs(page[2]) do
+      has_any = true
+      count_run(found, id)
+    end
+  until cursor == '0'
+  if not has_any then return { cursor == '0' and '' or cursor, '' } end
+  for i = 1, #found do found[i] = string.format('%.0f', found[i]) end
+  return { cursor == '0' and '' or cursor, table.concat(found, ' ') }
+end
+
+local replies = {}
+for i = 2, #ARGV, 2 do
+  replies[#replies + 1] = left > 0 and count_some(ARGV[i], ARGV[i + 1]) or { ARGV[i + 1], '' }
+end
+return replies
