@@ -18,6 +18,9 @@ from supervisor.runs.run import RunState
 JOBS_PER_CALL = 50
 RUNS_PER_CALL = 500
 
+#: Calls that are sent together, of those that are made anyway.
+CALLS_A_PACKET = 20
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRuns:
@@ -65,7 +68,8 @@ def count_open_runs(scripts: Scripts, jobs: Sequence[str]) -> dict[str, OpenRuns
         ]
         calls = (Call((RUNS_PER_CALL, *flat(portion))) for portion in portions)
         left: list[tuple[str, str]] = []
-        for portion, replies in zip(portions, scripts.stream("open_runs", calls), strict=True):
+        counts = scripts.stream("open_runs", calls, CALLS_A_PACKET)
+        for portion, replies in zip(portions, counts, strict=True):
             for (job, _), (cursor, line) in zip(portion, replies, strict=True):
                 if line:
                     found[job] = found.get(job, NO_RUNS) + counted(line)

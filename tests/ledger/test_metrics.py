@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from supervisor.job.overlap import SkipReason
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.figures import JOBS_PER_CALL
-from supervisor.ledger.readings import OPEN_AT_ONCE
+from supervisor.ledger.open_runs import JOBS_PER_CALL as OPEN_AT_ONCE
 from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
