@@ -54,11 +54,29 @@ def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
     yield "FREQ", [name for name, freq in rrule.FREQ_MAP.items() if freq == rule.freq]
     yield "INTERVAL", [rule.interval] if rule.interval != 1 else []
     yield "WKST", [WEEKDAYS[_week_start(rule)]] if _week_start(rule) else []
-    yield "BYDAY", [_weekday(item, rule.freq) for item in _items(rule.byweekday)]
+    yield "BYDAY", _days(rule)
     for part in NUMBERS:
         yield part, _items(getattr(rule, part.lower()))
     yield "COUNT", _items(rule.count)
     yield "UNTIL", [] if rule.until is None else [f"{rule.until.astimezone(UTC):%Y%m%dT%H%M%SZ}"]
+
+
+def _days(rule: rrule) -> list[object]:
+    """As dateutil has them, where RFC 5545 says otherwise: a rule of weeks alone names all their
+    days, and of days with and without a number those that are both."""
+    items = _items(rule.byweekday)
+    if rule.byweekno is not None and not items:
+        is_open = rule.bymonthday is None and rule.byyearday is None
+        return list(WEEKDAYS) if is_open else []
+    days = list(dict.fromkeys(_weekday(item, rule.freq) for item in items))
+    plain = [day for day in days if day in WEEKDAYS]
+    numbered = [day for day in days if day not in WEEKDAYS]
+    if not plain or not numbered:
+        return [*days]
+    both: list[object] = [day for day in numbered if day[-2:] in plain]
+    if not both:
+        raise NotTranslatable("its weekdays with and without a number have no day in common")
+    return both
 
 
 def _week_start(rule: rrule) -> int:

@@ -17,9 +17,12 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from supervisor.errors import InvalidSchedule
 from supervisor.job.exclusions import InvalidExclusion
 from supervisor.times.clock import DAY
 from supervisor.times.moments import render
+from supervisor.timing.rrule_fields import WEEKDAYS, weekdays_of
+from supervisor.timing.rules import all_numbered
 
 if TYPE_CHECKING:
     from icalendar import Calendar, Component
@@ -69,6 +72,11 @@ def texts_of(text: str) -> Reading:
     if sum(map(_times_a_day, events)) > MOST_A_DAY:
         what = f"events begin more often than {MOST_A_DAY:,} times a day"
         return [], [(1, InvalidExclusion(what, "leave out BYHOUR, BYMINUTE and BYSECOND"))]
+    try:
+        for event in events:
+            _complete(event)
+    except InvalidSchedule as error:
+        return [], [(1, InvalidExclusion(f"RRULE: {error}", None))]
     line_of = {event.get("UID"): line for line, event in zip(lines, events, strict=False)}
     spans: list[str] = []
     try:
@@ -113,6 +121,21 @@ def _faults_of(event: Component) -> Iterator[str]:
         is_old = isinstance(start, date) and start.year < EARLIEST
         if is_old and frequency in ("DAILY", "WEEKLY"):
             yield f"an event with FREQ={frequency} from before {EARLIEST}"
+
+
+def _complete(event: Component) -> None:
+    """Writes out what RFC 5545 means by its rules, and the library takes otherwise."""
+    from icalendar import vWeekday
+
+    for rule in _rules_of(event):
+        days = weekdays_of(",".join(map(str, rule["BYDAY"]))) if rule.get("BYDAY") else ()
+        if rule.get("BYWEEKNO") and not (days or rule.get("BYMONTHDAY") or rule.get("BYYEARDAY")):
+            start: Any = event["DTSTART"]
+            days = ((start.dt.weekday(), None),)
+        frequency = "".join(rule.get("FREQ", ()))
+        days = all_numbered(days, within="MONTHLY" if rule.get("BYMONTH") else frequency)
+        if days:
+            rule["BYDAY"] = [vWeekday(f"{number or ''}{WEEKDAYS[day]}") for day, number in days]
 
 
 def _is_before(one: Any, other: Any) -> bool:

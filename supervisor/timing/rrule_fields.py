@@ -74,7 +74,7 @@ def parse(text: str) -> Rule:
         count=_count("COUNT", parts),
         until=_until(parts["UNTIL"]) if "UNTIL" in parts else None,
         week_start=WEEKDAYS.index(_word("WKST", parts.get("WKST", "MO"), WEEKDAYS)),
-        weekdays=_weekdays(parts["BYDAY"]) if "BYDAY" in parts else (),
+        weekdays=weekdays_of(parts["BYDAY"]) if "BYDAY" in parts else (),
         numbers={name: _numbers(name, parts[name]) for name in NUMBERS if name in parts},
     )
     _check_together(rule)
@@ -133,7 +133,8 @@ def _numbers(name: str, value: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _weekdays(value: str) -> tuple[tuple[int, int | None], ...]:
+def weekdays_of(value: str) -> tuple[tuple[int, int | None], ...]:
+    """`MO,2TU,-1FR` -> days from Monday, which is 0, with their numbers. Raises InvalidSchedule."""
     found: dict[tuple[int, int | None], None] = {}
     for text in value.split(","):
         match = re.fullmatch(r"([+-]?[0-9]{1,2})?(MO|TU|WE|TH|FR|SA|SU)", text)

@@ -47,6 +47,12 @@ class Days:
         index = bisect_left(days, day)
         return index < len(days) and days[index] == day
 
+    @property
+    def years_a_period(self) -> int:
+        """How many years an interval of the rule takes, rounded up."""
+        days = {"YEARLY": 366, "MONTHLY": 31, "WEEKLY": 7, "DAILY": 1}[self.freq]
+        return 1 + (days * self.interval - 1) // 366
+
     def first_period_of(self, year: int) -> date:
         """The beginning of a period of the rule from which all of the year is reached."""
         first = date(year, 1, 1)
@@ -68,7 +74,10 @@ class Days:
 def days_of(days: Days, year: int) -> Sequence[date]:
     if year < days.begin.year:
         return ()
-    start, first = days.first_period_of(year), date(year, 1, 1)
+    try:
+        start, first = days.first_period_of(year), date(year, 1, 1)
+    except ValueError:  # beyond the calendar
+        return ()
     if start.year > year:
         return ()
     late = _late_year_like(year)

@@ -6,7 +6,7 @@ anchor that is the same for all jobs.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +25,9 @@ ANCHOR = datetime(1990, 1, 1)
 #: Seconds, and how many of them a day has.
 UNITS = {"HOURLY": 3600, "MINUTELY": 60}
 DAY_SECONDS = 24 * 3600
+
+#: A rule that ends later by its COUNT has to be counted through at each start of a process.
+YEARS_COUNTED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Times:
         )
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=1024)
 def _times(
     hours: tuple[int, ...],
     minutes: tuple[int, ...],
@@ -62,13 +65,9 @@ def _times(
     passed: int,
 ) -> Sequence[int]:
     """`passed`: how many units of the interval have passed at midnight."""
-    times = (
-        hour * 3600 + minute * 60 + second
-        for hour in hours
-        for minute in minutes
-        for second in seconds
-    )
-    return tuple(at for at in times if (at // unit + passed) % interval == 0)
+    starts = (hour * 3600 + minute * 60 for hour in hours for minute in minutes)
+    chosen = (at for at in starts if (at // unit + passed) % interval == 0)
+    return tuple(at + second for at in chosen for second in seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +83,34 @@ class RulePattern:
     def days_from(self, day: date) -> Iterator[date]:
         """Beginning with the first one from `day` on."""
         quiet_since = day.year
-        for year in range(day.year, 10_000):
+        last = self.last.date() if self.last else date.max
+        for year in range(day.year, last.year + 1):
             days = days_of(self.days, year)
-            for found in days[bisect_left(days, day) :]:
+            for found in days[bisect_left(days, day) : bisect_right(days, last)]:
                 if self.times_on(found):
                     quiet_since = year
                     yield found
-            if year - quiet_since > HORIZON_YEARS or (self.last and year > self.last.year):
+            if year - quiet_since > self.quiet_years:
                 return
 
     def times_on(self, day: date) -> Sequence[int]:
-        if day not in self.days:
+        if day not in self.days or (self.last and day > self.last.date()):
             return ()
-        times, midnight = self.times.on(day), datetime.combine(day, time())
+        times = self.times.on(day)
+        if self.last and day == self.last.date():
+            times = times[: bisect_right(times, _second_of_day(self.last))]
         if day == self.begin.date():
-            times = [at for at in times if midnight + timedelta(seconds=at) >= self.begin]
-        if self.last and day >= self.last.date():
-            times = [at for at in times if midnight + timedelta(seconds=at) <= self.last]
+            times = times[bisect_left(times, _second_of_day(self.begin)) :]
         return times
+
+    @property
+    def quiet_years(self) -> int:
+        """Who has found nothing for so long does not look further."""
+        return HORIZON_YEARS * self.days.years_a_period
+
+
+def _second_of_day(moment: datetime) -> float:
+    return moment.hour * 3600 + moment.minute * 60 + moment.second + moment.microsecond / 1e6
 
 
 def rule_pattern(rule: Rule, start: datetime | None, zone: ZoneInfo) -> RulePattern:
@@ -124,7 +133,8 @@ def _days_in(rule: Rule, begin: datetime) -> Days:
     if not days_given and rule.freq in ("YEARLY", "MONTHLY"):
         month_days = (begin.day,)
         months = months or ((begin.month,) if rule.freq == "YEARLY" else ())
-    if not days_given and rule.freq == "WEEKLY":
+    by_week = rule["BYWEEKNO"] and not (weekdays or month_days or rule["BYYEARDAY"])
+    if by_week or (not days_given and rule.freq == "WEEKLY"):
         weekdays = ((begin.weekday(), None),)
     within = rule.is_within_days
     return Days(
@@ -136,9 +146,28 @@ def _days_in(rule: Rule, begin: datetime) -> Days:
         month_days=month_days,
         year_days=rule["BYYEARDAY"],
         weeks=rule["BYWEEKNO"],
-        weekdays=weekdays,
+        weekdays=all_numbered(weekdays, within="MONTHLY" if months else rule.freq),
         positions=rule["BYSETPOS"],
     )
+
+
+def all_numbered(
+    weekdays: tuple[tuple[int, int | None], ...], *, within: str
+) -> tuple[tuple[int, int | None], ...]:
+    """Days of which some have a number and some have none, each with all its numbers.
+
+    Any of them is meant; dateutil takes the days that are in both kinds, and fails for a number
+    that no month has. within: "MONTHLY" or "YEARLY", in which the days are counted.
+    """
+    most = 5 if within == "MONTHLY" else 53
+    known = tuple((day, n) for day, n in weekdays if n is None or abs(n) <= most)
+    if weekdays and not known:
+        raise InvalidSchedule("it never comes true: no month has so many of a day")
+    if within not in ("MONTHLY", "YEARLY") or len({n is None for _, n in known}) < 2:
+        return known
+    plain = {day for day, number in known if number is None}
+    kept = [(day, number) for day, number in known if day not in plain]
+    return (*((day, n) for day in sorted(plain) for n in range(1, most + 1)), *kept)
 
 
 def _times_of(rule: Rule, begin: datetime) -> Times:
@@ -175,6 +204,11 @@ def _last(rule: Rule, pattern: RulePattern, zone: ZoneInfo) -> datetime | None:
     left = rule.count
     with suppress(OverflowError):
         for day in pattern.days_from(pattern.begin.date()):
+            if day.year - pattern.begin.year > YEARS_COUNTED * pattern.days.years_a_period:
+                raise InvalidSchedule(
+                    f"COUNT: {rule.count:,} is reached after more than {YEARS_COUNTED} years; "
+                    "leave it out, or write UNTIL"
+                )
             times = pattern.times_on(day)
             if left <= len(times):
                 return datetime.combine(day, time()) + timedelta(seconds=times[left - 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.ical import FIRST, LAST
 from supervisor.files.schedule_files import load
+from supervisor.job.exclusions import parse_all
 from supervisor.job.spec import JobSpec
 
 
@@ -103,6 +105,25 @@ def test_events_that_recur_are_followed_for_a_fixed_stretch_of_years(directory: 
     assert (days[0], days[-1], len(days)) == ("2025-10-03", "2049-10-03", 24)
     assert "2027-10-03" not in days
     assert (FIRST.year, LAST.year) == (2025, 2050)
+
+
+@pytest.mark.parametrize(
+    ("rule", "days"),
+    [
+        ("FREQ=MONTHLY;BYDAY=TU,1TU,1FR", [2, 6, 13, 20, 27]),
+        ("FREQ=MONTHLY;BYDAY=MO,1SU,-1SA", [4, 5, 12, 19, 26, 31]),
+        ("FREQ=YEARLY;BYWEEKNO=3", [15]),
+    ],
+)
+def test_rules_of_events_mean_what_rfc_5545_says(
+    directory: Path, rule: str, days: list[int]
+) -> None:
+    first = days[0]
+    text = calendar(event(f"DTSTART;VALUE=DATE:202601{first:02}", f"RRULE:{rule};UNTIL=20260131"))
+    (directory / "h.ics").write_text(text)
+    found = job(directory, "[{ical: h.ics}]").exclude
+    january = [date(2026, 1, day) for day in days]
+    assert found == parse_all(map(str, january)).texts
 
 
 @pytest.mark.parametrize(

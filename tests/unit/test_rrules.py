@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
+from calendar import monthrange
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -210,6 +213,123 @@ def test_missed_times_of_a_rule_are_counted_as_if_walked(text: str, day: str) ->
     start = datetime.fromisoformat(day).replace(tzinfo=UTC) - DAY
     walked = ticks_between(schedule, start, start + 3 * DAY, 10_000)
     assert missed_before(schedule, start, start + 3 * DAY, 7) == (len(walked), walked[-7:])
+
+
+WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
+NUMBERED = st.builds(
+    "{}{}".format, st.sampled_from([1, 2, 4, 5, -1, -2]), st.sampled_from(WEEKDAYS)
+)
+
+
+def days_by_hand(freq: str, items: set[str], months: set[int], until: int) -> list[date]:
+    """Each day that is any of the items, by the calendar and not by a library of rules."""
+    found = []
+    for number in range((date(until, 1, 1) - NEW_YEAR.date()).days):
+        day = NEW_YEAR.date() + number * DAY
+        name, month_end = WEEKDAYS[day.weekday()], monthrange(day.year, day.month)[1]
+        nth, last = (day.day - 1) // 7 + 1, -((month_end - day.day) // 7 + 1)
+        if freq == "YEARLY" and not months:
+            nth = (day.timetuple().tm_yday - 1) // 7 + 1
+            last = -((date(day.year, 12, 31) - day).days // 7 + 1)
+        is_named = items & {name, f"{nth}{name}", f"{last}{name}"}
+        if is_named and (not months or day.month in months):
+            found.append(day)
+    return found
+
+
+@settings(max_examples=60)
+@given(
+    freq=st.sampled_from(["MONTHLY", "YEARLY"]),
+    plain=st.sets(st.sampled_from(WEEKDAYS), min_size=1, max_size=3),
+    numbered=st.sets(NUMBERED, min_size=1, max_size=4),
+    months=st.sets(st.integers(1, 12), max_size=3),
+)
+def test_days_with_and_without_numbers_are_all_meant(
+    freq: str, plain: set[str], numbered: set[str], months: set[int]
+) -> None:
+    text = f"FREQ={freq};BYDAY={','.join([*numbered, *plain])}"
+    text += f";BYMONTH={','.join(map(str, months))}" if months else ""
+    until = datetime(2028, 1, 1, tzinfo=UTC) - timedelta(seconds=1)
+    ticks = ticks_between(rule(text), NEW_YEAR - DAY, until, 2000)
+    expected = days_by_hand(freq, plain | numbered, months, 2028)
+    assert [tick.date() for tick in ticks] == expected
+
+
+def test_positions_are_chosen_from_all_days_of_a_rule() -> None:
+    text = "FREQ=MONTHLY;BYDAY=MO,1SU,-1SA;BYSETPOS=1,-1"
+    assert first(text, 4) == [
+        *("2026-01-04 00:00", "2026-01-31 00:00", "2026-02-01 00:00", "2026-02-28 00:00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "times"),
+    [
+        (None, ["2026-05-11 00:00", "2027-05-17 00:00", "2028-05-15 00:00"]),
+        ("2026-01-01T09:00:00", ["2026-05-14 09:00", "2027-05-20 09:00", "2028-05-18 09:00"]),
+    ],
+)
+def test_a_week_alone_means_the_weekday_of_the_start(start: str | None, times: list[str]) -> None:
+    keys = {"start_at": start} if start else {}
+    assert first("FREQ=YEARLY;BYWEEKNO=20", **keys) == times
+
+
+@pytest.mark.parametrize("interval", [1, 49, 50, 51, 99, 100, 1000, 3000])
+@pytest.mark.parametrize(
+    ("freq", "years"), [("YEARLY", 1), ("MONTHLY", 1 / 12), ("WEEKLY", 7 / 366)]
+)
+def test_an_interval_of_any_length_comes_again(interval: int, freq: str, years: float) -> None:
+    start = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
+    pattern = rule(f"FREQ={freq};INTERVAL={interval}", start_at=f"{start:%Y-%m-%dT%H:%M:%SZ}")
+    ticks = list(islice(_walked(pattern, start - DAY), 3))
+    oracle = rrulestr(f"FREQ={freq};INTERVAL={interval}", dtstart=start)
+    assert ticks == list(islice(oracle, 3))
+
+
+def _walked(schedule: Schedule, at: datetime) -> Iterator[datetime]:
+    while (tick := schedule.next_after(at)) is not None:
+        yield tick
+        at = tick
+
+
+ALL = ",".join(map(str, range(60)))
+
+
+def test_a_number_that_no_month_has_of_a_day_is_refused() -> None:
+    for text in ("FREQ=YEARLY;BYMONTH=12;BYDAY=53MO", "FREQ=MONTHLY;BYDAY=6MO,-7TU"):
+        with pytest.raises(InvalidSchedule, match="no month has so many"):
+            rule(text)
+
+
+SLOWEST: dict[str, dict[str, Any]] = {
+    "ended": {"rrule": f"FREQ=MINUTELY;BYSECOND={ALL};UNTIL=20260105T000000Z"},
+    "no such day": {"rrule": "FREQ=DAILY;BYMONTH=2;BYMONTHDAY=30"},
+    "no such minute": {"rrule": f"FREQ=MINUTELY;INTERVAL=9999;BYMINUTE=0,3;BYSECOND={ALL}"},
+    "no such week": {"rrule": "FREQ=YEARLY;BYWEEKNO=53;BYMONTH=6"},
+    "no such position": {"rrule": "FREQ=MONTHLY;BYMONTHDAY=1;BYSETPOS=200"},
+    "no such leap day": {"rrule": "FREQ=DAILY;INTERVAL=10000;BYMONTH=2;BYMONTHDAY=29"},
+    "weeks of centuries": {"rrule": "FREQ=WEEKLY;INTERVAL=10000;BYMONTH=2"},
+    "many days counted": {"rrule": "FREQ=DAILY;COUNT=30000"},
+    "many years counted": {"rrule": "FREQ=YEARLY;COUNT=100000"},
+    "all days excluded": {"rrule": f"FREQ=MINUTELY;BYDAY=MO;BYSECOND={ALL}", "exclude": ["MON"]},
+    "jitter of years": {"cron": "0 0 29 2 *", "jitter": "9000d"},
+}
+
+
+@pytest.mark.parametrize("name", SLOWEST)
+def test_every_search_for_the_next_time_has_a_budget(name: str) -> None:
+    """Of processor time, and many times of what it takes: a second is what others may wait."""
+    keys = {"start_at": "2026-01-01T00:01:00Z", **SLOWEST[name]}
+    began = time.process_time()
+    try:
+        schedule = schedule_of(JobSpec.model_validate({"name": "j", "task": "t", **keys}))
+    except InvalidSchedule:
+        schedule = None
+    assert time.process_time() - began < 3
+    for days in range(3) if schedule else ():
+        began = time.process_time()
+        schedule.next_after(NEW_YEAR + 400 * days * DAY)
+        assert time.process_time() - began < 1
 
 
 def test_a_rule_that_names_nothing_for_long_is_given_up_in_time() -> None:
