@@ -178,6 +178,18 @@ def test_the_wheel_holds_the_package_alone_with_its_types(wheel: Path) -> None:
     assert "supervisor/py.typed" in names
 
 
+def test_every_page_that_a_message_names_is_in_the_wheel(wheel: Path, alone: Environment) -> None:
+    with zipfile.ZipFile(wheel) as contents:
+        names = set(contents.namelist())
+        sources = [name for name in names if name.endswith((".py", ".j2", ".yml", ".html"))]
+        texts = [contents.read(name).decode() for name in sources]
+    pages = {page for text in texts for page in re.findall(r"docs/[a-z-]+\.md", text)}
+    assert {f"supervisor/{page}" for page in pages} - names == set()
+    alone.run("from supervisor.cli import main; main(['init', 'begun'])")
+    first = (alone.path / "begun" / "example.yaml").read_text()
+    assert Path(re.search(r"/\S+/schedule-file\.md", first)[0]).is_file()  # type: ignore[index]
+
+
 def test_alone_it_checks_schedule_files(alone: Environment, tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.yaml"
     jobs.write_text("jobs: {nightly: {task: shop.nightly, cron: '0 3 * * *'}}\n")

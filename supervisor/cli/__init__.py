@@ -14,7 +14,7 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from supervisor.cli.context import Context
+from supervisor.cli.context import Context, documentation
 from supervisor.cli.output import Failure, printable
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.settings import Settings
@@ -86,7 +86,7 @@ def words_of(error: RedisError) -> str:
             return f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"
 
 
-@click.group("supervisor", cls=Verbs)
+@click.group("supervisor", cls=Verbs, epilog=f"Documentation (docs/...): {documentation()}")
 @click.option(
     "-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A."
 )

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.context import Context, pass_context
+from supervisor.cli.context import Context, documentation, pass_context
 from supervisor.cli.schedules import path_argument
 
 EXAMPLE = """\
-# A schedule file: jobs by name. Every key: docs/schedule-file.md; mistakes: supervisor check.
+# A schedule file: jobs by name. Mistakes: supervisor check. Every key, for your editor: supervisor
+# schema; for you: {page}
 defaults:
   timezone: UTC                # or a name such as Europe/Berlin
 
@@ -49,7 +50,8 @@ def init(context: Context, path: Path | None) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as made:
-            made.write(EXAMPLE.format(task=task_of(context)))
+            page = documentation() / "schedule-file.md"
+            made.write(EXAMPLE.format(task=task_of(context), page=page))
     except FileExistsError as error:
         what = f"{error.filename} is there already: nothing was written"
         raise click.ClickException(what) from error

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from supervisor.ledger.runs import Ledger
 
 
+def documentation() -> Path:
+    """The pages that messages name as docs/...: in an installed package, or in a clone."""
+    package = Path(__file__).parents[1]
+    installed = package / "docs"
+    return installed if installed.is_dir() else package.with_name("docs")
+
+
 @dataclass
 class Context:
     """settings: from the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,10 @@ from supervisor.examples.documents import build_index, list_files, measure_tree,
 from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
 from supervisor.examples.storage import database
 from supervisor.execution.context import CurrentRun, set_current_run
+from supervisor.files.schedule_files import load
 from tests.waiting import status_of
+
+ROOT = Path(__file__).parents[2]
 
 TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
 
@@ -152,3 +158,21 @@ def test_the_command_prints_what_it_finds(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out == "a.md: a [worker] holds a [lease]\n"
     assert main(["nothing"]) == 1
     assert main([]) == 2
+
+
+def test_a_run_takes_what_the_page_says_and_ends_before_the_next() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text()
+    stated = re.search(r"every (\d+) s in (\d+) s", page)
+    assert stated
+    every, lasts = map(int, stated.groups())
+    spec = load(ROOT / "schedules").specs["documents"]
+    batch = next(step for step in spec.steps if step.foreach)
+    documents = len(list((ROOT / "docs").glob("*.md")))
+    rounds = math.ceil(documents / (batch.max_parallel or 1))
+    others = sum(
+        signature(task).parameters["seconds"].default for task in (measure_tree, build_index)
+    )
+    needed = rounds * batch.kwargs["seconds"] + others
+    assert spec.every == timedelta(seconds=every)
+    assert needed <= lasts <= needed + 4, f"{documents} documents"
+    assert lasts + 5 <= every
