@@ -6,6 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
+#: Beat looks once a second, and pages are as old as that.
+SECONDS_UNTIL_OVERDUE = 5
+
 
 def span(seconds: float) -> str:
     """Two units at most: ``3m12s``, ``2d4h``; below ten seconds with a decimal."""
@@ -26,10 +29,12 @@ def age(moment: datetime | None, now: datetime) -> str:
 
 
 def ahead(moment: datetime | None, now: datetime) -> str:
-    """``in 3m12s``; what is due already is ``now``."""
+    """``in 3m12s``, ``now``, and ``overdue by 3m12s`` for what should have been dealt with."""
     if moment is None:
         return ""
     seconds = (moment - now).total_seconds()
+    if seconds < -SECONDS_UNTIL_OVERDUE:
+        return f"overdue by {span(-seconds)}"
     return f"in {span(seconds)}" if seconds > 0 else "now"
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from supervisor.ledger.readings import chunks
 from supervisor.ledger.replies import to_instant
 from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import OPEN_STATES, Run, RunState, StepId
+from supervisor.ledger.searching import Wanted, search
+from supervisor.runs.run import FAILURES, OPEN_STATES, Run, RunState, StepId
 
 #: Of all runs that have not ended, so many are looked at; the page shows fewer.
 MOST_OPEN = 500
@@ -17,18 +19,25 @@ MOST_OPEN = 500
 #: Among so many of them jobs are chosen by state.
 MOST_CHOSEN_FROM = 20_000
 
-STANDING_FIELDS = ("paused", "last_outcome", "consecutive_skips")
+STANDING_FIELDS = (
+    *("paused", "last_outcome", "consecutive_skips", "next", "last_start", "last_failure"),
+    *(f"n:finished:{outcome.value}" for outcome in FAILURES),
+)
 
 TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a job stands, as far as one can choose jobs by it."""
+    """How a job stands, as far as one can choose or sort jobs by it. failures: of all its runs."""
 
     paused: bool
     last_outcome: str | None
     consecutive_skips: int
+    next_at: datetime | None
+    last_start_at: datetime | None
+    last_failure_at: datetime | None
+    failures: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,19 @@ def standings(ledger: Ledger, names: Sequence[str]) -> dict[str, Standing]:
             for name in chunk:
                 pipe.hmget(ledger.keys.job(name), STANDING_FIELDS)
             found |= {
-                name: Standing(paused == "1", outcome, int(skips or 0))
-                for name, (paused, outcome, skips) in zip(chunk, pipe.execute(), strict=True)
+                name: standing_from(values)
+                for name, values in zip(chunk, pipe.execute(), strict=True)
             }
     return found
+
+
+def standing_from(values: Sequence[str | None]) -> Standing:
+    paused, outcome, skips, following, started, failed, *failures = values
+    return Standing(
+        *(paused == "1", outcome, int(skips or 0)),
+        *(to_instant(following), to_instant(started), to_instant(failed)),
+        sum(int(count or 0) for count in failures),
+    )
 
 
 def traces(ledger: Ledger, names: Sequence[str], limit: int) -> dict[str, list[Trace]]:
@@ -126,17 +144,41 @@ def whole_runs(run_ids: Iterable[str]) -> list[str]:
     return sorted({place.run if place else run_id for run_id, place in places})
 
 
-def jobs_at(ledger: Ledger) -> dict[RunState, set[str]]:
-    """For each state of a run that has not ended, the jobs that have one in it."""
-    found: dict[RunState, set[str]] = {state: set() for state in OPEN_STATES}
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """at: for each state of a run that has not ended, the jobs that have one in it. queued_for: the
+    nominal time of the oldest run of a job that is queued and has never started.
+    """
+
+    at: Mapping[RunState, set[str]]
+    queued_for: Mapping[str, datetime]
+
+
+def open_jobs(ledger: Ledger) -> OpenJobs:
+    at: dict[RunState, set[str]] = {state: set() for state in OPEN_STATES}
+    queued_for: dict[str, datetime] = {}
     for chunk in chunks(open_ids(ledger, MOST_CHOSEN_FROM)):
         with ledger.client.pipeline(transaction=False) as pipe:
             for run_id in chunk:
-                pipe.hmget(ledger.keys.run(run_id), "state", "job")
-            for state, job in pipe.execute():
-                if state in found:
-                    found[state].add(job)
-    return found
+                pipe.hmget(ledger.keys.run(run_id), "state", "job", "nominal", "started")
+            for state, job, nominal, started in pipe.execute():
+                if state in at:
+                    at[state].add(job)
+                due = to_instant(nominal)
+                if state == RunState.QUEUED and due and not started:
+                    queued_for[job] = min(due, queued_for.get(job, due))
+    return OpenJobs(at, queued_for)
+
+
+def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
+    """The newest runs of all jobs that failed.
+
+    Each of the newest N belongs to one of the N jobs that failed last, however many jobs there are.
+    """
+    standing = standings(ledger, ledger.job_names())
+    failed = [(at, name) for name, known in standing.items() if (at := known.last_failure_at)]
+    names = [name for _, name in heapq.nlargest(limit, failed)]
+    return search(ledger, names, Wanted(frozenset(FAILURES), limit=limit))
 
 
 def open_runs(ledger: Ledger) -> list[Run]:

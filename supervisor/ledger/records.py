@@ -13,7 +13,7 @@ from supervisor.ledger.histograms import Histogram, histogram_from
 from supervisor.ledger.open_runs import OpenRuns
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.reports import progress_from
-from supervisor.runs.run import Attempt, Batch, Blocker, Run, RunState
+from supervisor.runs.run import FAILURES, Attempt, Batch, Blocker, Run, RunState
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class JobRecord:
     finding: Mapping[str, Any] | None
     paused_note: str | None = None
     paused_until: datetime | None = None
+
+    @property
+    def failures(self) -> int:
+        """Runs that failed so far, in whatever way."""
+        return sum(self.counters.get(f"finished:{outcome.value}", 0) for outcome in FAILURES)
 
     @property
     def skipped(self) -> int:

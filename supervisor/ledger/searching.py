@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -24,9 +24,12 @@ Entry = tuple[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`since` and `until`: when a run was admitted, both included. limit: of matches."""
+    """`outcome`: a state, several, or None for any. limit: of matches.
 
-    outcome: RunState | None = None
+    `since` and `until`: when a run was admitted, both included.
+    """
+
+    outcome: RunState | Set[RunState] | None = None
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 50
@@ -64,14 +67,15 @@ def pages_of(
 
 
 def with_outcome(
-    ledger: Readings, entries: Sequence[Entry], outcome: RunState | None
+    ledger: Readings, entries: Sequence[Entry], outcome: RunState | Set[RunState] | None
 ) -> Iterator[Entry]:
     if outcome is None:
         yield from entries
         return
+    wanted = {outcome} if isinstance(outcome, RunState) else outcome
     for chunk in chunks(entries):
         with ledger.client.pipeline(transaction=False) as pipe:
             for run_id, _ in chunk:
                 pipe.hget(ledger.keys.run(run_id), "state")
             states = pipe.execute()
-        yield from (entry for entry, state in zip(chunk, states, strict=True) if state == outcome)
+        yield from (entry for entry, state in zip(chunk, states, strict=True) if state in wanted)

@@ -54,6 +54,9 @@ OUTCOMES = (
     RunState.EXPIRED,
 )
 
+#: Those of them that are failures of the job, or of what it runs on.
+FAILURES = (RunState.FAILED, RunState.TIMED_OUT, RunState.LOST, RunState.EXPIRED)
+
 #: Why ticks that beat could not emit were not caught up, and why others are never emitted;
 #: label ``reason`` of supervisor_ticks_missed_total and supervisor_ticks_excluded_total.
 MISSED_REASONS = ("catchup", "window", "edited")

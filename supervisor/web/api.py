@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from supervisor import control
@@ -10,12 +11,14 @@ from supervisor.display.reports import line_shape
 from supervisor.display.shapes import instant, job_shape, run_shape
 from supervisor.display.steps import params_shape, step_shape
 from supervisor.execution.consumption import Queue, Queues
+from supervisor.ledger.glances import latest_failures
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.searching import Wanted, search
 from supervisor.runs.run import RunState
 from supervisor.web import requests
 from supervisor.web.crew import Worker, crew_of
-from supervisor.web.operations import MOST_RUNS
+from supervisor.web.listing import Filter, Sort, Wish, names_of
+from supervisor.web.operations import MOST_JOBS, MOST_RUNS
 from supervisor.web.problems import Refused, unless_skipped
 
 Shape = dict[str, Any]
@@ -29,12 +32,11 @@ class Api:
         self._broker = broker
 
     def jobs(self, query: Mapping[str, str]) -> list[Shape]:
-        search, after = query.get("search", "").lower(), query.get("after", "")
-        names = sorted(self._ledger.job_names())
-        wanted = [name for name in names if search in name.lower() and name > after]
-        limit = bounded(query, len(names) or 1, most=10_000)
-        specs = self._ledger.some_specs(wanted[:limit])
-        return [job_shape(record) for record in self._ledger.records_of(list(specs.values()))]
+        limit = bounded(query, MOST_JOBS, most=MOST_JOBS)
+        wanted = after(names_of(self._ledger, wish_of(query), self._ledger.now()), query)[:limit]
+        specs = self._ledger.some_specs(wanted)
+        known = [specs[name] for name in wanted if name in specs]
+        return [job_shape(record) for record in self._ledger.records_of(known)]
 
     def job(self, job: str) -> Shape:
         return job_shape(self._ledger.job(job))
@@ -44,6 +46,10 @@ class Api:
         job = query.get("job")
         names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
         return [run_shape(run) for run in search(self._ledger, names, wanted)]
+
+    def failures(self, query: Mapping[str, str]) -> list[Shape]:
+        limit = bounded(query, 50, most=MOST_RUNS)
+        return [run_shape(run) for run in latest_failures(self._ledger, limit)]
 
     def run(self, run: str) -> Shape:
         found = self._ledger.run(run)
@@ -123,6 +129,28 @@ def bounded(query: Mapping[str, str], default: int, most: int) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= most:
         return int(text)
     raise Refused(400, f"limit is a number from 1 to {most:,}")
+
+
+def wish_of(query: Mapping[str, str]) -> Wish:
+    """Raises Refused of what the page would leave out."""
+    state, order = query.get("state"), query.get("sort")
+    if state is not None and state not in set(Filter):
+        raise Refused(400, f"state is one of {', '.join(Filter)}")
+    if order is not None and order.removeprefix("-") not in set(Sort):
+        raise Refused(400, f"sort is one of {', '.join(Sort)}, or one of them after a -")
+    return replace(Wish.of(query), search=query.get("search", ""))
+
+
+def after(names: list[str], query: Mapping[str, str]) -> list[str]:
+    """Those behind the named one; it need not be there any more where they are sorted by name."""
+    last = query.get("after")
+    if last is None:
+        return names
+    if query.get("sort", Sort.NAME) == Sort.NAME:
+        return [name for name in names if name > last]
+    if last not in names:
+        raise Refused(400, "after is the name of a job that was listed")
+    return names[names.index(last) + 1 :]
 
 
 def outcome_of(query: Mapping[str, str]) -> RunState | None:

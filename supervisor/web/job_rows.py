@@ -49,7 +49,9 @@ class JobRow:
 
 
 def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]:
-    records = ledger.records_of(list(ledger.some_specs(names).values()))
+    """In the order of the names."""
+    specs = ledger.some_specs(names)
+    records = ledger.records_of([specs[name] for name in names if name in specs])
     found = traces(ledger, [record.spec.name for record in records], LENGTH)
     return [row_of(record, found[record.spec.name], now) for record in records]
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from supervisor.runs.run import RunState
 from supervisor.web import answers, requests
+from supervisor.web.listing import Filter, Sort
 
 #: Prefix of all paths of the table.
 API = "/api/v1"
@@ -41,6 +42,7 @@ class Operation:
 
 
 MOST_RUNS = 1_000
+MOST_JOBS = 10_000
 
 RUN_LIMIT = Query(
     "limit",
@@ -55,14 +57,26 @@ OUTCOME = Query(
 
 OPERATIONS = (
     Operation(
-        *("jobs", "get", "/jobs", "The loaded jobs, by name.", answers.Job),
+        *("jobs", "get", "/jobs", "The loaded jobs.", answers.Job),
         is_list=True,
         queries=(
             Query("search", "Only jobs whose name has this in it.", {"type": "string"}),
             Query(
-                "limit", "At most so many.", {"type": "integer", "minimum": 1, "maximum": 10_000}
+                "state",
+                "Only jobs that stand so; late: half a minute past a time, and not started.",
+                {"type": "string", "enum": [word.value for word in Filter]},
             ),
-            Query("after", "Only jobs whose name comes after this one.", {"type": "string"}),
+            Query(
+                "sort",
+                "By name, or what the page sorts by; -next is the reverse of next.",
+                {"type": "string", "enum": [s + word.value for word in Sort for s in ("", "-")]},
+            ),
+            Query(
+                "limit",
+                "Up to that many.",
+                {"type": "integer", "minimum": 1, "maximum": MOST_JOBS},
+            ),
+            Query("after", "Only jobs that come after this one.", {"type": "string"}),
         ),
         errors=(400,),
     ),
@@ -72,6 +86,12 @@ OPERATIONS = (
         is_list=True,
         queries=(Query("job", "Only runs of this job.", {"type": "string"}), OUTCOME, RUN_LIMIT),
         errors=(400, 404),
+    ),
+    Operation(
+        *("failures", "get", "/failures", "The latest runs of all jobs that failed.", answers.Run),
+        is_list=True,
+        queries=(RUN_LIMIT,),
+        errors=(400,),
     ),
     Operation(
         *("run_log", "get", "/runs/{run}/log", "The lines that a run logged.", answers.LogLine),

@@ -48,6 +48,10 @@ PAGES = (
         ],
     ),
     Page(
+        *("/failures", "failures.html", {"beat": parts.beat, "failures": parts.failures}),
+        lambda *_: [BEAT, NOW],
+    ),
+    Page(
         *("/queues", "queues.html", {"beat": parts.beat, "queues": parts.queues}),
         lambda *_: [BEAT, NOW, WORKERS],
     ),

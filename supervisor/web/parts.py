@@ -10,7 +10,7 @@ from typing import Any
 from supervisor.display.steps import params_shape
 from supervisor.errors import UnknownJob
 from supervisor.execution.consumption import Queues
-from supervisor.ledger.glances import MOST_OPEN, open_runs, traces
+from supervisor.ledger.glances import MOST_OPEN, latest_failures, open_runs, traces
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import Run, RunState, StepId
 from supervisor.web.crew import crew_of, troubles_of
@@ -25,6 +25,7 @@ Context = dict[str, Any]
 MOST_SHOWN_NOW = 12
 MOST_RUNS = 200
 RUNS_SHOWN = 25
+MOST_FAILURES = 100
 LINES_SHOWN = 20
 KEPT_ITEMS_SHOWN = 20
 
@@ -67,7 +68,7 @@ def now(asked: Asked) -> Context:
 
 
 def jobs(asked: Asked) -> Context:
-    listing = listing_of(asked.ledger, Wish.of(asked.query))
+    listing = listing_of(asked.ledger, Wish.of(asked.query), asked.now)
     return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
 
 
@@ -130,6 +131,10 @@ def steps(asked: Asked) -> Context:
 def run_log(asked: Asked) -> Context:
     lines = asked.ledger.reports.lines(asked.target)
     return {"logged": None, "lines": lines, "line_count": len(lines)}
+
+
+def failures(asked: Asked) -> Context:
+    return {"failures": latest_failures(asked.ledger, MOST_FAILURES)}
 
 
 def queues(asked: Asked) -> Context:

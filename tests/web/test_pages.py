@@ -110,6 +110,9 @@ def test_the_list_shows_what_runs_what_waits_and_who_blocked(
     assert "last skipped by" in text
 
 
+HTML = {"accept": "text/html"}
+
+
 def names_on(page: httpx.Response) -> list[str]:
     return re.findall(r'<td class="head"><a class="name" href="jobs/([^"]+)"', page.text)
 
@@ -125,6 +128,88 @@ def test_jobs_are_found_by_name_and_by_state(reader: httpx.Client, ledger: Ledge
     ledger.finish(run_id(running, 0), "token", RunState.FAILED)
     assert names_on(reader.get("/?state=failing")) == ["import-a"]
     assert names_on(reader.get("/?state=running")) == []
+
+
+def standing(ledger: Ledger, name: str, **fields: object) -> None:
+    job(ledger, name)
+    if fields:
+        ledger.client.hset(ledger.keys.job(name), mapping=fields)
+
+
+def test_jobs_are_sorted_by_how_they_stand(reader: httpx.Client, ledger: Ledger) -> None:
+    now = round(ledger.now().timestamp() * 1000)
+    standing(ledger, "a")
+    standing(ledger, "b", next=now + 60_000, last_start=now - 9_000)
+    standing(ledger, "c", next=now + 30_000, last_start=now - 90_000, **{"n:finished:lost": 7})
+    standing(ledger, "d", paused=1, next=now, **{"n:finished:failed": 5, "n:finished:expired": 4})
+    orders = {
+        "name": "abcd",
+        "-name": "dcba",
+        "next": "cbad",
+        "-next": "bcad",
+        "last": "bcad",
+        "-last": "cbad",
+        "failures": "dcab",
+        "state": "dabc",
+        "nonsense": "abcd",
+    }
+    for order, names in orders.items():
+        assert "".join(names_on(reader.get(f"/?sort={order}"))) == names, order
+        if order != "nonsense":
+            shapes = reader.get("/api/v1/jobs", params={"sort": order}).json()
+            assert "".join(shape["job"] for shape in shapes) == names, order
+    text = reader.get("/?sort=next").text
+    assert 'aria-sort="ascending"><a href="./?sort=-next">Next run' in text
+    assert reader.get("/api/v1/jobs?sort=nonsense").status_code == 400
+    shapes = reader.get("/api/v1/jobs?sort=next&after=b").json()
+    assert [shape["job"] for shape in shapes] == ["a", "d"]
+
+
+def test_late_jobs_are_found_and_overdue_ones_say_by_how_much(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    now = round(ledger.now().timestamp() * 1000)
+    standing(ledger, "overdue", next=now - 180_000)
+    standing(ledger, "in-time", next=now - 1_000)
+    standing(ledger, "paused", next=now - 180_000, paused=1)
+    ledger.admit(ticks(job(ledger, "never-started"), 0))
+    page = reader.get("/?state=late")
+    assert names_on(page) == ["never-started", "overdue"]
+    assert "overdue by 3m" in page.text
+    assert [x["job"] for x in reader.get("/api/v1/jobs?state=late").json()] == names_on(page)
+    assert reader.get("/api/v1/jobs?state=lost").status_code == 400
+
+
+def test_the_newest_failures_of_all_jobs_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
+    for name, outcome in (
+        ("a", RunState.FAILED),
+        ("b", RunState.TIMED_OUT),
+        ("c", RunState.SUCCEEDED),
+    ):
+        spec = job(ledger, name)
+        ledger.admit(ticks(spec, 0))
+        begin(ledger, run_id(spec, 0))
+        ledger.finish(run_id(spec, 0), "token", outcome, f"reason of {name}")
+    text = reader.get("/failures").text
+    assert names_on(reader.get("/failures")) == ["b", "a"]
+    assert ("reason of a" in text, "reason of c" in text) == (True, False)
+    assert [run["job"] for run in reader.get("/api/v1/failures").json()] == ["b", "a"]
+    assert len(reader.get("/api/v1/failures?limit=1").json()) == 1
+
+
+def test_every_page_has_a_title_of_its_own(reader: httpx.Client, ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    paths = [
+        *("/", "/?state=late", "/?sort=next", "/?search=n", "/failures", "/queues", "/login"),
+        *("/jobs/nightly", f"/runs/{run_id(spec, 0)}", "/jobs/unknown"),
+    ]
+    titles = [
+        re.findall("<title>(.+) - supervisor</title>", reader.get(path, headers=HTML).text)
+        for path in paths
+    ]
+    assert [len(title) for title in titles] == [1] * len(paths)
+    assert len({title for [title] in titles}) == len(paths)
 
 
 @pytest.mark.parametrize(

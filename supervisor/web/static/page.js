@@ -42,11 +42,15 @@ let ahead = 0;
 
 function tellTime() {
   const now = Date.now() + ahead;
-  for (const time of document.querySelectorAll("time[data-age], time[data-ahead], time[data-lasting]")) {
+  for (const time of document.querySelectorAll("time[data-age], time[data-ahead], time[data-due], time[data-lasting]")) {
     const seconds = (now - Date.parse(time.dateTime)) / 1000;
     if ("age" in time.dataset) time.textContent = span(Math.max(0, seconds)) + " ago";
     else if ("lasting" in time.dataset) time.textContent = span(Math.max(0, seconds));
-    else time.textContent = seconds < -0.5 ? "in " + span(-seconds) : "now";
+    else {
+      const isOverdue = "ahead" in time.dataset && seconds > 5;
+      time.textContent = seconds < -0.5 ? "in " + span(-seconds) : isOverdue ? "overdue by " + span(seconds) : "now";
+      time.classList.toggle("failed", isOverdue);
+    }
   }
 }
 
