@@ -3,7 +3,8 @@
 -- KEYS  its facts, the index of who was last seen when, the names of the tasks it knows, the schema
 -- ARGV  its member of the index, its facts (JSON), their life in ms (0 when it leaves), how long a
 --       member of the index is kept in ms, the life of the names of tasks in ms, and its schema
--- gives {seconds, microseconds of the server's clock, 1 when the names of the tasks are known, else 0}
+-- gives {seconds, microseconds of the server's clock, 1 when the names of the tasks are known, else 0};
+--       nothing to one that leaves
 
 local member, facts, life, kept, tasks_life, schema = unpack(ARGV)
 local time = redis.call('TIME')
@@ -12,7 +13,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if life == '0' then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], member)
-  return { time[1], time[2], 1 }
+  return
 end
 local found = redis.call('GET', KEYS[4]) or schema
 if found ~= schema then return redis.error_reply('WRONGSCHEMA ' .. found) end

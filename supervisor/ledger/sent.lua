@@ -1,7 +1,6 @@
 -- Runs whose messages the broker took. A run that has begun meanwhile, or was parked, is left alone.
 --
 -- ARGV  for each: run id, queue
--- gives the number of them that are still to begin
 
 local queued = {}
 for i = 1, #ARGV, 2 do
@@ -15,4 +14,3 @@ for i = 1, #ARGV, 2 do
   end
 end
 if #queued > 0 then redis.call('ZADD', K.sent, unpack(queued)) end
-return #queued / 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -12,7 +12,8 @@ from supervisor.ledger.runs import Ledger
 from supervisor.ledger.stretches import Audited
 from supervisor.ledger.ticks import PassedOver
 from supervisor.runs.run import RunState
-from supervisor.ticks.auditing import audit, compare_records
+from supervisor.ticks import auditing
+from supervisor.ticks.auditing import AUDIT_INTERVAL, Auditor, audit, compare_records
 from supervisor.ticks.backfilling import backfill
 from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 
@@ -178,3 +179,36 @@ def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, 
     assert not restless(ledger, spec)
     ledger.client.hset(key, mapping=does)
     assert restless(ledger, spec)
+
+
+def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 2)
+    for name in "abc":
+        spec = job(ledger, name)
+        ledger.admit(ticks(spec, 0))
+        audit(ledger, [spec], MIDNIGHT)
+    revived: list[tuple[str, datetime]] = []
+    auditor = Auditor(ledger, lambda spec, last: revived.append((spec.name, last)))
+    now, shortly = ledger.now(), timedelta(microseconds=1)
+
+    def turns(at: datetime) -> int:
+        before = len(revived)
+        auditor.audit_some(at)
+        return len(revived) - before
+
+    assert [turns(now), turns(now + AUDIT_INTERVAL - shortly)] == [2, 0]
+    assert [turns(now + AUDIT_INTERVAL), turns(now + 2 * AUDIT_INTERVAL)] == [1, 2]
+    assert {name for name, _ in revived[:3]} == set("abc")
+    assert {last for _, last in revived} == {MIDNIGHT}
+
+
+def test_beat_revives_no_job_whose_ticks_are_dealt_with(ledger: Ledger) -> None:
+    spec = job(ledger, every="1d")
+    ledger.admit(ticks(spec, 0))
+    ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(ledger.now()))
+    audit(ledger, [spec], ledger.now())
+    revived: list[str] = []
+    Auditor(ledger, lambda spec, _: revived.append(spec.name)).audit_some(ledger.now())
+    assert revived == []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger import scripts
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import Message, RunRequest
 from supervisor.ledger.runs import Ledger
@@ -177,6 +178,26 @@ def test_both_ways_lead_to_the_same(
         story(now, job(now, **keys))
         told.append(left_behind(now))
     assert told[0] == told[1]
+
+
+ORDINARY = ("sent", "in the outbox", "with patience", "to its end", "time and again", "asked for")
+
+
+@pytest.mark.parametrize("what", [*ORDINARY, "asked for with all there is", "asked for by name"])
+def test_an_ordinary_run_goes_the_short_way(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Though the long way led to the same, it takes the server longer."""
+    whole = scripts.source
+
+    def source(name: str) -> str:
+        return f"error('long: {name}')" if name in ("admit", "begin", "finish") else whole(name)
+
+    monkeypatch.setattr(scripts, "source", source)
+    story, keys = STORIES[what]
+    now = Ledger(ledger.client, ledger.keys)
+    story(now, job(now, **keys))
+    assert now.history("nightly")
 
 
 def test_runs_of_one_call_get_their_places_in_order_whatever_way_they_go(ledger: Ledger) -> None:

@@ -199,6 +199,7 @@ def main() -> int:
     if options.left:
         wanted = {False}
     chosen = [each for each in asked if results.is_noticed(each) in wanted]
+    chosen.sort(key=lambda each: results.is_noticed(each) is not None)  # new ones first
     if not options.list:
         judge_all(chosen[: options.most], results, options.slots, options.checked)
 

@@ -1,0 +1,140 @@
+"""A lease as the worker's main process sees it: begun, known, over, and until when."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.execution import at_work, leases
+from supervisor.execution.leases import HeldLease
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.requests import Begun, Work
+
+#: Of a child's entry in the table, which is found by what is left of its process id.
+CHILD = os.getpid() + at_work.ENTRIES
+
+TTL = 6
+TAKEN_AT = 1000.0
+
+#: Two thirds of its life.
+TRUSTED_UNTIL = TAKEN_AT + 4
+
+
+@dataclass
+class Clock:
+    now: float = TAKEN_AT
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(leases, "clock", clock)
+    return clock
+
+
+@pytest.fixture(autouse=True)
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_work, "_table", None)
+    at_work.share()
+
+
+def held(
+    pid: int = CHILD,
+    is_active: Callable[[], bool] = lambda: True,
+    on_lease_lost: str = "abort",
+    stop_grace: str = "10s",
+    **facts: Any,
+) -> HeldLease:
+    keys: dict[str, Any] = {"on_lease_lost": on_lease_lost, "stop_grace": stop_grace}
+    spec = JobSpec(name="nightly", task="t", every="1m", lease_ttl=f"{TTL}s", **keys)
+    work = Work("nightly@1", spec.name, datetime(2026, 3, 1, tzinfo=UTC), spec.rules(), "worker")
+    lease = HeldLease(work, "token", pid, is_active, taken_at=TAKEN_AT)
+    for name, value in facts.items():
+        setattr(lease, name, value)
+    return lease
+
+
+BEGUN = {"has_begun": True}
+
+
+@pytest.mark.parametrize(
+    ("facts", "works", "seconds", "surely", "begun", "known", "deadline"),
+    [
+        ({}, True, 1, False, Begun.UNKNOWN, False, math.inf),
+        ({}, True, 2, False, Begun.UNKNOWN, False, math.inf),
+        ({}, True, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
+        ({}, False, 9, False, Begun.UNKNOWN, False, math.inf),
+        ({"is_active": lambda: False}, True, 9, False, Begun.UNKNOWN, False, math.inf),
+        ({"pid": os.getpid()}, False, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
+        (BEGUN, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (BEGUN, False, 0, True, Begun.OVER, True, TRUSTED_UNTIL),
+        (BEGUN | {"pid": os.getpid()}, False, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (BEGUN | {"is_active": lambda: False}, True, 0, True, Begun.UNKNOWN, False, TRUSTED_UNTIL),
+        (BEGUN | {"is_lost": True}, True, 0, True, Begun.KNOWN, False, math.inf),
+        (
+            BEGUN | {"is_lost": True, "on_lease_lost": "continue"},
+            *(True, 0, True, Begun.KNOWN, True, math.inf),
+        ),
+        (BEGUN | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (BEGUN | {"is_anothers": True}, True, 0, True, Begun.KNOWN, False, TRUSTED_UNTIL),
+        (BEGUN | {"kill_at": 7.0}, True, 0, True, Begun.KNOWN, True, 7.0),
+    ],
+)
+def test_what_is_known_of_a_lease(
+    clock: Clock,
+    facts: dict[str, Any],
+    works: bool,
+    seconds: float,
+    surely: bool,
+    begun: Begun,
+    known: bool,
+    deadline: float,
+) -> None:
+    lease = held(**facts)
+    at_work.tell("token" if works else None)
+    clock.now += seconds
+    found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
+    assert found == (surely, begun, known, pytest.approx(deadline))
+
+
+def test_a_lease_is_over_some_time_after_its_task(clock: Clock) -> None:
+    is_active = True
+    lease = held(is_active=lambda: is_active)
+
+    def is_over_after(seconds: float) -> bool:
+        clock.now += seconds
+        return lease.is_over()
+
+    assert not is_over_after(60)
+    is_active = False
+    assert [is_over_after(seconds) for seconds in (0, 5, 0.1)] == [False, False, True]
+    is_active = True
+    assert not is_over_after(60)
+    is_active = False
+    assert [is_over_after(seconds) for seconds in (0, 5.1)] == [False, True]
+    lease.is_gone = True
+    assert not is_over_after(60)
+
+
+@pytest.mark.parametrize(("stop_grace", "seconds"), [("10s", 1.6), ("1s", 1.0)])
+def test_work_may_end_by_itself_before_its_lease_does(stop_grace: str, seconds: float) -> None:
+    """In four fifths of the third that is left when trust has ended."""
+    assert held(stop_grace=stop_grace).abort_grace == timedelta(seconds=seconds)
+
+
+def test_a_lease_is_renewed_six_times_in_its_life() -> None:
+    assert held().renewal_seconds == TTL / 6
+
+
+def test_a_process_has_one_place_for_a_child_and_one_for_each_run_of_its_own() -> None:
+    assert held().place == CHILD
+    assert held(os.getpid()).place == "token"
