@@ -41,8 +41,9 @@ class Decision(StrEnum):
 class SkipReason(StrEnum):
     """Label ``reason`` of supervisor_runs_skipped_total.
 
-    The last two come later than the decision: a newer run replaced one that waited to replace, and
-    a run waited for `max_wait`.
+    The last three are not of the decision: a newer run replaced one that waited to replace; a run
+    waited for `max_wait`; the run in the way had not begun because nothing does on a server that is
+    new.
     """
 
     OVERLAP = "overlap"
@@ -50,6 +51,7 @@ class SkipReason(StrEnum):
     REQUEUES_EXHAUSTED = "requeues_exhausted"
     REPLACED = "replaced"
     WAIT_EXPIRED = "wait_expired"
+    GRACE = "grace"
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,14 @@ local function snapshot(id)
     digits(now) }, ' ')
 end
 
+-- Whether what is in the way is there only because nothing begins yet on a server that is new: it would be
+-- blamed for an overlap that nobody's work caused.
+local function is_held_by_grace(blocker, ttl)
+  local v = redis.call('HMGET', K.run(blocker), 'state', 'attempt')
+  if v[1] ~= 'queued' or tonumber(v[2] or 0) > 0 then return false end
+  return (tonumber(hget(K.server, 'since')) or server_since()) + ttl > now
+end
+
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
 -- written with it.
 -- Returns decision, reason, id of the blocking run.
@@ -102,6 +110,7 @@ local function place(run, publish_at)
     decision, reason = 'skip', 'wait_expired'
   end
   local blocker = before or oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
+  if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
   run.record = nil
   if decision == 'skip' then

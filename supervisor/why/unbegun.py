@@ -22,6 +22,7 @@ def skipped(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         "buffer_full": f"{spec.max_waiting} others waited already (`max_waiting`), and ",
         "requeues_exhausted": f"it had been re-queued {run.requeues} times (`max_requeues`), and ",
         "wait_expired": f"it had waited {waited(found)} for the lock (`max_wait`), and ",
+        "grace": "Redis was new, and nothing begins for a `lease_ttl` then; ",
         "replaced": "a newer run took its place in front of the line; ",
     }.get(run.reason or "", f"{run.reason}, and ")
     yield f"{subject(run, wall)} was skipped: {because}{in_the_way(found, at, wall)}"

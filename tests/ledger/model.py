@@ -229,7 +229,9 @@ class Model:
                 self._queue(run)
             case Decision.SKIP:
                 assert verdict.reason
-                self._skip(run, verdict.reason)
+                if verdict.reason is SkipReason.OVERLAP and self._is_held_by_grace():
+                    verdict = replace(verdict, reason=SkipReason.GRACE)
+                self._skip(run, verdict.reason or SkipReason.OVERLAP)
             case Decision.WAIT:
                 self._wait(run, 2, self._tick())
             case Decision.REQUEUE:
@@ -239,6 +241,13 @@ class Model:
             case Decision.REPLACE:
                 return self._replace(run, verdict)
         return verdict
+
+    def _is_held_by_grace(self) -> bool:
+        """What is in the way would have begun on a server that is not new."""
+        if not self.in_grace or not self.holders:
+            return False
+        first = min(self.holders, key=lambda holder: holder.since)
+        return first.state is RunState.QUEUED and not first.attempt
 
     def _situation(self, run: ModelRun) -> Situation:
         return Situation(
