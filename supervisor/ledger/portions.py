@@ -8,7 +8,7 @@ from itertools import chain
 
 from supervisor.ledger.readings import Readings, chunks
 from supervisor.ledger.replies import Cancellation, Rescue, ms_of, rescues
-from supervisor.ledger.scripts import Scripts
+from supervisor.ledger.scripts import RUNS_PER_DISMISSAL, Scripts
 from supervisor.ledger.ticks import Leadership
 from supervisor.times.durations import to_ms
 
@@ -59,6 +59,6 @@ def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> t
         portion = min(limit - len(found), RUNS_PER_RESCUE)
         some = rescues(scripts("rescue", portion, token, keys=keys))
         found += some
-        if len(some) < portion:
+        if len(some) < min(portion, RUNS_PER_DISMISSAL):
             break
     return tuple(found)

@@ -48,7 +48,7 @@ ITEMS_PER_FILL = 100
 ITEMS_PER_END = 50
 
 #: Waiting runs of a job that is gone that one call ends, likewise.
-RUNS_PER_DISMISSAL = 100
+RUNS_PER_DISMISSAL = 50
 
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
