@@ -13,7 +13,7 @@ from supervisor.local.embedded import free_port
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 SECRET = "open/sesame"
 
@@ -56,7 +56,7 @@ def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, spelling: s
         wait_until(lambda: len(project.starts("tick")) > 1, 60)
         done = project.supervisor("doctor")
         assert done.returncode == 0, done.stdout + done.stderr
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
             shown = [client.get(path).text for path in ("/metrics", "/readyz", "/")]
         for words in (["report"], ["inspect", "conf"], ["supervisor", "why", "tick"]):
             done = project.celery(*words)

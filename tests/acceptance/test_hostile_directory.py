@@ -9,7 +9,7 @@ import pytest
 
 from tests.acceptance.project import Project
 from tests.acceptance.test_leaders import leading_pid
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = 20
 TICKS = int(os.environ.get("HOSTILE_TICKS", "8"))
@@ -61,7 +61,7 @@ def test_files_that_take_minutes_delay_no_tick_and_no_change_of_leaders(ticking:
     victim = leading_pid(project)
     [leader] = [beat for beat in beats if beat.pid == victim]
     leader.terminate()
-    assert leader.wait(30) == 0
+    assert status_of(leader, 30) == 0
     wait_until(lambda: leading_pid(project) != victim, 30)
     before = ticks(project)
     wait_until(lambda: ticks(project) > before + 2, 30)

@@ -12,7 +12,7 @@ import pytest
 from supervisor.ledger.runs import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
 
@@ -71,7 +71,7 @@ def test_a_stock_beat_emits_no_job_of_a_ledger(project: Project, redis_url: str)
     beat = project.beat()
     wait_until(lambda: project.ledger.history("same", 1), 60)
     beat.terminate()
-    beat.wait(30)
+    status_of(beat, 30)
     client = project.ledger.client
     client.delete("celery")
     (project.directory / "stock.py").write_text(STOCK.format(url=redis_url))
@@ -97,7 +97,7 @@ def test_a_supervised_beat_with_redbeats_own_scheduler_is_refused(
 ) -> None:
     project.settings(settings)
     beat = project.beat(*options)
-    assert beat.wait(60) == 1
+    assert status_of(beat, 60) == 1
     assert "RedBeatScheduler, which starts no job: leave `beat_scheduler` out" in project.log(
         "beat"
     )

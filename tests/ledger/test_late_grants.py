@@ -20,7 +20,7 @@ from supervisor.runs.run import RunState
 from supervisor.times.elapsed import clock
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 #: What asks for the lease, and what asks for a step's params between that and its body.
 BEGIN = f"\r\n{socket.gethostname()}:".encode()
@@ -95,5 +95,5 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
         ledger.finish(step, "another", RunState.SUCCEEDED)
     trust_ends(asked_at, spec)
     way.thaw()
-    far.join(10)
+    far.join(patience(10))
     assert bodies == ([] if is_given_to_another else ["docs"])

@@ -28,7 +28,7 @@ from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads, check
 from supervisor.web.gate import Gate
 from supervisor.web.problems import out_of_time
 from tests.ledger.jobs import begin, job
-from tests.waiting import patience, wait_until
+from tests.waiting import patience, slowness, wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
 
@@ -136,7 +136,7 @@ def test_no_address_keeps_the_server_busy(serve: Serve, ledger: Ledger, name: st
     asking.start()
     assert client.get("/healthz").text == "alive\n"
     asking.join()
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < patience(2)
 
 
 def test_an_address_has_a_greatest_length(reader: httpx.Client) -> None:
@@ -195,7 +195,7 @@ def test_a_client_that_left_ends_its_work() -> None:
             wait_until(work.begun.is_set)
         left_at = time.monotonic()
         wait_until(work.ended.is_set)
-        assert time.monotonic() - left_at < BUDGET_SECONDS / 2
+        assert time.monotonic() - left_at < BUDGET_SECONDS / 2 * slowness()
 
 
 def test_work_ends_when_its_budget_is_spent() -> None:
