@@ -261,7 +261,12 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
         content.check_tasks(sender.app)
     except SupervisorError as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
-    prepare(sender)
+    try:
+        prepare(sender)
+    except Exception as error:
+        # Celery would log it and start a worker without the guard.
+        log.exception("worker not prepared")
+        raise SystemExit(f"the worker cannot be supervised: {error!r}") from error
     if apart := broker_apart(sender.app, settings):
         log.warning("broker apart from the ledger", what=apart)
     for key, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():

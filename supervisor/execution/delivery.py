@@ -107,8 +107,25 @@ class Delivery:
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
     """Our header, if the message is the run's own and not one that inherited its headers."""
-    header = (headers or {}).get(HEADER)
-    return header if header and header.get("run") == task_id else None
+    header = headers.get(HEADER) if isinstance(headers, Mapping) else None
+    return header if isinstance(header, dict) and header.get("run") == task_id else None
+
+
+def is_well_formed(header: Any) -> bool:
+    """Whether a worker can make sense of it: whoever writes to the queue may have made it up."""
+    try:
+        work, delivery = work_of(header, ""), Delivery.of(header, "", 0)
+        timedelta(milliseconds=work.rules["lease_ttl"] + work.rules["stop_grace"])
+        texts = (work.run_id, work.job, delivery.queue, work.rules["on_lease_lost"])
+        numbers = (work.rules["lease_ttl"], work.rules["stop_grace"], delivery.max_retries)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) is int and number >= 0 for number in numbers)
+        and work.nominal_at.tzinfo is not None
+        and isinstance(delivery.references, list | tuple)
+    )
 
 
 def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:

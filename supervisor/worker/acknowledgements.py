@@ -65,7 +65,9 @@ class RunQoS(redis.QoS):
 
 
 def is_of_run(message: Any) -> bool:
-    headers = message.headers or {}
+    headers = message.headers
+    if not isinstance(headers, dict):
+        return False
     return supervised(headers, str(headers.get("id"))) is not None
 
 

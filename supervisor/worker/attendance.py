@@ -10,11 +10,11 @@ import threading
 from typing import Any
 
 import structlog
-from celery import Celery, signals
+from celery import Celery, bootsteps, signals
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
-from supervisor.app import broker_address, required_settings, settings_of
+from supervisor.app import broker_address, required_settings
 from supervisor.errors import WrongSchema
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
@@ -102,17 +102,26 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
     )
 
 
-def attend() -> None:
-    """Every supervised worker of this process does, from when it is ready."""
-    signals.worker_ready.connect(begin, weak=False)
+class Attends(bootsteps.Step):
+    """From when the worker consumes its queues. Not every worker sends `worker_ready`."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        own = parent.init_callback
+
+        def ready(consumer: Any) -> None:
+            _present[consumer.hostname] = WorkerAttendance(consumer)
+            _present[consumer.hostname].start()
+            if own:
+                own(consumer)
+
+        parent.init_callback = ready
+
+
+def attend(app: Celery) -> None:
+    """Every worker of this app does, from when it is ready."""
+    app.steps["consumer"].add(Attends)
     signals.worker_shutdown.connect(end, weak=False)
-
-
-def begin(sender: Any, **_: Any) -> None:
-    if settings_of(sender.app) is None:
-        return
-    _present[sender.hostname] = WorkerAttendance(sender)
-    _present[sender.hostname].start()
 
 
 def end(sender: Any, **_: Any) -> None:

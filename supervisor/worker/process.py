@@ -17,6 +17,7 @@ from uuid import uuid4
 import structlog
 from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
+from celery.concurrency import get_implementation
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 from celery.worker.request import Request
@@ -41,6 +42,7 @@ from supervisor.times.elapsed import clock
 from supervisor.worker.acknowledgements import keep_no_record_of_runs
 from supervisor.worker.adopting import adopt
 from supervisor.worker.attendance import attend
+from supervisor.worker.intake import TakesAnyMessage, check, take_any_message
 from supervisor.worker.results import take_over_started
 from supervisor.worker.tasks import worker_name
 
@@ -54,6 +56,7 @@ class GuardedRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        check(self.request_dict)
         self._header = supervised(self.request_dict, str(self.id))
         self._token = uuid4().hex
         if self._header is not None:
@@ -141,12 +144,11 @@ class TellsChildren(bootsteps.StartStopStep):
 
 
 def prepare(sender: Any) -> None:
-    """Refuses pools without our guarantees: threads, solo and gevent ignore limits and revokes.
+    """Refuses pools without our guarantees, and a ledger that a newer version writes.
 
-    And a ledger that a newer version writes; an older one is upgraded.
+    A ledger of an older version is upgraded.
     """
-    if "prefork" not in sender.pool_cls.__module__ and not os.environ.get("SUPERVISOR_ANY_POOL"):
-        raise SystemExit("a supervised worker needs the prefork pool: start it with -P prefork")
+    check_pool(sender.pool_cls)
     if sender.pool_start_method != "fork":  # children would know neither the app nor each other
         raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
     if get_start_method() != "fork":  # billiard's own choice on macOS
@@ -159,8 +161,10 @@ def prepare(sender: Any) -> None:
     at_work.share()
     end_orphans()
     sender.app.steps["worker"].add(TellsChildren)
+    sender.app.steps["consumer"].add(TakesAnyMessage)
+    take_any_message()
     keep_no_record_of_runs()
-    attend()
+    attend(sender.app)
     try:
         ledger = publisher_of(sender.app).ledger
         for schema in upgrade(ledger.client, ledger.keys):
@@ -170,6 +174,24 @@ def prepare(sender: Any) -> None:
         raise SystemExit(str(error)) from error
     except Unavailable as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=str(error))
+
+
+def check_pool(pool: Any) -> None:
+    """`pool`: a class, or its name, as Celery takes both. Raises SystemExit.
+
+    Threads and solo ignore limits and revokes. Greenlets are no processes and share one thread:
+    leases are lost, and a body runs beside itself.
+    """
+    start_it = "start it with -P prefork"
+    # To import one of these would patch the whole process, or fail.
+    is_green = pool in ("gevent", "eventlet")
+    own = None if is_green else get_implementation(pool)
+    if is_green or getattr(own, "is_green", False):
+        raise SystemExit(f"a supervised worker cannot have a pool of greenlets: {start_it}")
+    if own is not None and "prefork" in own.__module__:
+        return
+    if not os.environ.get("SUPERVISOR_ANY_POOL"):
+        raise SystemExit(f"a supervised worker needs the prefork pool: {start_it}")
 
 
 def end_orphans() -> None:

@@ -169,3 +169,47 @@ def test_a_pool_without_the_guarantees_is_refused(
     refused = team._start(name, "worker", *options)
     assert status_of(refused, 40) != 0
     assert said in team.log(name)
+
+
+#: Ways to name a pool to Celery, and what becomes of a worker that code starts with it.
+STARTED_BY_CODE = """
+import os
+from celery.concurrency.base import BasePool
+from celery.contrib.testing.worker import start_worker
+from supervisor.ledger.runs import Ledger
+from supervisor.settings import Settings
+from supervisor.worker.process import TellsChildren
+
+class Green(BasePool):
+    is_green = True
+
+def said_of(start):
+    try:
+        return start()
+    except SystemExit as refused:
+        return str(refused)
+
+def present():
+    with start_worker(team.app, perform_ping_check=False) as worker:
+        ledger = Ledger.open(Settings(redis_url=os.environ["TEAM_BROKER"]))
+        while not (names := [w.name for w in ledger.presences.roll().workers]):
+            pass
+        return worker.hostname in names
+
+said = [said_of(lambda: start_worker(team.app, perform_ping_check=False).__enter__())]
+os.environ["SUPERVISOR_ANY_POOL"] = "1"
+said += [said_of(lambda: str(team.app.Worker(pool=pool))) for pool in ("gevent", "eventlet", Green)]
+del os.environ["SUPERVISOR_ANY_POOL"]
+team.app.Worker(pool="prefork")
+said.append(TellsChildren in team.app.steps["worker"])
+os.environ["SUPERVISOR_ANY_POOL"] = "1"
+said.append(said_of(present))
+print(json.dumps(said))
+"""
+
+
+def test_a_worker_that_code_starts_is_prepared_or_refused(project: Project) -> None:
+    solo, *green, is_prepared, is_present = project.code(STARTED_BY_CODE)
+    assert "needs the prefork pool" in solo
+    assert all("cannot have a pool of greenlets" in said for said in green)
+    assert (is_prepared, is_present) == (True, True)

@@ -1,0 +1,95 @@
+"""Messages that nobody's producer made: whatever one says, it ends no worker and wedges none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from supervisor.ledger.requests import RunRequest
+from supervisor.local.embedded import EmbeddedServer
+from supervisor.runs.run import Run
+from tests.acceptance.crew import Crew, crew_of, database
+from tests.waiting import wait_until
+
+JOBS = """
+defaults: {paused: true, lease_ttl: 4s}
+jobs:
+  spend: {task: team.spend, queue: held, every: 24h, kwargs: {password: "${SECRET_OF_WORKERS}"}}
+  held: {task: team.work, queue: held, every: 24h}
+  work: {task: team.work, every: 24h}
+"""
+
+Path = tuple[str, ...]
+
+#: In place of what is expected.
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 1e300, float("nan"), float("inf"), 10**30, "", "text", "\0", "9" * 5000),
+    *([], [1], [[]], [None, None], ["a", "b"], {}, {"a": 1}, {"run": None}, {"run": []}),
+]
+
+#: No JSON, no message, or no text at all.
+RAW = [b"", b"text", b"\xff\xfe", b"null", b"[]", b"{}", b"1", b"[" * 50_000, b'{"body": 1}']
+
+
+@pytest.fixture(scope="module")
+def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    url, directory = database(server.url, 12), tmp_path_factory.mktemp("forged")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SECRET_OF_WORKERS", "told to none")
+        with crew_of(directory, url, JOBS) as crew:
+            yield crew
+
+
+@pytest.fixture
+def crew(shared: Crew) -> Crew:
+    return shared.staff()
+
+
+def paths_of(message: Any, path: Path = ()) -> Iterator[Path]:
+    yield path
+    if isinstance(message, dict):
+        for name, value in message.items():
+            yield from paths_of(value, (*path, name))
+
+
+def forged(message: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    changed: Any = deepcopy(message)
+    if not path:
+        return value
+    place = changed
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    return changed
+
+
+def message_of(crew: Crew, job: str) -> tuple[Run, dict[str, Any]]:
+    """A queued run, and its message, which no worker has taken."""
+    ledger = crew.project.ledger
+    run = ledger.trigger(ledger.spec(job), RunRequest())
+    with Redis.from_url(crew.project.url) as broker:
+        _, text = wait_until(lambda: broker.brpop(["held"], 1), 20)
+    return run, json.loads(text)
+
+
+def test_no_message_ends_or_wedges_a_worker(crew: Crew) -> None:
+    before = crew.workers
+    run, message = message_of(crew, "held")
+    crew.project.ledger.cancel(run.id, "its message is forged")
+    messages = [
+        json.dumps(forged(message, path, value)).encode()
+        for path in paths_of(message)
+        for value in VALUES
+    ]
+    with Redis.from_url(crew.project.url) as broker:
+        broker.lpush("celery", *messages, *RAW)
+        wait_until(lambda: not broker.llen("celery"), 120)
+    for _ in range(2 * crew.processes * len(before)):
+        crew.project.run_when(crew.trigger("work").id, "succeeded", 60)
+    assert crew.workers == before
+    assert all(process.poll() is None for process in before)
