@@ -30,6 +30,7 @@ own code, unguarded, as before.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -50,7 +51,7 @@ from supervisor.beat.unbegun import Unbegun
 from supervisor.beat.watchdog import Watchdog
 from supervisor.errors import WrongSchema
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import RedisError
+from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
@@ -111,6 +112,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
         )
         self._next_presence = 0.0
+        self._fault: str | None = None
         self._is_current = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
@@ -128,9 +130,21 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         try:
             return self._tick()
         except (RedisError, OperationalError, OSError) as error:
-            log.error("tick failed", error=str(error))
+            self._report(error)
             self._led_at = 0.0  # so that files edited meanwhile are read first
             return INTERVAL.total_seconds()
+
+    def _report(self, error: Exception) -> None:
+        """In the log, and to who asks for beats where the server answers: that it refuses."""
+        if not isinstance(error, ResponseError):
+            log.error("tick failed", error=str(error))
+            return
+        log.error("tick failed", error=explained(error))
+        if self._fault is None:
+            self._next_presence = 0.0
+        self._fault = explained(error)
+        with suppress(RedisError, WrongSchema):
+            self._say_present()
 
     def close(self) -> None:
         if self._watchdog:
@@ -156,6 +170,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         look = self._look()
         self._say_present()
         if not look.leads:
+            self._fault = None
             return INTERVAL.total_seconds()
         if look.set_back:
             self._rewind(look)
@@ -171,7 +186,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._pinger.look(look.at)
         if look.has_untold:
             self._teller.look(look.at)
-        self._ticked_at = look.at
+        self._ticked_at, self._fault = look.at, None
         if not emitted.is_all:
             return 0.0
         self._auditor.audit_some(look.at)
@@ -220,7 +235,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""
         if time.monotonic() >= self._next_presence:
-            self._attendance.say(self._facts())
+            self._attendance.say(self._facts(), fault=self._fault)
             self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
 
     @property

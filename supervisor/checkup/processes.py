@@ -21,12 +21,20 @@ SET_BACK_SHOWN = timedelta(hours=1)
 
 def beats(facts: Facts) -> Iterator[Finding]:
     there = facts.roll.beats
+    for beat in facts.roll.present:
+        if isinstance(beat.facts, BeatFacts) and beat.fault:
+            yield Finding(
+                "beat",
+                f"the ticks of {beat.facts.name} fail: {beat.fault}",
+                "it emits, rescues and retries nothing",
+                "mend what it reports; it goes on by itself",
+            )
     if not there:
         yield Finding(
             "beat",
             "no beat is there",
             "nothing is emitted, rescued or retried",
-            "start one: `celery -A proj beat`",
+            "start one: `celery -A proj beat`; the log of one that runs says why it is not seen",
         )
     elif not facts.beat.leads(facts.now):
         yield Finding(

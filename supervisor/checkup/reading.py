@@ -12,6 +12,7 @@ from supervisor.checkup.asking import Asking
 from supervisor.checkup.facts import Facts, ServerFacts
 from supervisor.execution.consumption import Queues, queues
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import check_served
 from supervisor.ledger.queues import LedgerQueues
 from supervisor.ledger.runs import Ledger
 
@@ -23,8 +24,10 @@ def read(
 ) -> Facts:
     """app: what tells the facts of the app, given the loaded jobs.
 
-    Raises NoPermissionError where Redis forbids to read the ledger itself.
+    Raises NotServed for a Redis Cluster, and NoPermissionError where Redis forbids to read the
+    ledger itself.
     """
+    check_served(ledger.client)
     records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
     # What code guarded once is known for ever, whether it is still called or not.
     specs = [record.spec for record in records if record.spec.has_schedule]

@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from supervisor.cli.context import Context, documentation
 from supervisor.cli.output import Failure, printable
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
+from supervisor.ledger.connection import explained
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
@@ -67,23 +68,9 @@ class Verbs(click.Group):
             lines = map(printable, str(error).split("\n"))
             raise Failure("\n".join(lines), error.exit_code) from error
         except (NoPermissionError, AuthenticationError) as error:
-            raise Failure(words_of(error), REFUSED) from error
+            raise Failure(explained(error), REFUSED) from error
         except RedisError as error:
-            raise Failure(words_of(error), UNAVAILABLE) from error
-
-
-def words_of(error: RedisError) -> str:
-    match error:
-        case NoPermissionError():
-            return (
-                f"Redis forbids it to this user: {error} (docs/redis.md has what each user needs)"
-            )
-        case AuthenticationError():
-            return (
-                f"Redis does not let us in: {error} (look at the user and password in its address)"
-            )
-        case _:
-            return f"the ledger is away: {error} (is Redis, or `supervisor up`, running?)"
+            raise Failure(explained(error), UNAVAILABLE) from error
 
 
 @click.group("supervisor", cls=Verbs, epilog=f"Documentation (docs/...): {documentation()}")

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import socket
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.commands.core import Script
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 from redis.sentinel import Sentinel
@@ -40,6 +54,7 @@ ANSWER_TIMEOUT_SECONDS = 2
 __all__ = [
     "Client",
     "RedisError",
+    "ResponseError",
     "Unavailable",
     "connect",
     "connect_for_answers",
@@ -59,6 +74,86 @@ NOT_NOW_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "ACL failure")
 def may_pass(error: Exception) -> bool:
     """Whether the same call may succeed later: the fault is not in what it asks for."""
     return isinstance(error, (*Unavailable, *NOT_NOW)) or str(error).startswith(NOT_NOW_CODES)
+
+
+class NotServed(ResponseError):
+    """The server is one that the ledger cannot live on, whatever becomes of it."""
+
+
+CLUSTER = (
+    "this is a Redis Cluster, and the ledger is not served by one: give it a single primary, with"
+    " replicas and Sentinel if need be (docs/redis.md)"
+)
+
+#: What the nodes of a cluster say to clients that know of none.
+CLUSTER_ERRORS = (AskError, ClusterDownError, ClusterCrossSlotError, TryAgainError)
+CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
+
+#: What Redis and Valkey say of it, each version in its own words.
+FORBIDDEN = re.compile("ACL failure|user executing the script")
+
+#: Where in a script the server met what it refuses.
+LINE = re.compile(r"user_script:(\d+)")
+CALLED = re.compile(r"call\('(\w+)'")
+
+
+def explained(error: Exception) -> str:
+    """In one sentence what was met and what to do about it."""
+    text = str(error)
+    match error:
+        case NotServed():
+            return text
+        case NoPermissionError():
+            return f"Redis forbids it to this user: {text} (docs/redis.md has what each user needs)"
+        case AuthenticationError():
+            return (
+                f"Redis does not let us in: {text} (look at the user and password in its address)"
+            )
+        case ResponseError() if is_of_cluster(error):
+            return CLUSTER
+        case ResponseError() | NotWritable():
+            return f"Redis refuses it: {text}"
+        case _:
+            return f"the ledger is away: {text} (is Redis, or `supervisor up`, running?)"
+
+
+def is_of_cluster(error: ResponseError) -> bool:
+    return (isinstance(error, CLUSTER_ERRORS) and not isinstance(error, MasterDownError)) or any(
+        words in str(error) for words in CLUSTER_WORDS
+    )
+
+
+def check_served(client: Client) -> None:
+    """One call, which each server answers. Raises NotServed."""
+    try:
+        answer = client.execute_command("HELLO")
+    except ResponseError:  # a proxy that knows of no such command
+        client.time()
+        return
+    if not isinstance(answer, Mapping):
+        answer = dict(zip(answer[::2], answer[1::2], strict=True))
+    if answer.get("mode") == "cluster":
+        raise NotServed(CLUSTER)
+
+
+def naming_the_right(error: ResponseError, script: Any) -> ResponseError:
+    """Of a command that a script may not call, Redis says only on which line it stands."""
+    if not FORBIDDEN.search(str(error)):
+        return error
+    lines, found = script.split("\n"), LINE.search(str(error))
+    called = CALLED.findall(lines[int(found[1]) - 1]) if found else []
+    if not called or "key" in str(error):
+        return NoPermissionError(str(error))
+    named = " or ".join(f"'{name.lower()}'" for name in called)
+    return NoPermissionError(f"this user has no permissions to run the {named} command in a script")
+
+
+def evaluated(client: Client, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    """A call of a script that needs no right to SCRIPT: the server keeps what it evaluates."""
+    try:
+        return client.evalsha(script.sha, len(keys), *keys, *args)
+    except NoScriptError:
+        return client.eval(script.script, len(keys), *keys, *args)
 
 
 class NotWritable(RedisConnectionError):

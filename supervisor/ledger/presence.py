@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from redis.exceptions import ResponseError
 
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, evaluated
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
 from supervisor.ledger.schema import SCHEMA, mismatch
@@ -69,7 +69,8 @@ class BeatFacts:
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """A process that is there. clock_offset: of its clock, ahead of the server's."""
+    """A process that is there. clock_offset: of its clock, ahead of the server's. fault: why it
+    does not do its work."""
 
     facts: WorkerFacts | BeatFacts
     host: str
@@ -78,6 +79,7 @@ class Present:
     last_seen_at: datetime
     clock_offset: timedelta | None
     broker: Broker
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,16 @@ class Attendance:
             "broker": asdict(broker),
         }
 
-    def say(self, facts: WorkerFacts | BeatFacts, tasks: Iterable[str] = ()) -> None:
-        """`tasks`: the names behind the digest in the facts of a worker.
+    def say(
+        self, facts: WorkerFacts | BeatFacts, tasks: Iterable[str] = (), fault: str | None = None
+    ) -> None:
+        """`tasks`: the names behind the digest in the facts of a worker. fault: why the process
+        does not do its work.
 
         Raises WrongSchema when another version of this code writes the ledger.
         """
         self._last, sent = facts, time.time()
+        self._facts["fault"] = fault
         seconds, microseconds, knows_tasks = self._call(facts, PRESENCE_TTL)
         on_its_way = time.time() - sent
         if self._offset is None or on_its_way < PROMPT_SECONDS:
@@ -140,9 +146,11 @@ class Attendance:
         tasks = facts.tasks if isinstance(facts, WorkerFacts) else ""
         keys = self._keys
         try:
-            return self._script(
-                keys=[keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema],
-                args=[
+            return evaluated(
+                self._client,
+                self._script,
+                [keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema],
+                [
                     *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
                     *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL), SCHEMA),
                 ],
@@ -207,6 +215,7 @@ def present_from(said: Mapping[str, Any], last_seen_at: datetime) -> Present:
         last_seen_at=last_seen_at,
         clock_offset=None if offset is None else timedelta(seconds=offset),
         broker=Broker(**said["broker"]),
+        fault=said.get("fault"),
     )
 
 

@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.stages import ITEMS_AT_ONCE
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, naming_the_right
 from supervisor.ledger.kept_connection import KeptConnection
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.schema import guard_text, refused
@@ -162,6 +162,7 @@ class Scripts:
     """
 
     def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
         self._connections = KeptConnection(client)
         self._scripts = ScriptsAtHand(client, keys)
 
@@ -187,18 +188,22 @@ class Scripts:
                 refusal = error
         if isinstance(refusal, NoScriptError):
             return self._loaded(name, call())
-        raise refused(refusal) from refusal
+        raise self._refused(name, refusal) from refusal
 
     def _loaded(self, name: str, call: Call) -> Any:
-        """The same on a server that has no such script yet."""
+        """The same on a server that has no such script yet; it needs no right to SCRIPT."""
+        text = self._scripts[name].script
         try:
-            return self._scripts[name](keys=call.keys, args=call.args)
+            return self._client.eval(text, len(call.keys), *call.keys, *call.args)
         except ResponseError as error:
-            raise refused(error) from error
+            raise self._refused(name, error) from error
+
+    def _refused(self, name: str, error: ResponseError) -> Exception:
+        return refused(naming_the_right(error, self._scripts[name].script))
 
     def within(self, pipe: Client, name: str, *args: str | int) -> None:
         """One more command of a transaction; what it gives is not looked at."""
-        self._scripts[name](args=args, client=pipe)
+        pipe.eval(self._scripts[name].script, 0, *args)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
@@ -253,4 +258,4 @@ class Scripts:
                     connection.read_response()
             return [self._loaded(name, call) for call in again]
         except ResponseError as error:
-            raise refused(error) from error
+            raise self._refused(name, error) from error

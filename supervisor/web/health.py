@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.runs import Ledger
 from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
 from supervisor.web.metrics import Metrics
@@ -41,15 +42,20 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
 
     async def readyz(request: Request) -> Response:
         """Answers everybody, so it does not say where the ledger is."""
-        if await answers(request):
-            return PlainTextResponse("ready\n")
+        try:
+            if await answers(request):
+                return PlainTextResponse("ready\n")
+        except NotServed as error:
+            return PlainTextResponse(f"{error}\n", 503)
         return PlainTextResponse("the ledger is unavailable\n", 503)
 
     async def answers(request: Request) -> bool:
         try:
-            await ready_threads.run(request, ledger.now)
+            await ready_threads.run(request, check_served, ledger.client)
+        except NotServed:
+            raise
         except (RedisError, OSError, OutOfTime) as error:
-            log.warning("ledger unavailable", error=str(error))
+            log.warning("ledger unavailable", error=explained(error))
             return False
         return True
 

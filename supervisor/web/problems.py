@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from supervisor.display.rows import why
 from supervisor.display.shapes import run_shape
+from supervisor.ledger.connection import explained
 from supervisor.runs.run import Run, RunState
 from supervisor.web.rendering import TEMPLATES, place_of
 
@@ -60,7 +61,7 @@ def refused(request: Request, error: Exception) -> Response:
 
 def ledger_unavailable(request: Request, error: Exception) -> Response:
     """The error has the ledger's address in it: that is for the log."""
-    log.warning("ledger unavailable", error=str(error))
+    log.warning("ledger unavailable", error=explained(error))
     return problem_response(request, Problem(503, "the ledger is unavailable"))
 
 

@@ -28,7 +28,7 @@ from supervisor.execution import at_work
 from supervisor.execution.delivery import TOKEN, supervised, work_of
 from supervisor.execution.heartbeat import Heartbeat
 from supervisor.execution.leases import HeldLease
-from supervisor.ledger.connection import RedisError, Unavailable, connect_for_heartbeat
+from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.requests import Asked
@@ -172,8 +172,8 @@ def prepare(sender: Any) -> None:
         register_all(sender.app)
     except WrongSchema as error:
         raise SystemExit(str(error)) from error
-    except Unavailable as error:  # they are registered when they are called
-        log.warning("guarded tasks not registered", error=str(error))
+    except RedisError as error:  # they are registered when they are called
+        log.warning("guarded tasks not registered", error=explained(error))
 
 
 def check_pool(pool: Any) -> None:

@@ -53,13 +53,13 @@ def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, li
 
 def test_a_verb_that_is_forbidden_says_so_and_not_that_redis_is_away(limited: str) -> None:
     told = supervisor(limited, "trigger", "nightly")
-    assert told.exit_code == 1
+    assert told.exit_code == 4
     assert "Redis forbids it to this user" in told.output
 
 
 def test_a_wrong_password_is_told_as_such(limited: str) -> None:
     told = supervisor(limited.replace(":x@", ":y@"), "jobs")
-    assert told.exit_code == 1
+    assert told.exit_code == 4
     assert "Redis does not let us in" in told.output
 
 

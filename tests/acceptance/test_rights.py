@@ -1,0 +1,120 @@
+"""A Redis that forbids something, or is none for us: what is met, and what to do, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from supervisor.ledger.runs import Ledger
+from supervisor.local.embedded import free_port
+from supervisor.settings import Settings
+from tests.acceptance.nodes import Node
+from tests.acceptance.project import Project
+from tests.programs import needed
+from tests.waiting import wait_until
+
+SERVER = """\
+bind 127.0.0.1
+port {port}
+dir {directory}
+appendonly yes
+maxmemory-policy noeviction
+save ""
+"""
+
+JOBS = "jobs: {tick: {task: team.work, every: 1s}}"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    server = Node(tmp_path / "redis", needed("redis-server"))
+    yield server
+    server.kill()
+
+
+def started(node: Node, *options: str) -> redis.Redis:
+    node.start(SERVER, *options)
+    client = redis.Redis(port=node.port)
+
+    def answers() -> bool:
+        with suppress(RedisError):
+            return bool(client.ping())
+        return False
+
+    wait_until(answers, 20)
+    return client
+
+
+@pytest.mark.timeout(150)
+def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
+    tmp_path: Path, node: Node
+) -> None:
+    admin = started(node)
+    admin.acl_setuser(
+        "beat",
+        enabled=True,
+        passwords=["+x"],
+        keys=["*"],
+        channels=["*"],
+        categories=["+@all"],
+        commands=["-script", "-info"],
+    )
+    url = f"redis://127.0.0.1:{node.port}/0"
+    Ledger.open(Settings(url)).acknowledge_server()
+    admin.script_flush()
+    project = Project(tmp_path / "team", url.replace("//", "//beat:x@"))
+    try:
+        project.schedule(JOBS)
+        project.beat()
+        failed = wait_until(lambda: project.events("beat", "tick failed"), 60)
+        assert "no permissions to run the 'info' command in a script (docs" in failed[-1]["error"]
+
+        project.url = url
+        told = project.supervisor("doctor")
+        assert told.returncode == 1
+        assert "fail: Redis forbids it to this user: this user has no permissions" in told.stdout
+        assert "no beat is there" not in told.stdout
+
+        admin.execute_command("ACL", "SETUSER", "beat", "+info")
+        wait_until(lambda: project.events("beat", "leading"), 30)
+        wait_until(lambda: project.ledger.history("tick", 1), 60)
+        wait_until(lambda: "the ticks of" not in project.supervisor("doctor").stdout, 30)
+    finally:
+        project.stop()
+
+
+@pytest.mark.timeout(150)
+def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node) -> None:
+    admin = started(
+        node, "--cluster-enabled", "yes", "--appendonly", "no", "--cluster-port", str(free_port())
+    )
+    admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
+    said = "this is a Redis Cluster, and the ledger is not served by one"
+    wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), 20)
+    try:
+        project.schedule(JOBS)
+        project.beat()
+        port = free_port()
+        project.serve("--port", str(port))
+        assert said in project.supervisor("doctor").stderr
+        wait_until(
+            lambda: any(said in e["error"] for e in project.events("beat", "tick failed")), 60
+        )
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+
+            def readyz() -> httpx.Response | None:
+                with suppress(httpx.TransportError):
+                    return client.get("/readyz")
+                return None
+
+            answer = wait_until(readyz, 30)
+            assert (answer.status_code, said in answer.text) == (503, True)
+    finally:
+        project.stop()
