@@ -128,7 +128,7 @@ def prometheus(directory: Path, scraped: int, told: int) -> Iterator[Prometheus]
     port = free_port()
     directory.mkdir(parents=True)
     rules = directory / "rules.yml"
-    rules.write_text(re.sub(r"(?m)^( +for:) .*$", r"\1 2s", RULES.read_text()))
+    rules.write_text(re.sub(r"(?m)^( +(?:keep_firing_)?for:) .*$", r"\1 2s", RULES.read_text()))
     configuration = directory / "prometheus.yml"
     configuration.write_text(yaml.safe_dump(hurried(rules, scraped, told)))
     command = [
