@@ -83,7 +83,7 @@ class Proxy:
                     self.freeze_after = b""
                     self.freeze()
                 sink.sendall(data)
-        # Also where a server that was killed reset the connection: a waiting client has to learn it.
+        # Also where a server that was killed reset it: the client waits for a reply.
         with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
