@@ -25,7 +25,8 @@ from tests.waiting import patience, wait_until
 
 ROOT = Path(__file__).parents[2]
 ACL = (ROOT / "deploy" / "redis" / "users.acl.example").read_text()
-USERS = ("beat", "worker", "serve", "operator")
+WRITERS = ("beat", "worker", "serve", "operator")
+USERS = (*WRITERS, "reader")
 PASSWORDS = {f"{name.upper()}_PASSWORD": secrets.token_hex(16) for name in (*USERS, "test")}
 
 SERVER = """\
@@ -115,9 +116,12 @@ def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -
     project.url = guarded.url("worker")
     worker = project.hire()
     project.hire(queues="serial.in-a-row", processes=1)
+    port, readers_port = free_port(), free_port()
     project.url = guarded.url("serve")
-    port = free_port()
     project.serve("--port", str(port))
+    project.url, project.environ = guarded.url("reader"), {"SUPERVISOR_TOKEN": ""}
+    project.serve("--port", str(readers_port))
+    project.environ = {}
     project.url = guarded.url("operator")
     wait_until(lambda: all(map(project.starts, ["tick", "in-a-row", "failing", "steps"])), 60)
 
@@ -150,7 +154,8 @@ FORBIDDEN = (
     *("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG SET appendonly no", "CONFIG GET *"),
     *("ACL LIST", "CLIENT LIST", "CLIENT KILL 127.0.0.1:1", "MONITOR", "SAVE"),
     *("SHUTDOWN NOSAVE", "REPLICAOF NO ONE", "SCRIPT FLUSH", "GET other", "SET other 1"),
-    *("SET celery-task-meta-1 x", "PUBLISH other x"),
+    *("SET celery-task-meta-1 x", "PUBLISH other x", "SELECT 1", "SWAPDB 0 1"),
+    *("MOVE supervisor:jobs 1", "COPY supervisor:jobs supervisor:jobs DB 1"),
 )
 
 
@@ -171,6 +176,8 @@ def test_no_user_may_do_what_nobody_needs(guarded: Guarded, user: str, command: 
         ("serve", "LPUSH celery x"),
         ("serve", "DEL serial.in-a-row"),
         ("serve", "ZADD redbeat::schedule 1 x"),
+        ("reader", "HSET supervisor:jobs tick x"),
+        ("reader", "DEL supervisor:job:tick"),
         ("operator", "LPUSH celery x"),
         ("operator", "BRPOP celery 1"),
     ],
@@ -180,14 +187,19 @@ def test_a_user_may_not_do_the_work_of_another(guarded: Guarded, user: str, comm
         guarded.client(user).execute_command(*command.split())
 
 
-def test_a_script_may_do_no_more_than_its_user(guarded: Guarded) -> None:
-    client = guarded.client("serve")
-    sha = client.script_load("return redis.call('SET', 'other', '1')")
-    with pytest.raises(redis.exceptions.ResponseError, match=r"ermission|access"):
-        client.evalsha(sha, 0)
+@pytest.mark.parametrize(("user", "key"), [("serve", "other"), ("reader", "supervisor:schema")])
+def test_a_script_may_do_no_more_than_its_user(guarded: Guarded, user: str, key: str) -> None:
+    with pytest.raises(redis.exceptions.ResponseError, match=r"ermission|access|can't run"):
+        guarded.client(user).eval(f"return redis.call('SET', '{key}', '1')", 0)
 
 
-@pytest.mark.parametrize("user", USERS)
+def test_the_reader_has_no_command_that_writes(guarded: Guarded) -> None:
+    [line] = [line for line in ACL.splitlines() if line.startswith("user reader ")]
+    granted = {word[1:] for word in line.split() if word.startswith("+")}
+    assert granted & set(guarded.admin.acl_cat("write")) == set()
+
+
+@pytest.mark.parametrize("user", WRITERS)
 def test_every_command_of_the_ledger_is_granted(guarded: Guarded, user: str) -> None:
     """Also those that a short run of the product does not come to."""
     sources = (ROOT / "supervisor" / "ledger").iterdir()
