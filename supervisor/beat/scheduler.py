@@ -11,7 +11,8 @@
 5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there.
-6. Publish again what was sent, has not begun, and is no longer in its queue.
+6. Publish again what was sent, has not begun, and is no longer in its queue; and take messages of
+   runs that ended before they began out of it.
 7. Audit some of the jobs: each nominal time was counted once and has an outcome.
 8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`, and calls that ended
    before they began to one that tells Celery's result backend.
@@ -46,6 +47,7 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.preparing import Preparer
 from supervisor.beat.reloading import Reloading
 from supervisor.beat.stock import emit_stock
+from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.telling import Teller
 from supervisor.beat.unbegun import Unbegun
 from supervisor.beat.watchdog import Watchdog
@@ -105,6 +107,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
         self._preparer = Preparer(self._ledger, self._entries, envelopes)
         self._unbegun = Unbegun(app, self._ledger)
+        self._sweeper = Sweeper(app, self._ledger)
         self._pinger = Pinger(self._ledger)
         self._teller = Teller(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
@@ -186,6 +189,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._pinger.look(look.at)
         if look.has_untold:
             self._teller.look(look.at)
+        if look.has_leftovers or self._sweeper.is_under_way:
+            self._sweeper.sweep()
         self._ticked_at, self._fault = look.at, None
         if not emitted.is_all:
             return 0.0
@@ -230,7 +235,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         # To read many files takes seconds of the lock, which may be another's by now; what was due
         # before is no later for it.
         now = self._leader.look(follows=self._follows)
-        return replace(now, at=look.at, began=look.began)
+        set_back = max(look.set_back, now.set_back)
+        return replace(now, at=look.at, began=look.began, set_back=set_back)
 
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""

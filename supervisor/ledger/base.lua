@@ -62,7 +62,9 @@ local function forget_indexes(id)
   redis.call('ZREM', K.outbox, id)
   redis.call('ZREM', K.leases, id)
   redis.call('ZREM', K.delayed, id)
-  redis.call('ZREM', K.sent, id)
+  if redis.call('ZREM', K.sent, id) == 0 then return end
+  local queue = hget(K.run(id), 'queue')  -- where its message may lie
+  if queue then redis.call('SADD', K.leftovers, queue) end
 end
 
 -- The end state of a run. It stays readable for HISTORY_TTL. `...`: more fields of it, and their values.

@@ -85,6 +85,8 @@ TEMPLATES = {
     "untold": "index:untold",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
+    # SET     queues in which messages of runs that ended before they began may lie
+    "leftovers": "leftovers",
     # ZSET    job -> ms at which its pause ends by itself
     "pauses": "index:pauses",
     # SET     locks with a waiting list; rescue looks whether anybody holds them

@@ -58,6 +58,7 @@ class Look:
     has_unbegun: bool = False
     has_pings: bool = False
     has_untold: bool = False
+    has_leftovers: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
     began: float = field(default_factory=time.monotonic, repr=False)
@@ -106,7 +107,7 @@ class Leader:
             raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at))
-        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back = found
+        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back, leftovers = found
         return Look(
             leads=True,
             at=instant(at),
@@ -117,6 +118,7 @@ class Leader:
             has_unbegun=bool(unbegun),
             has_pings=bool(pings),
             has_untold=bool(untold),
+            has_leftovers=bool(leftovers),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
         )

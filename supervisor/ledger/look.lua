@@ -11,7 +11,7 @@
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
 --       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
 --       has told, digest of the files that are loaded, by how many ms the server's clock was set back since
---       the last look}
+--       the last look, whether messages of ended runs may lie in queues}
 
 local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -68,4 +68,4 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
   has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '',
-  set_back }
+  set_back, has_any(K.leftovers) }

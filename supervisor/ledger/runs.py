@@ -133,6 +133,18 @@ class Ledger(Readings, Attempts):
         """
         return rewind_all(self._scripts, self, by, jobs)
 
+    def leftovers(self) -> list[str]:
+        """Queues in which messages of runs that ended before they began may lie."""
+        return sorted(self.client.smembers(self.keys.leftovers))
+
+    def ended(self, run_ids: Sequence[str]) -> set[str]:
+        """Those of the runs that have ended, and whose records are still there."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hget(self.keys.run(run_id), "finished")
+            replies = pipe.execute() if run_ids else []
+        return {run_id for run_id, at in zip(run_ids, replies, strict=True) if at}
+
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""
         due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)

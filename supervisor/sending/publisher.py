@@ -21,6 +21,7 @@ from supervisor.execution.assignments import Assignment, Assignments
 from supervisor.execution.delivery import HEADER, message_header
 from supervisor.job.masks import masked
 from supervisor.ledger.runs import Ledger
+from supervisor.redis_url import is_redis
 from supervisor.runs.run import Run, RunState, StepId
 from supervisor.sending.queues import destination, producers_of
 from supervisor.sending.recording import is_beside
@@ -31,6 +32,9 @@ RUNS_PER_ROUND = 100
 
 #: A run that only another version of this code can send is not looked at again before.
 LATER = timedelta(minutes=1)
+
+#: A message outlives the time in which its run has to begin by so much.
+KEPT_LONGER_MS = 60_000
 
 #: The broker, or the ledger, is away.
 AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
@@ -156,6 +160,9 @@ class Publisher:
         for name in ("time_limit", "soft_time_limit", "queue"):
             if getattr(assignment, name):
                 options[name] = getattr(assignment, name)
+        if not is_redis(str(self._app.conf.broker_url or "")):
+            # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
+            options["expiration"] = (run.rules["start_deadline"] + KEPT_LONGER_MS) / 1000
         options |= run.options
         options["headers"] = {
             **current_headers(),

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from signal import SIGCONT, SIGSTOP
 
+import kombu
 import pytest
 
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import Run
+from supervisor.sending.publisher import KEPT_LONGER_MS
 from supervisor.ticks.auditing import compare_records
 from tests.acceptance.crew import database
 from tests.acceptance.project import Project, Sign, overlapping
@@ -130,6 +132,11 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     assert "no worker consumes the queue nowhere" in found
     assert found.count("WRONG") == 1
     assert ("workers fetch ahead" in found) is not deployed.acks_late
+    with kombu.Connection(deployed.broker.url) as connection:
+        message = connection.default_channel.basic_get("nowhere")
+        message.reject(requeue=True)
+    deadline_ms = runs[0].rules["start_deadline"]
+    assert float(message.properties["expiration"]) == deadline_ms + KEPT_LONGER_MS
     why = deployed.project.supervisor("why", "nobodys").stdout
     assert "no worker that is there consumes nowhere" in why
 

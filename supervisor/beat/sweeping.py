@@ -1,0 +1,117 @@
+"""Takes messages out of queues whose runs ended before they began: expired, cancelled, replaced.
+
+Where a queue has workers they take such a message and drop it. Without any it would lie there, one
+for each run that expired, for as long as nobody starts a worker.
+
+1. The scripts that end such a run note its queue in the ledger.
+2. The leading beat goes through the messages of these queues, the oldest first, some at a tick, and
+   removes those of runs that have ended: a run that has ended does not begin any more.
+3. A queue that was gone through to its end is not looked at again before another of its runs ends.
+
+Only where the broker is Redis: others have no way to take one message out of the middle of a queue.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from supervisor.execution.delivery import HEADER
+from supervisor.ledger.runs import Ledger
+from supervisor.sending.queues import channel_of
+
+#: Messages that one command reads, and that one tick looks at.
+MESSAGES_AT_ONCE = 50
+MESSAGES_PER_TICK = 1_000
+
+#: Between two ticks that do; a broker that hangs takes seconds to say nothing.
+PAUSE_SECONDS = 5.0
+
+log = structlog.get_logger("supervisor.beat")
+
+
+class Sweeper:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._next_at = 0.0
+        #: Of the queue that is being gone through: how many messages from its oldest on were kept.
+        self._queue: str | None = None
+        self._kept: dict[str, int] = {}
+
+    @property
+    def is_under_way(self) -> bool:
+        """A queue is gone through in more than one tick."""
+        return self._queue is not None
+
+    def sweep(self) -> int:
+        """Gives how many messages were removed; asks the broker each five seconds at most."""
+        if time.monotonic() < self._next_at:
+            return 0
+        self._next_at = time.monotonic() + PAUSE_SECONDS
+        removed = left = 0
+        try:
+            with channel_of(self._app) as channel:
+                left = MESSAGES_PER_TICK
+                while left > 0 and (queue := self._queue or self._next_queue()):
+                    self._queue = queue
+                    for key in keys_of(channel, queue):
+                        left, swept = self._swept(channel.client, key, left)
+                        removed += swept
+                    if left > 0:
+                        self._queue, self._kept = None, {}
+        except (OperationalError, OSError) as error:
+            log.warning("queues not swept", error=str(error))
+        if removed:
+            log.info("messages of ended runs removed", messages=removed)
+        return removed
+
+    def _next_queue(self) -> str | None:
+        """Taken out first: a run that ends meanwhile notes its queue again."""
+        found = self._ledger.leftovers()
+        if found:
+            self._ledger.client.srem(self._ledger.keys.leftovers, found[0])
+        return found[0] if found else None
+
+    def _swept(self, client: Any, key: str, left: int) -> tuple[int, int]:
+        """How many messages may still be looked at in this tick, and how many were removed."""
+        removed = 0
+        while left > 0:
+            kept = self._kept.get(key, 0)
+            texts = client.lrange(key, -kept - MESSAGES_AT_ONCE, -kept - 1)
+            if not texts:
+                break
+            left -= len(texts)
+            dead = self._dead(texts)
+            with client.pipeline(transaction=False) as pipe:
+                for text in dead:
+                    pipe.lrem(key, -1, text)  # from the oldest on
+                removed += sum(pipe.execute())
+            self._kept[key] = kept + len(texts) - len(dead)
+        return left, removed
+
+    def _dead(self, texts: list[bytes]) -> list[bytes]:
+        runs = {text: run for text in texts if (run := run_of(text))}
+        ended = self._ledger.ended([*runs.values()])
+        return [text for text, run in runs.items() if run in ended]
+
+
+def keys_of(channel: Any, queue: str) -> Iterator[str]:
+    """The lists of a queue, one for each priority; none of a broker that is not Redis."""
+    for priority in getattr(channel, "priority_steps", ()):
+        yield channel._q_for_pri(queue, priority)
+
+
+def run_of(text: bytes) -> str | None:
+    """The run that a message is for; None of one of another kind."""
+    try:
+        headers = json.loads(text)["headers"]
+        return str(headers["id"]) if HEADER in headers else None
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,101 @@
+"""Messages of runs that ended before they began do not pile up in a queue without workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.beat import sweeping
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.beat.sweeping import Sweeper
+from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.runs import Ledger
+from supervisor.runs.run import RunState
+from supervisor.sending.publisher import Publisher
+from tests.ledger.jobs import begin, job
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    app = supervise(Celery("sweeping", broker=redis_url))
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def sweeper(app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Sweeper:
+    monkeypatch.setattr(sweeping, "PAUSE_SECONDS", 0)
+    return Sweeper(app, ledger)
+
+
+def sent(app: Celery, ledger: Ledger, count: int = 1, priority: int = 0) -> list[str]:
+    """Ids of so many runs whose messages are in the queue."""
+    spec = job(ledger, overlap="allow")
+    requests = [RunRequest(options={"priority": priority})] * count
+    runs = [admission.run_id for admission in ledger.admit_requests(spec, requests)]
+    Publisher(app, ledger).publish(runs)
+    return runs
+
+
+def in_queue(ledger: Ledger) -> list[str]:
+    keys = ("celery", "celery\x06\x163", "celery\x06\x166", "celery\x06\x169")
+    texts = [text for key in keys for text in ledger.client.lrange(key, 0, -1)]
+    return [json.loads(text)["headers"]["id"] for text in texts]
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_only_messages_of_ended_runs_are_removed(
+    app: Celery, ledger: Ledger, sweeper: Sweeper, priority: int
+) -> None:
+    runs = sent(app, ledger, 200, priority)
+    other = app.send_task("other", task_id="other").id
+    begin(ledger, runs[1])
+    ended = [run for number, run in enumerate(runs) if number % 3 == 0]
+    for run in ended:
+        ledger.cancel(run, "not wanted")
+    assert sweeper.sweep() == len(ended)
+    assert sorted(in_queue(ledger)) == sorted({*runs, other} - {*ended})
+    assert ledger.leftovers() == []
+    assert sweeper.sweep() == 0
+
+
+def test_a_long_queue_is_gone_through_a_part_a_tick(
+    app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "MESSAGES_PER_TICK", 100)
+    runs = sent(app, ledger, 450)
+    ledger.cancel(runs[-1], "not wanted")
+    for _ in range(4):
+        assert sweeper.sweep() == 0
+        assert sweeper.is_under_way
+    assert sweeper.sweep() == 1
+    sweeper.sweep()
+    assert not sweeper.is_under_way
+    assert set(in_queue(ledger)) == {*runs[:-1]}
+
+
+def test_a_run_that_is_to_be_run_again_keeps_its_message(
+    app: Celery, ledger: Ledger, sweeper: Sweeper
+) -> None:
+    [run] = sent(app, ledger)
+    ledger.client.sadd(ledger.keys.leftovers, "celery", "elsewhere")
+    assert sweeper.sweep() == 0
+    assert in_queue(ledger) == [run]
+    assert ledger.leftovers() == []
+
+
+def test_runs_that_expire_without_a_worker_leave_nothing(redis_url: str, ledger: Ledger) -> None:
+    app = supervise(Celery("sweeping", broker=redis_url))
+    beat = SupervisedScheduler(app, lazy=True)
+    spec = job(ledger, start_deadline="1s")
+    run = ledger.trigger(spec).id
+    wait_until(lambda: beat.tick() >= 0 and in_queue(ledger) == [run])
+    wait_until(lambda: beat.tick() >= 0 and ledger.run(run).state is RunState.EXPIRED)
+    wait_until(lambda: beat.tick() >= 0 and in_queue(ledger) == [], 30)
+    beat.close()
+    app.close()
