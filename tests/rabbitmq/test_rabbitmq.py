@@ -134,7 +134,7 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     assert ("workers fetch ahead" in found) is not deployed.acks_late
     with kombu.Connection(deployed.broker.url) as connection:
         message = connection.default_channel.basic_get("nowhere")
-        message.reject(requeue=True)
+        connection.default_channel.basic_reject(message.delivery_tag, requeue=True)
     deadline_ms = runs[0].rules["start_deadline"]
     assert float(message.properties["expiration"]) == deadline_ms + KEPT_LONGER_MS
     why = deployed.project.supervisor("why", "nobodys").stdout
