@@ -20,7 +20,7 @@ $(STAMP): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-up: $(STAMP) ## run the examples: server, beat, workers and /metrics, until Ctrl-C
+up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
 	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests

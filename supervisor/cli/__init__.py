@@ -97,3 +97,4 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
         app_name=named or app_name,
         loaded_app=ctx.parent.obj.app if ctx.parent and named else None,
     )
+    ctx.call_on_close(ctx.obj.close)

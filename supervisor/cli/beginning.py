@@ -10,8 +10,7 @@ from supervisor.cli.context import Context, documentation, pass_context
 from supervisor.cli.schedules import path_argument
 
 EXAMPLE = """\
-# A schedule file: jobs by name. Mistakes: supervisor check. Every key, for your editor: supervisor
-# schema; for you: {page}
+# A schedule file: jobs by name. Every key: supervisor schema; mistakes: supervisor check.
 defaults:
   timezone: UTC                # or a name such as Europe/Berlin
 
@@ -34,6 +33,7 @@ next   1. name your task and its times in it, and take `paused` out
        2. where the Celery app is made: supervise(app, schedules="{directory}")
        3. {command} check
        4. {command} up
+keys   {page}
 """
 
 
@@ -50,13 +50,13 @@ def init(context: Context, path: Path | None) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as made:
-            page = documentation() / "schedule-file.md"
-            made.write(EXAMPLE.format(task=task_of(context), page=page))
+            made.write(EXAMPLE.format(task=task_of(context)))
     except FileExistsError as error:
         what = f"{error.filename} is there already: nothing was written"
         raise click.ClickException(what) from error
     command = f"supervisor -A {context.app_name or 'proj'}"
-    click.echo(NEXT.format(file=file, directory=directory, command=command), nl=False)
+    page = documentation() / "schedule-file.md"
+    click.echo(NEXT.format(file=file, directory=directory, command=command, page=page), nl=False)
 
 
 def task_of(context: Context) -> str:

@@ -49,6 +49,11 @@ class Context:
 
         return Ledger.open(self.effective_settings)
 
+    def close(self) -> None:
+        """Gives the ledger's connections back, if there are any."""
+        if "ledger" in self.__dict__:
+            self.ledger.client.close()
+
     def schedules(self, named: Path | None) -> Path:
         """The path that was named, else what the app's beat follows, else ``schedules``."""
         if named is None and self.app is not None:

@@ -23,7 +23,8 @@ def pause(context: Context, names: tuple[str, ...], note: str, until: Named | No
     now = context.ledger.now()
     for spec in [context.ledger.spec(name) for name in names]:
         moment = control.pause(context.ledger, spec.name, note, moment_of(until, spec.zone, now))
-        until_when = f" until {moment.astimezone(spec.zone).isoformat()}" if moment else ""
+        end = moment and moment.astimezone(spec.zone).isoformat(timespec="seconds")
+        until_when = f" until {end}" if end else ""
         click.echo(f"{spec.name} paused{until_when}")
 
 
