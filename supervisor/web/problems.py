@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
@@ -71,6 +72,14 @@ def out_of_time(request: Request, error: Exception) -> Response:
 
 def unknown(request: Request, error: Exception) -> Response:
     return problem_response(request, Problem(404, str(error)))
+
+
+def not_served(request: Request, error: Exception) -> Response:
+    """Of no route, or not by this method."""
+    assert isinstance(error, HTTPException)
+    answer = problem_response(request, Problem(error.status_code, error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def too_late(request: Request, error: Exception) -> Response:

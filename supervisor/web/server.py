@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
@@ -29,6 +30,7 @@ from supervisor.web.pages import page_routes
 from supervisor.web.problems import (
     Refused,
     ledger_unavailable,
+    not_served,
     not_valid,
     out_of_time,
     refused,
@@ -69,6 +71,7 @@ def create(
             Middleware(Gate, access=access, clock=utc_now),
         ],
         exception_handlers={
+            HTTPException: not_served,
             OutOfTime: out_of_time,
             RedisError: ledger_unavailable,
             OSError: ledger_unavailable,

@@ -6,16 +6,20 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer, free_port
-from supervisor.runs.run import Run, ulid
+from supervisor.runs.run import Run, RunState, ulid
 from supervisor.web.access import Access
 from tests.acceptance.crew import Crew, crew_of, database
+from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import wait_until
 from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
 from tests.web.visits import TOKEN, serving
@@ -220,6 +224,50 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
         session = log_in(page, address, TOKEN)
         page.goto(session + path.replace("{run}", run.id))
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+PAGES = (
+    *("/", "/?state=late&sort=next", "/failures", "/queues", "/login", "/nowhere"),
+    *("/jobs/tells", "/jobs/works", "/jobs/unknown", "/runs/{run}", "/runs/{failed}"),
+    *("/actions/trigger/works", "/actions/pause/works", "/actions/cancel/{run}"),
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(
+    address: str, browser: Browser, in_every_state: JobSpec, scheme: Literal["light", "dark"]
+) -> None:
+    names = {"run": run_id(in_every_state, 20), "failed": run_id(in_every_state, 1)}
+    found: list[str] = []
+    with browser.new_context(color_scheme=scheme, bypass_csp=True) as context:
+        page = context.new_page()
+        session = log_in(page, address, TOKEN)
+        page.evaluate("localStorage.clear()")  # so that the form of who is logged in can be seen
+        for path in PAGES:
+            page.goto(address + path if path == "/login" else session + path.format(**names))
+            page.wait_for_load_state("load")
+            for violation in Axe().run(page).response["violations"]:
+                nodes = [node["html"][:200] for node in violation["nodes"]]
+                found.append(f"{path}: {violation['id']}: {nodes}")
+            page.evaluate("localStorage.clear()")
+    assert found == []
+
+
+@pytest.fixture(scope="module")
+def in_every_state(crew: Crew) -> JobSpec:
+    """A job with a run in each state that has a colour of its own."""
+    ledger = crew.project.ledger
+    spec = job(ledger, "in-every-state", overlap="queue_one", task="team.unknown", queue="nowhere")
+    ends = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT)
+    for second, outcome in enumerate(ends):
+        ledger.admit(ticks(spec, second))
+        begin(ledger, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", outcome, f"it {outcome.value}")
+    ledger.admit(ticks(spec, 10))
+    ledger.cancel(run_id(spec, 10), "enough")
+    ledger.admit(ticks(spec, 20, 21, 22))
+    ledger.pause(spec.name, "for a reason")
+    return spec
 
 
 def test_the_page_says_that_the_server_is_gone_and_goes_on_when_it_is_back(
