@@ -18,7 +18,7 @@
 
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
   awaited, expires, spec)
-  delay = tonumber(delay or '') or 0
+  delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
 
   if not leads then return 'not_leader', '', '' end
@@ -68,7 +68,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   note('options', options)
   note('steps', steps)
   note('awaited', awaited)
-  expires = tonumber(expires or '') and now + tonumber(expires)
+  expires = tonumber(expires) and now + tonumber(expires)
   note('expires', expires and digits(expires))
   local is_of_steps = steps and steps ~= ''
   if is_of_steps then

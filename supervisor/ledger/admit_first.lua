@@ -32,7 +32,7 @@ end
 
 local function admit_first(id, job, nominal, rules_text, kind, queue, list, message, args, kwargs, options, delay, steps,
   _, awaited, expires, spec)
-  if not leads or (steps or '') ~= '' or (tonumber(delay or '') or 0) > 0 then return nil end
+  if not leads or (steps or '') ~= '' or (tonumber(delay) or 0) > 0 then return nil end
   local rules = cjson.decode(rules_text)
   local lock = rules.lock
   if rules.max_running == 0 or redis.call('EXISTS', K.run(id), K.lock(lock), K.waiting(lock)) > 0
@@ -51,7 +51,7 @@ local function admit_first(id, job, nominal, rules_text, kind, queue, list, mess
     'state', 'queued', 'token', token, 'queued', now, 'slot', 1, 'since', since }
   if generation then append(record, { 'generation', generation }) end
   if is_sent then append(record, { 'sent', now, 'sends', 1, 'queue', queue }) end
-  local patience, by = rules.start_deadline, tonumber(expires or '') and now + tonumber(expires)
+  local patience, by = rules.start_deadline, tonumber(expires) and now + tonumber(expires)
   local wait_until = rules.max_wait >= 0 and now + rules.max_wait or nil
   if by then
     wait_until, patience = math.min(wait_until or by, by), math.max(1, math.min(patience, by - now))

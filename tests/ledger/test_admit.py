@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from supervisor.job.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.ledger.admissions import RUNS_PER_CALL, portions
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.replies import Placement, ms_of
+from supervisor.ledger.replies import Placement, instant, ms_of
 from supervisor.ledger.requests import RunRequest, request_facts
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import PassedOver, Tick, tick_facts
@@ -69,6 +69,28 @@ def test_skips_in_a_row_are_those_under_one_key(ledger: Ledger) -> None:
     assert trigger("quick") is RunState.SKIPPED
     assert trigger("slow") is RunState.WAITING, "two were skipped, whatever others of the job did"
     assert trigger("quick") is RunState.SKIPPED
+
+
+def test_runs_of_one_call_wait_in_the_order_of_the_call(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    names = [f"{spec.name}@{letter}" for letter in "dcab"]
+    ledger.admit_requests(spec, [RunRequest(name) for name in names])
+    assert ledger.client.zrange(ledger.keys.waiting(spec.lock), 0, -1) == names[1:]
+
+
+def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
+    held, beside = job(ledger), job(ledger, "beside")
+    ledger.client.set(ledger.keys.lock(beside.lock), "a stranger's")
+    ledger.admit(ticks(held, 0))
+    begin(ledger, run_id(held, 0))
+    ledger.admit([*ticks(held, 1), *ticks(beside, 1)])
+    by_run, by_stranger = (ledger.run(run_id(spec, 1)).blocker for spec in (held, beside))
+    assert by_run and by_stranger
+    leased_until = ledger.client.zscore(ledger.keys.leases, run_id(held, 0))
+    assert (by_run.state, by_run.attempt) == ("running", 1)
+    assert by_run.lease_ends_at == instant(leased_until)
+    assert (by_stranger.state, by_stranger.attempt) == ("unknown", 0)
+    assert by_stranger.lease_ends_at is None
 
 
 def test_queue_one_lets_one_wait_and_skips_the_rest(ledger: Ledger) -> None:

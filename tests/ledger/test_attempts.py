@@ -48,6 +48,19 @@ def test_a_call_whose_reply_was_lost_may_be_repeated(ledger: Ledger) -> None:
     assert states(ledger, spec) == ["failed", "queued"]
 
 
+def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    run = run_id(spec, 0)
+    assert not ledger.mark(run, "token", RunState.TIMED_OUT)
+    ledger.admit(ticks(spec, 0))
+    assert not ledger.mark(run, f"queued:{run}", RunState.TIMED_OUT)
+    begin(ledger, run)
+    assert not ledger.mark(run, "another", RunState.TIMED_OUT)
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    assert not ledger.mark(run, "token", RunState.TIMED_OUT)
+    assert not ledger.client.hexists(ledger.keys.run(run), "ending")
+
+
 def test_fencing_tokens_grow_also_when_the_counter_is_rolled_back(ledger: Ledger) -> None:
     spec = job(ledger)
     fences = []

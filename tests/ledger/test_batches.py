@@ -44,6 +44,7 @@ def expanded(ledger: Ledger, place: str, items: list[int]) -> list[str]:
     while portion:
         assert len(portion) <= ITEMS_PER_FILL
         portion = ledger.steps.fill(place)
+        assert not {*portion} & {*ledger.outbox()}, "the caller publishes them"
         opened = opened + portion
     return opened
 

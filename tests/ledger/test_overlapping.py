@@ -8,9 +8,10 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.overlap import OverlapPolicy
-from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue
+from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import HANDOVER_GRACE
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import (
     begin,
@@ -223,6 +224,30 @@ def test_waiting_runs_are_not_overtaken_when_the_lock_is_given_back(ledger: Ledg
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.admit(ticks(other, 3))[0].placement is Placement.SKIP
     assert states(ledger, spec) == ["succeeded", "queued", "waiting"]
+
+
+@pytest.mark.parametrize("stale", ["nightly@nowhere", ""])
+def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, stale: str) -> None:
+    """As after a restart with a part of the data."""
+    spec = job(ledger, overlap="queue_all")
+    ledger.admit(ticks(spec, 0, 1))
+    ledger.client.zadd(ledger.keys.waiting(spec.lock), {stale or run_id(spec, 0): 1})
+    begin(ledger, run_id(spec, 0))
+    finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert finished.next_up == (run_id(spec, 1),)
+    assert states(ledger, spec) == ["succeeded", "queued"]
+    assert not ledger.client.exists(ledger.keys.waiting(spec.lock))
+
+
+def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    ledger.admit(ticks(spec, 0, 1))
+    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    assert ledger.outbox() == []
+    [(run, at)] = ledger.client.zrange(ledger.keys.outbox, 0, -1, withscores=True)
+    assert (run, at <= ms_of(ledger.now() + HANDOVER_GRACE)) == (run_id(spec, 1), True)
 
 
 def test_silent_holders_that_are_settled_one_after_the_other_give_a_run_one_slot(

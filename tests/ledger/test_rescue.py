@@ -195,6 +195,18 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
     assert ledger.rescue() == ()
 
 
+def test_a_broken_pause_does_not_keep_others_from_their_turn(ledger: Ledger) -> None:
+    spec = job(ledger, "whole", overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    ledger.client.delete(ledger.keys.lock(spec.lock), ledger.keys.lock_state(spec.lock))
+    ledger.client.zrem(ledger.keys.leases, run_id(spec, 0))
+    ledger.client.set(ledger.keys.job("broken"), "no hash")
+    ledger.client.zadd(ledger.keys.pauses, {"broken": 1})
+    assert ledger.rescue() == (
+        *(Rescue("failed", "broken", ""), Rescue("promoted", run_id(spec, 1), "whole")),
+    )
+
+
 def test_what_an_admission_settled_on_its_way_is_told(ledger: Ledger) -> None:
     spec = lost(ledger)
     [admission] = ledger.admit(ticks(spec, 1))
