@@ -28,6 +28,10 @@ OPTION = re.compile(r"-.*|\d+[smhd]?")
 PLAIN = re.compile(r"[A-Za-z][\w.:-]*")
 
 
+#: Characters of a command in which its name is looked for.
+LONGEST_START = 1_000
+
+
 def shell_text(command: str) -> str:
     r"""What cron hands to the shell: `\%` is `%`. Raises NotTranslatable for a bare `%`.
 
@@ -44,7 +48,8 @@ def shell_text(command: str) -> str:
 
 def name_of(command: str) -> str:
     """What a person would call it: its program, and the first plain word after it."""
-    words = next(filter(None, map(_without_wrappers, _simple_commands(command))), [])
+    start = command[:LONGEST_START]
+    words = next(filter(None, map(_without_wrappers, _simple_commands(start))), [])
     if not words:
         return "command"
     program, *rest = words

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from supervisor.errors import InvalidSchedule
 from supervisor.timing.cron_fields import parse
 
+#: More than a job's arguments may be; cron itself takes a thousand characters.
+LONGEST_LINE = 16 * 1024
+
 #: For lines without blanks at their ends.
 _ASSIGNMENT = re.compile(r"""(["']?)([A-Za-z_]\w*)\1\s*=\s*(.*)""")
 _WHEN = r"(@\S+|\S+(?:[ \t]+\S+){4})"
@@ -73,6 +76,8 @@ def _line(line: str, *, system: bool) -> Line:
     stripped = line.strip()
     if not stripped:
         return Blank()
+    if len(stripped) > LONGEST_LINE:
+        return Unknown()
     if stripped.startswith("#"):
         return Comment(stripped.lstrip("#").strip())
     if match := _ASSIGNMENT.fullmatch(stripped):

@@ -121,7 +121,7 @@ def local_path(line: str) -> Path | None:
         return None if "://" in links[1] else Path(unquoted(links[1]))
     if line.startswith("-"):
         return None
-    target = re.split(r"\s*;\s|\s+--", line, maxsplit=1)[0]
+    target = re.split(r";\s|\s--", line, maxsplit=1)[0].rstrip()
     if NAMED.match(target):
         target = target.partition("@")[2].strip()
     scheme = urlsplit(target).scheme
@@ -132,7 +132,7 @@ def local_path(line: str) -> Path | None:
         raise _Unusable(f"the build has no {scheme.partition('+')[0]}; name an archive or a wheel")
     if "://" in target:
         return None
-    target = re.sub(r"\[[^\]]*\]$", "", target)
+    target = re.sub(r"\[[^\[\]]*\]$", "", target)
     is_path = target.startswith(".") or "/" in target or target.lower().endswith(ARCHIVES)
     return Path(target) if is_path else None
 

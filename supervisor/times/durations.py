@@ -17,7 +17,7 @@ UNITS = {
     "s": timedelta(seconds=1),
     "ms": timedelta(milliseconds=1),
 }
-_PART = r"([0-9]+(?:\.[0-9]+)?)(ms|[dhms])"
+_PART = r"([0-9]{1,20}(?:\.[0-9]{1,20})?)(ms|[dhms])"
 PATTERN = rf"^{_PART}(?: ?{_PART})*$"
 
 #: About 31 years: instants stay representable when a duration is added to or taken from them.
