@@ -125,6 +125,10 @@ class Ledger(Readings, Attempts):
         """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
         return rescue_all(self._scripts, limit, leadership)
 
+    def forget_owner(self) -> None:
+        """The ledger is that of the app whose beat leads next."""
+        self.client.hdel(self.keys.beat, "app")
+
     def rewind(self, by: timedelta, jobs: Sequence[str]) -> list[str]:
         """The server's clock was set back: leases, deadlines and retries go back with it.
 

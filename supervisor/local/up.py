@@ -76,8 +76,11 @@ class Up:
         ended_well = not URL_FILE.exists()
         url = self._options.redis_url or (self._server.start() if self._server else "")
         if self._server and ended_well:
+            ledger = Ledger.open(Settings(url, self._options.prefix))
             # Nothing that the last server knew of is alive: no lease has to be waited for.
-            Ledger.open(Settings(url, self._options.prefix)).acknowledge_server()
+            ledger.acknowledge_server()
+            # The server is this directory's: whichever app is started here may have it.
+            ledger.forget_owner()
         URL_FILE.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(URL_FILE, url)
         try:

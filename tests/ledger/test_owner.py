@@ -77,8 +77,8 @@ def test_a_standby_of_another_app_is_refused_while_the_owner_leads(
 def test_a_ledger_without_an_owner_is_that_of_the_first_beat(
     shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger
 ) -> None:
-    """As an earlier version left it."""
-    ledger.client.hdel(ledger.keys.beat, "app")
+    """As an earlier version left it, or `up` on a server of its own."""
+    ledger.forget_owner()
     with shop.beat() as beat:
         beat.tick()
     assert ledger.beat().app == "shop"
