@@ -103,7 +103,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._ticked_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
-        envelopes = Envelopes(app, self._ledger.client, self._publisher.send)
+        envelopes = Envelopes(
+            app, self._ledger.client, self._publisher.send, self._publisher.signer
+        )
         self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
         self._preparer = Preparer(self._ledger, self._entries, envelopes)
         self._unbegun = Unbegun(app, self._ledger)

@@ -49,13 +49,16 @@ from supervisor.sending.recording import (
     is_ordinary,
     recorded,
 )
+from supervisor.sending.signing import Signer, content_of
 
 #: A nominal time of no schedule, and the run of it, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
 RUN = tick_id("any", NOMINAL)
 
+MARKED = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
+
 #: No job, argument or setting is called like them.
-MARKS = {name: f"<{name} of {RUN}>" for name in ("job", "rules", "argsrepr", "kwargsrepr", "body")}
+MARKS = {name: f"<{name} of {RUN}>" for name in MARKED}
 
 log = structlog.get_logger("supervisor.envelopes")
 
@@ -68,10 +71,14 @@ class Envelope:
     key: str
     text: str
     delivery_tag: str
+    signature: str
+    content: str
 
-    def message(self, tick: Tick) -> Message:
-        text = self.text.replace(RUN, tick.run_id)
-        text = text.replace(NOMINAL.isoformat(), tick.nominal_at.isoformat())
+    def message(self, tick: Tick, signer: Signer) -> Message:
+        nominal = tick.nominal_at.isoformat()
+        text = self.text.replace(RUN, tick.run_id).replace(NOMINAL.isoformat(), nominal)
+        own = signer.signature(tick.run_id, nominal, self.content)
+        text = text.replace(self.signature, own)
         return Message(self.queue, self.key, text.replace(self.delivery_tag, str(uuid4())))
 
 
@@ -90,7 +97,7 @@ class Shape:
     levels: int
     length: int
 
-    def envelope(self, spec: JobSpec) -> Envelope:
+    def envelope(self, spec: JobSpec, signer: Signer) -> Envelope:
         _, _, body = serialized((spec.args, spec.kwargs, self.embed), serializer="json")
         values = {
             "job": json.dumps(spec.name),
@@ -102,13 +109,17 @@ class Shape:
         text = self.text
         for mark, value in values.items():
             text = text.replace(json.dumps(MARKS[mark]), value)
-        return Envelope(self.queue, self.key, text, self.delivery_tag)
+        headers = json.loads(text)["headers"]
+        content = content_of(headers["task"], spec.args, spec.kwargs, headers[HEADER])
+        signature = signer.signature(RUN, NOMINAL.isoformat(), content)
+        text = text.replace(MARKS["signature"], signature)
+        return Envelope(self.queue, self.key, text, self.delivery_tag, signature, content)
 
 
 def marked(message: dict[str, Any]) -> str:
     """The message as text, with a mark for each value that is a job's own."""
     headers = message["headers"]
-    own = {**headers[HEADER], "job": MARKS["job"], "rules": MARKS["rules"]}
+    own = {**headers[HEADER], **{name: MARKS[name] for name in ("job", "rules", "signature")}}
     reprs = {name: MARKS[name] for name in ("argsrepr", "kwargsrepr")}
     return dumps({**message, "body": MARKS["body"], "headers": {**headers, **reprs, HEADER: own}})
 
@@ -116,10 +127,11 @@ def marked(message: dict[str, Any]) -> str:
 class Envelopes:
     """`send` publishes with a given producer, as everything is published."""
 
-    def __init__(self, app: Celery, ledger: Client, send: Send) -> None:
+    def __init__(self, app: Celery, ledger: Client, send: Send, signer: Signer) -> None:
         self._app = app
         self._ledger = ledger
         self._send = send
+        self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
         self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
         # A broker that is elsewhere, and may be away, is not asked.
@@ -131,7 +143,7 @@ class Envelopes:
         if is_listened_to():
             return tick
         envelope = self.prepare(tick.spec)
-        return tick if envelope is None else tick.sent_as(envelope.message(tick))
+        return tick if envelope is None else tick.sent_as(envelope.message(tick, self._signer))
 
     def unknown_of(self, jobs: Iterable[str]) -> list[str]:
         """Those of the named jobs for which nothing is prepared."""
@@ -158,7 +170,7 @@ class Envelopes:
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses what it cannot be called with
             shape = self._shape(spec, spec.task)
-            return shape.envelope(spec) if shape else None
+            return shape.envelope(spec, self._signer) if shape else None
         except AWAY:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
@@ -193,4 +205,4 @@ class Envelopes:
             levels=self._app.conf.task_repr_maxlevels,
             length=self._app.amqp.argsrepr_maxsize,
         )
-        return shape if shape.envelope(spec).text == push.text else None
+        return shape if shape.envelope(spec, self._signer).text == push.text else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
@@ -25,6 +25,7 @@ from supervisor.redis_url import is_redis
 from supervisor.runs.run import Run, RunState, StepId
 from supervisor.sending.queues import destination, producers_of
 from supervisor.sending.recording import is_beside
+from supervisor.sending.signing import Signer, SigningProducer, content_of
 from supervisor.sending.tracing import current_headers, trace_headers, within
 
 #: Messages sent before the ledger is told of them.
@@ -47,6 +48,7 @@ class Publisher:
         self._app = app
         self._ledger = ledger
         self._assignments = Assignments(ledger)
+        self.signer = Signer(ledger.client, ledger.keys)
         #: Where messages were sent last, if its queues are keys beside the ledger's.
         self.channel_beside: Any = None
 
@@ -145,12 +147,29 @@ class Publisher:
         else:
             self._ledger.cancel(run.id, "job removed from the schedule files")
 
+    def would_send(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
+        """Whether a message says what the ledger has of its run, or it has no such run.
+
+        Raises RedisError.
+        """
+        if self.signer.has_signed(task, args, kwargs, header):
+            return True
+        runs = self._ledger.runs([header["run"]])
+        if not runs:
+            return True
+        assignment = self._assignments.of(runs).get(header["run"])
+        if assignment is None:
+            return False
+        own = message_header(assignment, destination(self._app, assignment))
+        expected = content_of(assignment.task, assignment.args, assignment.kwargs, own)
+        return content_of(task, args, kwargs, header) == expected
+
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run by Celery's own ways; gives its queue."""
         run, queue = assignment.run, destination(self._app, assignment)
         options: dict[str, Any] = {
             "task_id": run.id,
-            "producer": producer,
+            "producer": SigningProducer(producer, self.signer),
             "retry": False,  # the outbox is the retry
             "retries": max(0, run.attempt - run.crashes),
         }

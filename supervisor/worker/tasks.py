@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
@@ -38,6 +38,7 @@ from supervisor.execution.context import current_run
 from supervisor.execution.delivery import TOKEN, Delivery, supervised
 from supervisor.execution.guard import Guard
 from supervisor.execution.interrupts import receive_interrupts
+from supervisor.ledger.connection import RedisError
 from supervisor.ledger.replies import Refused
 from supervisor.runs.arguments import filled
 from supervisor.runs.params import handed_on
@@ -78,6 +79,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             token = getattr(self.request, TOKEN, None) or uuid4().hex
             delivery = Delivery.of(header, token, self.request.retries)
             guard = guard_of(self.app, os.getpid())
+            self._check(header)
             answer = guard.begin(delivery.run_id, delivery.job, token, delivery.queue)
             if isinstance(answer, Refused):
                 raise Ignore(answer.refusal.value)
@@ -85,6 +87,22 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             _delivery.set(delivery)
             at_work.tell(token)
         store_started(self, is_run=header is not None)
+
+    def _check(self, header: Mapping[str, Any]) -> None:
+        """Raises Ignore for a message that says otherwise than the ledger, which is forged.
+
+        And where the ledger cannot say.
+        """
+        request, facts = self.request, {"job": header["job"], "run": header["run"]}
+        try:
+            publisher = publisher_of(self.app)
+            if publisher.would_send(self.name, request.args, request.kwargs, header):
+                return
+        except RedisError as error:
+            log.error("run not begun", **facts, reason="ledger away", error=str(error))
+            raise Ignore("unavailable") from error
+        log.error("message refused", **facts, reason="it is not what the ledger has of the run")
+        raise Ignore("forged")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._enter(super().__call__, args, kwargs)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from redis import Redis
 
 from supervisor.ledger.requests import RunRequest
 from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run
+from supervisor.runs.run import Run, RunState
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until
 
@@ -93,3 +95,38 @@ def test_no_message_ends_or_wedges_a_worker(crew: Crew) -> None:
         crew.project.run_when(crew.trigger("work").id, "succeeded", 60)
     assert crew.workers == before
     assert all(process.poll() is None for process in before)
+
+
+def test_a_run_starts_with_the_arguments_of_the_ledger_alone(crew: Crew) -> None:
+    run, message = message_of(crew, "spend")
+    _, kwargs, embed = json.loads(b64decode(message["body"]))
+    header = message["headers"]["supervisor"]
+    own = b64encode(json.dumps([["${SUPERVISOR_REDIS_URL}"], kwargs, embed]).encode()).decode()
+    unsigned = {name: value for name, value in header.items() if name != "signature"}
+    forgeries = [
+        {"body": own},
+        {"body": own, "headers.supervisor": unsigned},
+        {"body": own, "headers.supervisor": {**header, "signature": None}},
+        {"headers.supervisor": {**header, "references": ["args", "kwargs"], "max_retries": 9}},
+        {"headers.supervisor": {**header, "rules": {**header["rules"], "lease_ttl": 10**9}}},
+        {"headers.task": "team.remember"},
+    ]
+    given = crew.project.directory / "given.json"
+    with Redis.from_url(crew.project.url) as broker:
+        for forgery in forgeries:
+            changed = message
+            for path, value in forgery.items():
+                changed = forged(changed, tuple(path.split(".")), value)
+            broker.lpush("celery", json.dumps(changed))
+        refused = partial(refusals, crew)
+        wait_until(lambda: refused() == len(forgeries), 60)
+        assert crew.project.ledger.run(run.id).state is RunState.QUEUED
+        assert not given.exists()
+        # One without a signature is compared with the ledger: it is of an older version, say.
+        broker.lpush("celery", json.dumps(forged(message, ("headers", "supervisor"), unsigned)))
+    crew.project.run_when(run.id, "succeeded", 60)
+    assert json.loads(given.read_text()) == [[], {"password": "told to none"}]
+
+
+def refusals(crew: Crew) -> int:
+    return sum(len(crew.project.events_of(worker, "message refused")) for worker in crew.workers)

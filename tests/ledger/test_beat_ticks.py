@@ -23,9 +23,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
-from supervisor.sending.envelopes import Envelopes
-from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import states
+from tests.ledger.test_envelopes import envelopes_of
 from tests.waiting import wait_until
 
 REDBEAT = ("redbeat::lock", "redbeat::schedule")
@@ -44,7 +43,7 @@ def entries(app: Celery, ledger: Ledger) -> Entries:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    envelopes = Envelopes(app, ledger.client, Publisher(app, ledger).send)
+    envelopes = envelopes_of(app, ledger)
     return Emitter(ledger, entries, envelopes, leader.leadership)
 
 
@@ -98,7 +97,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
     app: Celery, ledger: Ledger, entries: Entries
 ) -> None:
     leader = ledger.leader(*REDBEAT)
-    envelopes = Envelopes(app, ledger.client, Publisher(app, ledger).send)
+    envelopes = envelopes_of(app, ledger)
     preparer = Preparer(ledger, entries, envelopes)
     soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
     specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}

@@ -45,7 +45,8 @@ def app_on(url: str) -> Celery:
 
 
 def envelopes_of(app: Celery, ledger: Ledger) -> Envelopes:
-    return Envelopes(app, ledger.client, Publisher(app, ledger).send)
+    publisher = Publisher(app, ledger)
+    return Envelopes(app, ledger.client, publisher.send, publisher.signer)
 
 
 def sent(ledger: Ledger, queue: str) -> list[Any]:

@@ -17,6 +17,7 @@ from supervisor.execution.delivery import HEADER, message_header
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
+from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.times.elapsed import clock
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
@@ -55,11 +56,15 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
 
     tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
 
+    signer = Signer(ledger.client, ledger.keys)
+
     def deliver(run: str) -> Thread:
         assignment = Assignments(ledger).of([ledger.run(run)])[run]
-        headers = {HEADER: message_header(assignment, "celery")}
+        header = message_header(assignment, "celery")
+        signature = signer.signature_of("proj.nightly", [], {}, header)
+        headers = {HEADER: {**header, SIGNATURE: signature}}
         request = {"id": run, "headers": headers, "retries": 0}
-        thread = Thread(target=tracer, args=(run, (), {}, request), daemon=True)
+        thread = Thread(target=tracer, args=(run, [], {}, request), daemon=True)
         thread.start()
         return thread
 

@@ -1,0 +1,85 @@
+"""The mark of a message that was made from what the ledger has of its run.
+
+Who can write to a queue need not be able to write to the ledger. A message of a run is signed with
+a key that lies in the ledger: its task, its arguments, which of them name secrets, and the rules
+that its worker goes by. A worker that finds another signature, or none, compares the message with
+the ledger itself, which takes it some round trips: so it is after the key was lost, or for a
+message of another version. One that differs from the ledger starts nothing, and the run waits for
+its own message.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from supervisor.execution.delivery import HEADER
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+
+SIGNATURE = "signature"
+
+#: What differs from run to run of a job, and is signed beside the content.
+OF_A_RUN = ("run", "nominal_at", SIGNATURE)
+
+FIELD = "signing_key"
+
+
+def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
+    """A digest of what the message of a run says, but for what run it is."""
+    rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
+    text = dumps([task, args, kwargs]) + json.dumps(rest, sort_keys=True)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Signer:
+    """One a process. The key is read from the ledger when first needed, and made if need be."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self._client = client
+        self._place = keys.server
+        self._key = b""
+
+    def _own_key(self) -> bytes:
+        if not self._key:
+            self._client.hsetnx(self._place, FIELD, secrets.token_hex(32))
+            self._key = str(self._client.hget(self._place, FIELD)).encode()
+        return self._key
+
+    def signature(self, run_id: str, nominal_at: str, content: str) -> str:
+        text = f"{run_id} {nominal_at} {content}"
+        return hmac.digest(self._own_key(), text.encode("utf-8", "surrogatepass"), "sha256").hex()
+
+    def signature_of(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
+        content = content_of(task, args, kwargs, header)
+        return self.signature(header["run"], header["nominal_at"], content)
+
+    def has_signed(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
+        said = str(header.get(SIGNATURE)).encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(said, self.signature_of(task, args, kwargs, header).encode())
+
+
+class SigningProducer:
+    """Signs what is really sent: signals and the classes of tasks may change it before."""
+
+    def __init__(self, producer: Any, signer: Signer) -> None:
+        self._producer = producer
+        self._signer = signer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, *more: Any, **options: Any) -> Any:
+        headers = options.get("headers") or {}
+        header = headers.get(HEADER)
+        if header is not None:
+            args, kwargs, _ = body
+            signature = self._signer.signature_of(headers["task"], args, kwargs, header)
+            options["headers"] = {**headers, HEADER: {**header, SIGNATURE: signature}}
+        return self._producer.publish(body, *more, **options)
