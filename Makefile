@@ -7,7 +7,7 @@ MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches alerts soak mutants bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches hostile alerts soak mutants bench check render lock sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+hostile: $(STAMP) ## measure how late ticks are beside hostile files, calendars and pings
+	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
 
 chaos-catches: $(STAMP) ## break the product in many ways (ONLY=) and see that chaos notices each
 	$(BIN)/python -m tests.chaos.catches $(if $(ONLY),--only "$(ONLY)") $(if $(SEED),--seed $(SEED))

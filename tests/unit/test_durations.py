@@ -57,7 +57,7 @@ def test_anything_else_is_refused_with_examples(text: Any) -> None:
         parse(text)
 
 
-@pytest.mark.parametrize("text", ["20000d", "9" * 400 + "h", 1e10, float("inf")])
+@pytest.mark.parametrize("text", ["20000d", "9" * 20 + "h", 1e10, float("inf")])
 def test_a_duration_that_no_date_survives_is_refused(text: Any) -> None:
     with pytest.raises(InvalidDuration, match="too long"):
         parse(text)

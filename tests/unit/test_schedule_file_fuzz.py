@@ -82,11 +82,12 @@ def problems_of(directory: Path, content: bytes) -> Sequence[Problem]:
     try:
         load(directory)
     except ScheduleFilesInvalid as refused:
-        lines = content.count(b"\n") + content.count(b"\r") + 1
+        # YAML has more kinds of line breaks, and a fault at the end may be on the line after it.
+        lines = 2 + sum(map(content.count, (b"\n", b"\r", b"\x85", b"\xa8", b"\xa9")))
         for problem in refused.problems:
             assert UNJUDGED not in problem.what
             assert len(problem.what) <= LONGEST_PROBLEM
-            assert 1 <= problem.line <= max(1, lines)
+            assert 1 <= problem.line <= lines
         return refused.problems
     return ()
 
