@@ -29,8 +29,13 @@ class Kind(StrEnum):
     NO_WORKER = "no worker"
 
 
-#: For so long after such a window nothing begins, or nothing is rescued, on purpose.
-GRACE_SECONDS = {Kind.REDIS: LEASE_TTL, Kind.HUNG: MERCY.total_seconds()}
+#: For so long after such a window nothing begins, or nothing is rescued, on purpose: where no beat
+#: has looked for a while, Redis may have been unavailable.
+GRACE_SECONDS = {
+    Kind.REDIS: LEASE_TTL,
+    Kind.HUNG: MERCY.total_seconds(),
+    Kind.NO_LEADER: MERCY.total_seconds(),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,7 @@ class Chronicle:
 
     unasked: ends of processes that nobody had told to end. strikes: when each fault began, in the
     time of the logs. ends: pids of workers and children, and when they were killed, told to end, or
-    found to have ended.
+    found to have ended; 0 for a message that was lost.
     """
 
     kills: Counter[str] = field(default_factory=Counter)

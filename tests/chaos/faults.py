@@ -160,6 +160,7 @@ def deliver_twice(cluster: Cluster, _: Member | None) -> bool:
 
 
 def lose_message(cluster: Cluster, _: Member | None) -> bool:
+    cluster.chronicle.ended(0)
     cluster.redelivery.never()
     return True
 

@@ -68,7 +68,7 @@ JOBS = (
     ChaosJob("skip", "skip"),
     ChaosJob("queue_one", "queue_one"),
     ChaosJob("queue_all", "queue_all", every=5),
-    ChaosJob("rare", "queue_one", long_share=1.0, every=20),
+    ChaosJob("rare", "queue_one", long_share=1.0, every=30),
     ChaosJob("replace", "replace", more={"stop_grace": "1s"}),
     ChaosJob("allow", "allow", at_once=2, more={"max_running": 2}),
     ChaosJob("requeue", "requeue", more={"requeue_delay": "1s"}),

@@ -13,6 +13,7 @@ from tests.chaos.judgement import PLACES, judge, open_runs, overtaken
 from tests.chaos.overlaps import Overlap, overlaps
 from tests.chaos.waits import (
     ALLOWED_BETWEEN_RUNS,
+    ALLOWED_FOR_LOSS,
     ALLOWED_FOR_NEXT_TICK,
     ALLOWED_SECONDS,
     waits,
@@ -32,7 +33,8 @@ overlaps: attempts beside which a later one was at work, by the witness and by t
 waits: from an execution's end, or from when the next run was due, to the next start; the longest,
   and the longest outside of the windows above, in which nothing can be expected to start at once.
   The latter is judged where one run may be at work: at most {ALLOWED_SECONDS:g} s for a run that
-  waits, for the lease, one look of beat and the way to a worker; {ALLOWED_FOR_NEXT_TICK:g} s where
+  waits, for the lease, one look of beat and the way to a worker, and {ALLOWED_FOR_LOSS:g} s more
+  where its message may have been lost twice; {ALLOWED_FOR_NEXT_TICK:g} s where
   it is the next tick that starts; {ALLOWED_BETWEEN_RUNS:g} s from one run to the next that waits
   for its lock, also with no beat, where no process was ended."""
 

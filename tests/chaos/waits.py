@@ -22,6 +22,11 @@ ALLOWED_BETWEEN_RUNS = 4.0
 #: Of a job whose runs do not wait it may be the next tick that starts, or a retry, after a while.
 ALLOWED_FOR_NEXT_TICK = ALLOWED_SECONDS + 4.0
 
+#: Each further loss of a run's message, with the process that had it or on its way: it is sent
+#: again after twice as long. So many are allowed for.
+ALLOWED_FOR_LOSS = 5.0
+MOST_LOSSES = 2
+
 #: A tick is admitted sooner than this after it is due.
 SURELY_ADMITTED_SECONDS = 2.0
 
@@ -85,6 +90,8 @@ def wait_for(
     if row and execution and previous and hands_over(facts, row, previous, interval):
         return Wait(run, interval, 0.0, ALLOWED_BETWEEN_RUNS)
     allowed = ALLOWED_SECONDS if facts.job.keeps_waiting else ALLOWED_FOR_NEXT_TICK
+    losses = sum(interval.start <= at <= interval.end for _, at in facts.ends)
+    allowed += ALLOWED_FOR_LOSS * min(max(0, losses - 1), MOST_LOSSES)
     return Wait(run, interval, excused(interval, facts.windows), allowed)
 
 

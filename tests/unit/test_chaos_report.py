@@ -139,7 +139,11 @@ LESS = execution(3, 3.1, 3.9, token=1)
         ({"executions": AT_ONCE, "job": replace(JOB, at_once=2)}, []),
         ({"executions": AT_ONCE, "windows": [AWAY]}, ["overlap not counted", "overlap without"]),
         (LATE, ["job stuck"]),
+        ({**LATE, "ends": [(0, 4.0)]}, ["job stuck"]),
+        ({**LATE, "ends": [(0, 4.0), (7, 8.0)]}, []),
         ({**LATE, "windows": [FROZEN]}, []),
+        # A beat that leads again gives those at work the time to renew first.
+        ({**LATE, "windows": [Window(Kind.NO_LEADER, Interval(3.0, 3.5))]}, []),
         ({**LATE, "windows": [Window(Kind.LINK, Interval(2.5, 3.5))]}, ["job stuck"]),
         # What comes back after a Redis that was killed begins nothing for the life of a lease.
         ({**LATE, "windows": [Window(Kind.REDIS, Interval(2.5, 3.5))]}, []),
