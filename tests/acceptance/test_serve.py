@@ -55,6 +55,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
     ):
         wait_until(lambda: answers(client), 20)
         ledger = Ledger.open(Settings(redis_url=server.url))
+        ledger.acknowledge_server()
         spec = job(ledger, description="<script>alert(1)</script>")
         ledger.admit(ticks(spec, 0, 1))
 
@@ -194,7 +195,7 @@ def test_the_first_scrape_is_made_before_anybody_asks(tmp_path: Path) -> None:
         ledger = Ledger.open(Settings(redis_url=server.url))
         job(ledger)
         with serving(server.url, free_port()):
-            wait_until(lambda: "cmdstat_sunion" in ledger.client.info("commandstats"), 20)
+            wait_until(lambda: "cmdstat_evalsha" in ledger.client.info("commandstats"), 20)
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/"])
