@@ -23,7 +23,7 @@ BREAKS = {
     ),
     "a run begins whatever its state": (
         "begin",
-        "if run.state ~= 'queued' then",
+        "if run.state ~= 'queued' or run.last_token == token then",
         "if run.state == 'waiting' then",
     ),
     "a run that was sent stays in the outbox": (
