@@ -32,6 +32,7 @@ from supervisor.redis_url import is_redis, place_of
 from supervisor.sending import content
 from supervisor.sending.redis_settings import (
     broker_address_in,
+    check_certificate,
     connection_of,
     hide_unreadable,
     redbeat_address,
@@ -243,7 +244,9 @@ def _settle(app: Celery, conf: Any) -> None:
     separate_redbeat(conf, given["prefix"])
     try:
         settle_broker(conf)
-        settle_redbeat(conf, _settings(conf, given))
+        settings = _settings(conf, given)
+        check_certificate(conf, settings)
+        settle_redbeat(conf, settings)
     except InvalidRedisUrl as error:  # raised where the address is needed
         given["unreadable"] = error
         hide_unreadable(conf)

@@ -16,6 +16,8 @@ from supervisor.cli.types import PORT
 from supervisor.errors import NotConfigured
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology, WorkerSpec
+from supervisor.ledger.connection import connect
+from supervisor.settings import Settings
 
 schedules_option = click.option(
     "--schedules",
@@ -52,6 +54,8 @@ def up(
     # A name that leads nowhere is told here, once, and not by five children that die of it.
     if context.app_name is None or context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
+    if url := redis_url or context.given_url:
+        connect(Settings(redis_url=url)).close()
     if serve:
         # What the HTTP server would die of again and again.
         access_at(host, proxied=proxied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from ssl import CERT_REQUIRED
 from typing import Any
 
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, server_options
@@ -70,6 +71,14 @@ def settle_broker(conf: Any) -> None:
             parsed(broker_url)
         spelled = in_kombus_spelling(broker_url)
     set_broker(conf, spelled)
+
+
+def check_certificate(conf: Any, settings: Settings) -> None:
+    """Of a broker that is the ledger's server, as the ledger does: kombu alone would take any."""
+    url = str(conf.broker_url)
+    is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
+    if is_bare and has_same_server(url, settings.redis_url):
+        conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED}
 
 
 def set_broker(conf: Any, url: str) -> None:

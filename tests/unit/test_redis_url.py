@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from ssl import CERT_NONE
+from ssl import CERT_NONE, CERT_REQUIRED, VerifyMode
 from typing import Any
 
 import pytest
@@ -166,6 +166,33 @@ def test_the_ledger_and_redbeat_connect_as_the_app_does(
         assert used == ledger
         provider = pool.connection_kwargs.get("credential_provider")
         assert isinstance(provider, Rotating) is ("provider" in str(settings))
+
+
+@pytest.mark.parametrize(
+    ("address", "checks"),
+    [
+        ("rediss://h", CERT_REQUIRED),
+        ("rediss://h?ssl_cert_reqs=CERT_NONE", CERT_NONE),
+        ("rediss://h?ssl_ca_certs=ca&ssl_cert_reqs=required", CERT_REQUIRED),
+    ],
+)
+def test_the_broker_checks_a_certificate_as_the_ledger_does(
+    address: str, checks: VerifyMode
+) -> None:
+    for app in (Celery("own", broker=address), Celery("ledgers")):
+        supervise(app, redis_url=address)
+        assert app.connection().ssl["ssl_cert_reqs"] == checks
+
+
+def test_settings_of_a_namespace_are_found() -> None:
+    class DjangoSettings:
+        CELERY_BROKER_URL = "redis://:pw@ledger/1"
+        CELERY_REDBEAT_REDIS_URL = "redis://:pw@other/1"
+
+    app = Celery("django")
+    app.config_from_object(DjangoSettings, namespace="CELERY")
+    with pytest.raises(RedBeatElsewhere, match="leads to other:6379/1"):
+        required_settings(supervise(app))
 
 
 class Rotating(CredentialProvider):
