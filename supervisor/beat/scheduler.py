@@ -182,7 +182,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if look.to_rescue:
             self._rescue()
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        emit_stock(self, self._entries, emitted.stock)
+        emit_stock(self, self._entries, emitted.stock, lambda: look.is_trusted)
         if look.to_rescue or look.has_due or look.has_outbox:
             self._publish_outbox()
         if look.has_unbegun:
@@ -216,18 +216,26 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""
         ticked_at, self._ticked_at = self._ticked_at, None
-        look = self._leader.look(ticked_at, self._follows)
+        look = self._asked_again_if_late(self._leader.look(ticked_at, self._follows))
         # Also where nobody could lead meanwhile: the ledger was away, or this process was stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:
             log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
             self._next_presence = 0.0
         if look.leads and begins:
-            look = self._begin(look)
+            look = self._asked_again_if_late(self._begin(look))
         if not look.leads and self._reloading:
             self._reloading.stop()
         self._leads, self._led_at = look.leads, clock()
         return look
+
+    def _asked_again_if_late(self, look: Look) -> Look:
+        """A reply that came late says who led then: another may by now."""
+        if not look.leads or look.is_trusted:
+            return look
+        now = self._leader.look(follows=self._follows)
+        leads, set_back = now.leads and now.is_trusted, max(look.set_back, now.set_back)
+        return replace(now, leads=leads, set_back=set_back)
 
     def _begin(self, look: Look) -> Look:
         super().setup_schedule()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import structlog
 from redbeat.schedulers import RedBeatScheduler
@@ -12,8 +12,13 @@ from supervisor.beat.entries import Entries
 log = structlog.get_logger("supervisor.beat")
 
 
-def emit_stock(scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str]) -> None:
+def emit_stock(
+    scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], leads: Callable[[], bool]
+) -> None:
+    """`leads`: asked before each of them, for no script of the ledger looks at the lock again."""
     for key in keys:
+        if not leads():  # they are due still, for whichever beat leads
+            return
         try:
             if entries.is_of_a_ledger(key):
                 continue

@@ -24,8 +24,12 @@ from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.scripts import Scripts
 from supervisor.ledger.ticks import Leadership
 from supervisor.times.durations import to_ms
+from supervisor.times.elapsed import clock
 
 LEADER_TTL = timedelta(seconds=12)
+
+#: The part of it for which a beat takes itself for the leader after it has asked.
+TRUSTED = 2 / 3
 
 #: A time without any beat that is longer than a change of leaders, and is remembered.
 SILENCE = timedelta(seconds=15)
@@ -62,6 +66,12 @@ class Look:
     loaded: str | None = None
     set_back: timedelta = timedelta()
     began: float = field(default_factory=time.monotonic, repr=False)
+    asked_at: float = field(default_factory=clock, repr=False)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the lock lives still: it counts from when it was asked for, as a lease does."""
+        return clock() - self.asked_at < LEADER_TTL.total_seconds() * TRUSTED
 
     def seconds_until(self, moment: datetime) -> float:
         """From now, by this process' clock since the look."""
@@ -89,6 +99,7 @@ class Leader:
         the schedule files that this beat loads. Raises WrongSchema, and
         ForeignLedger when the ledger is another app's.
         """
+        asked_at = clock()
         leads, at, *found = self._scripts(
             "look",
             *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
@@ -110,6 +121,7 @@ class Leader:
         rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back, leftovers = found
         return Look(
             leads=True,
+            asked_at=asked_at,
             at=instant(at),
             to_rescue=bool(rescue),
             has_due=bool(due),

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from celery import Celery
+from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.app import supervise
 from supervisor.beat.reloading import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.ledger import leader
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from supervisor.ticks import emission
+from tests.proxy import proxy_to
 from tests.waiting import wait_until
 
 EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
@@ -67,3 +71,27 @@ def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
     assert any(at <= looked_at[0] and at > until - timedelta(seconds=1) for at in nominal)
     second.close()
     app.close()
+
+
+def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
+    ledger: Ledger, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader, "LEADER_TTL", timedelta(seconds=1))
+    with proxy_to(redis_url) as way, Celery("late", broker=redis_url, set_as_current=False) as app:
+        supervise(app, redis_url=way.url)
+        entry = RedBeatSchedulerEntry("stock", "proj.task", timedelta(seconds=1), app=app).save()
+        ledger.client.zadd("redbeat::schedule", {entry.key: 1})
+        beat = SupervisedScheduler(app, lazy=True)
+        own = beat._leader
+        other = ledger.leader(own.leadership.key, own._schedule)
+        other.look()  # the server knows the script
+        other.resign()
+        way.freeze_after = own.leadership.token.encode()
+        tick = Thread(target=beat.tick, daemon=True)
+        tick.start()
+        wait_until(lambda: not way.carries.is_set())
+        wait_until(lambda: other.look().leads)
+        way.thaw()
+        tick.join(10)
+        assert ledger.client.llen("celery") == 0
+        assert not beat._leads
