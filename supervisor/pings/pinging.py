@@ -8,8 +8,7 @@
 3. A thread sends for `TURN_SECONDS` and then makes way. Jobs whose server failed or was slow in
    their last turn have half of the threads at most, so that others are never without one.
 4. A job whose server is unavailable is tried again later and later. What is older than
-   `GIVE_UP_AFTER` is
-   dropped, logged and counted, and so is what the server refuses.
+   `GIVE_UP_AFTER` is dropped, logged and counted, and so is what the server refuses.
 5. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the checks
    know a run by its `rid`.
 """
