@@ -23,6 +23,9 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
+#: A child with limits has time; its parent, which shares the processors with it, has less.
+NICE = 10
+
 #: A process that was killed and is not gone after this hangs in the kernel, and is left to it.
 GONE_SECONDS = 2
 
@@ -144,6 +147,7 @@ def _hear(pipe: Connection) -> Any:
 def _limit(limits: Limits | None) -> None:
     if limits is None:
         return
+    os.nice(NICE)
     _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
     _lower(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":  # elsewhere the kernel does not hold to it
