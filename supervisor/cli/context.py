@@ -52,7 +52,7 @@ class Context:
     def close(self) -> None:
         """Gives the ledger's connections back, if there are any."""
         if "ledger" in self.__dict__:
-            self.ledger.client.close()
+            self.ledger.close()
 
     def schedules(self, named: Path | None) -> Path:
         """The path that was named, else what the app's beat follows, else ``schedules``."""

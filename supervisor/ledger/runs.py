@@ -59,6 +59,10 @@ class Ledger(Readings, Attempts):
     def open(cls, settings: Settings) -> Self:
         return cls(connect(settings), Keys(settings.prefix))
 
+    def close(self) -> None:
+        """Gives the connections back; a later call opens them again."""
+        self.client.close()
+
     def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
         """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""
         return Leader(self._scripts, lock, schedule, app)
