@@ -56,6 +56,13 @@ def params(ledger: Ledger, run: str) -> dict[str, Any]:
     return {name: json.loads(text) for name, text in ledger.steps.params(run).items()}
 
 
+def test_a_step_that_fails_says_so_in_the_log_of_its_run(ledger: Ledger, run: str) -> None:
+    fail(ledger, run, "extract")
+    [line] = ledger.reports.lines(run)
+    found = (line.step, line.attempt, line.number, line.text)
+    assert found == ("extract", 1, 0, "failed: ValueError: no")
+
+
 def test_steps_of_equal_priority_are_queued_at_once(ledger: Ledger, run: str) -> None:
     assert open_steps(ledger, run) == ["extract", "scan"]
     assert sorted(ledger.outbox()) == [f"{run}/extract", f"{run}/scan"]
