@@ -53,7 +53,7 @@ def emission(
     if now < end:
         return excluded(spec, schedule, watermark, now)
     tick = schedule.next_after(watermark)
-    if tick is None or tick >= end or tick > now:
+    if tick is None or tick >= end:
         return unpaused(spec, schedule, watermark, now)
     if tick < pause.start:  # what was due before the pause comes first, the rest at the next look
         return unpaused(spec, schedule, watermark, now, pause.start - INSTANT)

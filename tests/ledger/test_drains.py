@@ -48,6 +48,16 @@ def test_nothing_begins_from_a_drained_queue_and_what_was_refused_is_sent_when_i
     begin(ledger, run_id)
 
 
+def test_a_queue_that_goes_on_leaves_another_drained(ledger: Ledger) -> None:
+    mail = sent(ledger, job(ledger))
+    reports = sent(ledger, job(ledger, "reports"), "reports")
+    for queue, run_id in (("mail", mail), ("reports", reports)):
+        ledger.drains.drain(queue)
+        assert refusal(ledger, run_id, queue=queue) is Refusal.DRAINED
+    ledger.drains.undrain("mail")
+    assert ledger.outbox() == [mail]
+
+
 def test_what_runs_goes_on_and_ends(ledger: Ledger) -> None:
     run_id = sent(ledger, job(ledger))
     ledger.begin(run_id, "token", "worker", "mail")

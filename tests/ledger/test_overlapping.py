@@ -200,6 +200,17 @@ def test_a_run_whose_patience_has_ended_is_not_promoted(ledger: Ledger) -> None:
     assert states(ledger, spec) == ["succeeded", "skipped"]
 
 
+@pytest.mark.parametrize("keys", [{}, {"max_wait": "1h"}])
+def test_a_run_waits_on_when_it_is_looked_at_early(ledger: Ledger, keys: dict[str, str]) -> None:
+    spec = job(ledger, overlap="queue_one", **keys)
+    ledger.admit(ticks(spec, 0, 1))
+    until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 1))
+    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 1): 1})
+    assert ledger.rescue() == ()
+    assert states(ledger, spec) == ["queued", "waiting"]
+    assert ledger.client.zscore(ledger.keys.leases, run_id(spec, 1)) == until
+
+
 def test_a_requeued_run_gives_up_when_its_patience_has_ended(ledger: Ledger) -> None:
     spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_wait="25ms", max_requeues=99)
     ledger.admit(ticks(spec, 0, 1))

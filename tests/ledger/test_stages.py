@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused
+from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused, ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
@@ -214,6 +214,15 @@ def test_the_run_outlives_its_own_lease_as_long_as_a_step_is_open(
     assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
     [second] = ledger.admit(ticks(spec, 2))
     assert second.placement is Placement.SKIP
+
+
+def test_a_steps_lease_holds_its_runs_lock(ledger: Ledger, spec: JobSpec, run: str) -> None:
+    begin(ledger, f"{run}/extract")
+    lock, soon = ledger.keys.lock(spec.lock), ms_of(ledger.now()) + 1000
+    ledger.client.pexpire(lock, 1000)
+    ledger.client.zadd(ledger.keys.leases, {run: soon})
+    assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
+    assert ledger.client.pttl(lock) > 1000
 
 
 def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:

@@ -54,7 +54,7 @@ JUDGES = {
     "*/rewind.lua": ledger_tests("clock_steps"),
     "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
     "*/restless.lua": ledger_tests("audit", "beat_ticks"),
-    "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, *REST),
+    "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
     "*/overlap.py": ["tests/unit/test_overlap.py", *ledger_tests("simulation_agrees")],
     "*/emission.py": [

@@ -202,7 +202,16 @@ def python_edits(text: str) -> Iterator[Edit]:
             place = start + match.start()
             yield Edit(place, place + len(match[0]), new, f"{match[0]} -> {new}")
 
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    decorators = {
+        part
+        for node in ast.walk(tree)
+        for decorator in getattr(node, "decorator_list", ())
+        for part in ast.walk(decorator)
+    }
+    for node in ast.walk(tree):
+        if node in decorators:
+            continue
         match node:
             case ast.Compare(left=left, comparators=[*others]):
                 for one, other in zip([left, *others], others, strict=False):

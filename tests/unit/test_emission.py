@@ -156,6 +156,27 @@ def test_ticks_of_a_pause_are_excluded_when_beat_was_away_too() -> None:
     assert pieces(spec, early, goes_on) == [([], ["excluded 07:00-12:00"])]
 
 
+@pytest.mark.parametrize(
+    ("starts", "ends", "runs", "passed"),
+    [
+        (0, None, [], ["excluded 11:00-12:00"]),
+        (1, None, ["11:00:00", "12:00:00"], []),  # at one o'clock
+        (-2, 0, ["12:00:00"], ["excluded 11:00-11:00"]),
+        (-2, 1, [], ["excluded 11:00-12:00"]),
+    ],
+)
+def test_a_pause_is_from_its_start_to_before_its_end(
+    starts: int, ends: int | None, runs: list[str], passed: list[str]
+) -> None:
+    spec = JobSpec.model_validate(
+        {"name": "j", "task": "t", "every": "1h", "catchup": "all", "catchup_window": "1d"}
+    )
+    end = None if ends is None else NOON + timedelta(hours=ends)
+    found = pieces(spec, NOON - timedelta(hours=2), Pause(NOON + timedelta(hours=starts), end))
+    assert [tick for ticks, _ in found for tick in ticks] == runs
+    assert [row for _, rows in found for row in rows] == passed
+
+
 @pytest.mark.parametrize("catchup", ["none", "all"])
 def test_what_was_due_before_a_pause_is_as_old_as_it_is(catchup: str) -> None:
     """Beat was away for eight hours; six hours ago the job was paused, for five hours."""

@@ -15,6 +15,10 @@ return 'start'
 """
 
 PYTHON = """\
+@dataclass(frozen=True)
+class Full(Exception):
+    pass
+
 def decide(running, most):
     if running < most and running is not None:
         record(running)
