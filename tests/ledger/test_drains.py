@@ -54,6 +54,7 @@ def test_a_queue_that_goes_on_leaves_another_drained(ledger: Ledger) -> None:
     for queue, run_id in (("mail", mail), ("reports", reports)):
         ledger.drains.drain(queue)
         assert refusal(ledger, run_id, queue=queue) is Refusal.DRAINED
+    ledger.client.zadd(ledger.keys.sent, {"nightly@forgotten": 1})
     ledger.drains.undrain("mail")
     assert ledger.outbox() == [mail]
 

@@ -110,16 +110,25 @@ def test_an_overlap_is_measured_though_no_renewal_had_told_of_the_begin(
     assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [(RunState.TIMED_OUT, "hard time limit"), (RunState.CANCELLED, "revoked")],
+)
 def test_what_was_marked_is_what_a_dead_child_is_reported_for(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
+    ledger: Ledger,
+    heartbeat: Heartbeat,
+    child: subprocess.Popen[bytes],
+    outcome: RunState,
+    reason: str,
 ) -> None:
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     heartbeat.watch(held(spec, child.pid))
-    heartbeat.mark("token", RunState.TIMED_OUT)
+    heartbeat.mark("token", outcome)
     child.kill()
-    wait_until(lambda: ledger.run(run_id(spec, 0)).state is RunState.TIMED_OUT)
+    wait_until(lambda: ledger.run(run_id(spec, 0)).state is outcome)
+    assert ledger.run(run_id(spec, 0)).reason == reason
 
 
 def test_however_many_runs_a_child_works_for_it_costs_one_descriptor(

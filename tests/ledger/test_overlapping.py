@@ -117,6 +117,16 @@ def test_runs_with_and_without_a_bound_under_one_lock_never_share_a_slot(ledger:
     assert len(set(slots)) == len(held) == 4
 
 
+def test_a_run_is_blocked_by_the_holder_that_came_first(ledger: Ledger) -> None:
+    spec = job(ledger, max_running=2)
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    ledger.admit(ticks(spec, 2))  # in the lower slot
+    [blocked] = ledger.admit(ticks(spec, 3))
+    assert blocked.blocked_by == run_id(spec, 1)
+
+
 def test_replace_ends_the_run_at_work_and_is_next(ledger: Ledger) -> None:
     spec = job(ledger, overlap="replace")
     ledger.admit(ticks(spec, 0))
@@ -223,6 +233,7 @@ def test_a_delayed_run_gets_its_place_when_its_time_has_come(ledger: Ledger) -> 
     spec = job(ledger)
     run = ledger.trigger(spec, RunRequest(delay=timedelta(milliseconds=30)))
     assert (run.state, ledger.outbox()) == (RunState.WAITING, [])
+    assert run.nominal_at - run.queued_at == timedelta(milliseconds=30)
     assert lock_is_free(ledger, spec)
     wait_until(lambda: ledger.rescue() and ledger.outbox() == [run.id])
 

@@ -155,6 +155,15 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     assert run_id(spec, 1) in ledger.outbox()
 
 
+def test_a_parked_run_whose_serial_queue_is_worked_stays_parked(ledger: Ledger) -> None:
+    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
+    ledger.admit(ticks(first, 0) + ticks(second, 0))
+    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
+    begin(ledger, run_id(first, 0))
+    ledger.begin(run_id(second, 0), "other", "worker")
+    assert (ledger.rescue(), ledger.outbox()) == ((), [])
+
+
 def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))

@@ -11,12 +11,13 @@ import pytest
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import scripts
-from supervisor.ledger.replies import Placement
+from supervisor.ledger.replies import Ending, Placement
 from supervisor.ledger.requests import Message, RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
+from tests.ledger.test_batches import batch, end
 from tests.ledger.test_model_catches import break_scripts
 
 #: Nothing is ordinary any more.
@@ -183,21 +184,32 @@ def test_both_ways_lead_to_the_same(
 ORDINARY = ("sent", "in the outbox", "with patience", "to its end", "time and again", "asked for")
 
 
-@pytest.mark.parametrize("what", [*ORDINARY, "asked for with all there is", "asked for by name"])
-def test_an_ordinary_run_goes_the_short_way(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    """Though the long way led to the same, it takes the server longer."""
+def only_short(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """Though the long way leads to the same, it takes the server longer."""
     whole = scripts.source
 
     def source(name: str) -> str:
         return f"error('long: {name}')" if name in ("admit", "begin", "finish") else whole(name)
 
     monkeypatch.setattr(scripts, "source", source)
+    return Ledger(ledger.client, ledger.keys)
+
+
+@pytest.mark.parametrize("what", [*ORDINARY, "asked for with all there is", "asked for by name"])
+def test_an_ordinary_run_goes_the_short_way(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     story, keys = STORIES[what]
-    now = Ledger(ledger.client, ledger.keys)
+    now = only_short(ledger, monkeypatch)
     story(now, job(now, **keys))
     assert now.history("nightly")
+
+
+def test_an_ordinary_item_goes_the_short_way(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = batch(ledger)
+    assert end(only_short(ledger, monkeypatch), place, 0).ending is Ending.ENDED
 
 
 def test_runs_of_one_call_get_their_places_in_order_whatever_way_they_go(ledger: Ledger) -> None:

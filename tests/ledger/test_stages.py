@@ -11,6 +11,7 @@ import pytest
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused, ms_of
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import LARGEST_KEPT_PARAM
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 
@@ -292,7 +293,9 @@ def test_old_runs_are_forgotten_with_all_that_belongs_to_them(ledger: Ledger) ->
 
 
 def test_what_belongs_to_an_ended_run_expires(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:], params={"tree": ".", "big": "x" * 20_000})
+    longest = "x" * (LARGEST_KEPT_PARAM - len('""'))
+    params_of_it = {"tree": ".", "long": longest, "too_long": longest + "x"}
+    spec = pipeline(ledger, STEPS[2:], params=params_of_it)
     ledger.admit(ticks(spec, 1))
     run = run_id(spec, 1)
     for step in ("convert", "index"):
@@ -300,4 +303,5 @@ def test_what_belongs_to_an_ended_run_expires(ledger: Ledger) -> None:
     keys = list(ledger.client.scan_iter(f"*{run}*"))
     assert len(keys) == 4
     assert all(ledger.client.ttl(key) > 0 for key in keys)
-    assert params(ledger, run) == {"tree": ".", "big": "(dropped when the run ended)"}
+    dropped = {"too_long": "(dropped when the run ended)"}
+    assert params(ledger, run) == params_of_it | dropped

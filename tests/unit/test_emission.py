@@ -159,10 +159,10 @@ def test_ticks_of_a_pause_are_excluded_when_beat_was_away_too() -> None:
 @pytest.mark.parametrize(
     ("starts", "ends", "runs", "passed"),
     [
-        (0, None, [], ["excluded 11:00-12:00"]),
-        (1, None, ["11:00:00", "12:00:00"], []),  # at one o'clock
-        (-2, 0, ["12:00:00"], ["excluded 11:00-11:00"]),
-        (-2, 1, [], ["excluded 11:00-12:00"]),
+        (0, None, [], ["excluded 10:00-12:00"]),
+        (1, None, ["10:00:00", "11:00:00", "12:00:00"], []),  # at one o'clock
+        (-2, 0, ["12:00:00"], ["excluded 10:00-11:00"]),
+        (-2, 1, [], ["excluded 10:00-12:00"]),
     ],
 )
 def test_a_pause_is_from_its_start_to_before_its_end(
@@ -172,7 +172,7 @@ def test_a_pause_is_from_its_start_to_before_its_end(
         {"name": "j", "task": "t", "every": "1h", "catchup": "all", "catchup_window": "1d"}
     )
     end = None if ends is None else NOON + timedelta(hours=ends)
-    found = pieces(spec, NOON - timedelta(hours=2), Pause(NOON + timedelta(hours=starts), end))
+    found = pieces(spec, NOON - timedelta(hours=3), Pause(NOON + timedelta(hours=starts), end))
     assert [tick for ticks, _ in found for tick in ticks] == runs
     assert [row for _, rows in found for row in rows] == passed
 
@@ -186,3 +186,12 @@ def test_what_was_due_before_a_pause_is_as_old_as_it_is(catchup: str) -> None:
     found = emission(spec, schedule_of(spec), NOON - timedelta(hours=8), NOON, paused)
     assert (times(found), missed(found)) == ([], [("window", 1, "05:00:00", "05:00:00")])
     assert found.next_at == NOON - timedelta(hours=6)
+
+
+def test_beat_looks_again_for_the_first_tick_that_a_batch_leaves() -> None:
+    keys = {"name": "j", "task": "t", "every": "1s", "catchup": "all", "catchup_window": "1d"}
+    spec = JobSpec.model_validate(keys)
+    for ticks in (BATCH, BATCH + 1):
+        found = emission(spec, schedule_of(spec), NOON - timedelta(seconds=ticks), NOON)
+        assert len(found.ticks) == BATCH
+        assert found.next_at == found.ticks[-1].nominal_at + timedelta(seconds=1)

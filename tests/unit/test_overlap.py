@@ -19,6 +19,7 @@ from supervisor.job.overlap import (
     Verdict,
     decide,
 )
+from supervisor.job.spec import JobSpec
 
 OVERLAP = Verdict(Decision.SKIP, SkipReason.OVERLAP)
 BUFFER_FULL = Verdict(Decision.SKIP, SkipReason.BUFFER_FULL)
@@ -27,6 +28,12 @@ EXHAUSTED = Verdict(Decision.SKIP, SkipReason.REQUEUES_EXHAUSTED)
 
 def held(**more: Any) -> Situation:
     return Situation(**{"running": 1, "max_waiting": 3, "max_requeues": 2, **more})
+
+
+def test_a_situation_is_of_a_job_that_says_nothing() -> None:
+    spec = JobSpec.model_validate({"name": "j", "task": "t", "every": "1m"})
+    most = spec.max_waiting, spec.max_requeues, spec.max_consecutive_skips, spec.then
+    assert Situation(1) == Situation(1, 1, 0, 0, 0, *most)
 
 
 @pytest.mark.parametrize(
