@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from supervisor.job.changes import edits
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.pings import Pings
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_PINGS
 from supervisor.pings.pinging import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
@@ -57,6 +58,17 @@ def ended(ledger: Ledger, spec: JobSpec, second: int, outcome: RunState, reason:
     ledger.admit(ticks(spec, second))
     begin(ledger, run_id(spec, second))
     ledger.finish(run_id(spec, second), "token", outcome, reason)
+
+
+def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listener) -> None:
+    spec = pinged(ledger, listener)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    started = ms_of(ledger.now()) - 90_000
+    ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "started", started)
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    start, end = Pings(ledger.client, ledger.keys).oldest(9)
+    assert start.lasted < timedelta(seconds=90) <= end.lasted
 
 
 def test_start_and_end_are_told_in_order_with_one_id_and_the_facts(

@@ -155,6 +155,21 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     assert run_id(spec, 1) in ledger.outbox()
 
 
+def test_who_lost_its_lease_hears_of_the_run_that_is_at_work_now(ledger: Ledger) -> None:
+    spec = job(ledger, on_crash="fail")
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0), "late")
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    for second in (1, 2):
+        ledger.admit(ticks(spec, second))
+        begin(ledger, run_id(spec, second))
+        for _ in range(2):  # the first is also about the time before this run began
+            [renewal] = ledger.renew([(run_id(spec, 0), "late", True)])
+        assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, second))
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+
+
 def test_a_parked_run_whose_serial_queue_is_worked_stays_parked(ledger: Ledger) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
     ledger.admit(ticks(first, 0) + ticks(second, 0))

@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from supervisor.execution import at_work, leases
+from supervisor.execution.enforcement import lose
 from supervisor.execution.leases import HeldLease
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.requests import Begun, Work
@@ -138,3 +140,11 @@ def test_a_lease_is_renewed_six_times_in_its_life() -> None:
 def test_a_process_has_one_place_for_a_child_and_one_for_each_run_of_its_own() -> None:
     assert held().place == CHILD
     assert held(os.getpid()).place == "token"
+
+
+def test_an_overlap_and_a_loss_are_logged_once() -> None:
+    lease = held(is_active=lambda: False)
+    with capture_logs() as lines:
+        for _ in range(3):
+            lose(lease, "nightly@2", TAKEN_AT, None)
+    assert [line["event"] for line in lines] == ["runs overlapped", "lease lost"]
