@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 
@@ -14,6 +15,9 @@ from supervisor.app import supervise
 from supervisor.beat.reloading import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.ledger import leader
+from supervisor.ledger.circumstances import silences
+from supervisor.ledger.leader import SILENCE, SILENCES_KEPT
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.local.embedded import EmbeddedServer
 from supervisor.runs.run import RunState
@@ -95,3 +99,14 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         tick.join(10)
         assert ledger.client.llen("celery") == 0
         assert not beat._leads
+
+
+def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:
+    beat, first = ledger.leader("redbeat::lock", "redbeat::schedule"), ledger.now()
+    ticked = [first + 2 * number * SILENCE for number in range(SILENCES_KEPT + 3)]
+    for at in (first, *ticked):
+        assert beat.look(at).leads
+    spans = [(start, end) for start, end in pairwise(ticked)]
+    found = [(ms_of(start), ms_of(end)) for start, end in silences(ledger)]
+    newest = spans[-SILENCES_KEPT:]
+    assert found == [(ms_of(start), ms_of(end)) for start, end in reversed(newest)]
