@@ -17,7 +17,7 @@ from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
 from tests.programs import needed
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 SERVER = """\
 bind 127.0.0.1
@@ -107,7 +107,7 @@ def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node
         wait_until(
             lambda: any(said in e["error"] for e in project.events("beat", "tick failed")), 60
         )
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
 
             def readyz() -> httpx.Response | None:
                 with suppress(httpx.TransportError):

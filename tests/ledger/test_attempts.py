@@ -34,6 +34,7 @@ def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) 
     late = ledger.begin(run_id(spec, 0), "third", "worker")
     assert late == Refused(run_id(spec, 0), Refusal.DUPLICATE, "succeeded")
     assert ledger.job(spec.name).counters["duplicates"] == 2
+    assert ledger.run(run_id(spec, 0)).duplicates == 2
 
 
 def test_a_call_whose_reply_was_lost_may_be_repeated(ledger: Ledger) -> None:

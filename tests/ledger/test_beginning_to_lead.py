@@ -24,7 +24,7 @@ from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from supervisor.ticks import emission
 from tests.proxy import proxy_to
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
 
@@ -96,7 +96,7 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         wait_until(lambda: not way.carries.is_set())
         wait_until(lambda: other.look().leads)
         way.thaw()
-        tick.join(10)
+        tick.join(patience(10))
         assert ledger.client.llen("celery") == 0
         assert not beat._leads
 

@@ -180,6 +180,14 @@ def test_jobs_with_the_same_key_exclude_each_other(ledger: Ledger) -> None:
     assert blocked.blocked_by == run_id(first, 0)
 
 
+def test_who_may_run_beside_others_overtakes_none_that_waits(ledger: Ledger) -> None:
+    alone = job(ledger, key="shared", overlap="queue_all")
+    beside = job(ledger, "beside", key="shared", max_running=2)
+    ledger.admit(ticks(alone, 0, 1))
+    [admission] = ledger.admit(ticks(beside, 2))
+    assert (admission.placement, admission.reason) == (Placement.SKIP, "overlap")
+
+
 def test_a_template_splits_a_job_by_its_arguments(ledger: Ledger) -> None:
     spec = job(ledger, key="import:{url}", kwargs={"url": "a"})
     runs = [ledger.trigger(spec, RunRequest(kwargs={"url": url})) for url in ("a", "b", "a")]

@@ -226,6 +226,13 @@ def test_a_steps_lease_holds_its_runs_lock(ledger: Ledger, spec: JobSpec, run: s
     assert ledger.client.pttl(lock) > 1000
 
 
+def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:
+    begin(ledger, f"{run}/extract")
+    ledger.client.zrem(ledger.keys.leases, f"{run}/extract")
+    assert renew(ledger, f"{run}/extract") is LeaseState.REASSERTED
+    assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
+
+
 def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:
     """No script leaves one; a server that lost its last writes may."""
     succeed(ledger, run, "extract")
