@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.histograms import HISTOGRAM_FIELDS
 from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import Work
+from supervisor.ledger.requests import Asked, Work
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import Run, RunState
 from supervisor.ticks.auditing import audit
@@ -241,3 +243,13 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
     assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
     assert ledger.restore(work(spec), "frozen").state is LeaseState.LOST
     assert lock_is_free(ledger, spec)
+
+
+@pytest.mark.parametrize("code", ["", '{"name": "nightly", "task": "proj.nightly"}'])
+def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
+    ledger: Ledger, code: str
+) -> None:
+    spec = job(ledger)
+    ledger.client.delete(ledger.keys.guarded)
+    assert ledger.restore(work(spec), "token", Asked(code=code)).state is LeaseState.REASSERTED
+    assert (ledger.client.hget(ledger.keys.guarded, spec.name) or "") == code

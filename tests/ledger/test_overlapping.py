@@ -188,6 +188,15 @@ def test_who_may_run_beside_others_overtakes_none_that_waits(ledger: Ledger) -> 
     assert (admission.placement, admission.reason) == (Placement.SKIP, "overlap")
 
 
+def test_a_run_that_waits_for_nobody_is_promoted_by_the_next_admission(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    ledger.client.set(ledger.keys.lock(spec.lock), "a stranger's")
+    ledger.admit(ticks(spec, 0))
+    ledger.client.delete(ledger.keys.lock(spec.lock))
+    ledger.admit(ticks(spec, 1))
+    assert states(ledger, spec) == ["queued", "waiting"]
+
+
 def test_a_template_splits_a_job_by_its_arguments(ledger: Ledger) -> None:
     spec = job(ledger, key="import:{url}", kwargs={"url": "a"})
     runs = [ledger.trigger(spec, RunRequest(kwargs={"url": url})) for url in ("a", "b", "a")]

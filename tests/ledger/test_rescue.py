@@ -192,6 +192,8 @@ def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger:
     )
     assert Rescue("promoted", run_id(second, 0), second.name) in ledger.rescue()
     assert ledger.outbox() == [run_id(second, 0)]
+    ledger.sent({run_id(second, 0): "celery"})
+    assert run_id(second, 0) in ledger.client.zrange(ledger.keys.sent, 0, -1)
 
 
 @pytest.mark.parametrize("rules", ["{", "{}"])
