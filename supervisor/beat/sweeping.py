@@ -5,7 +5,8 @@ for each run that expired, for as long as nobody starts a worker.
 
 1. The scripts that end such a run note its queue in the ledger.
 2. The leading beat goes through the messages of these queues, the oldest first, some at a tick, and
-   removes those of runs that have ended: a run that has ended does not begin any more.
+   removes those of runs that have ended: a run that has ended does not begin any more. Another
+   ledger on the same queue may have a run of the same id: it is signed with another key, and stays.
 3. A queue that was gone through to its end is not looked at again before another of its runs ends.
 
 Only where the broker is Redis: others have no way to take one message out of the middle of a queue.
@@ -21,10 +22,12 @@ from typing import Any
 import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from supervisor.execution.delivery import HEADER
 from supervisor.ledger.runs import Ledger
 from supervisor.sending.queues import channel_of
+from supervisor.sending.signing import Signer
 
 #: Messages that one command reads, and that one tick looks at.
 MESSAGES_AT_ONCE = 50
@@ -40,6 +43,7 @@ class Sweeper:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
+        self._signer = Signer(ledger.client, ledger.keys)
         self._next_at = 0.0
         #: Of the queue that is being gone through: how many messages from its oldest on were kept.
         self._queue: str | None = None
@@ -62,7 +66,7 @@ class Sweeper:
                 while left > 0 and (queue := self._queue or self._next_queue()):
                     self._queue = queue
                     for key in keys_of(channel, queue):
-                        left, swept = self._swept(channel.client, key, left)
+                        left, swept = self._swept(channel, key, left)
                         removed += swept
                     if left > 0:
                         self._queue, self._kept = None, {}
@@ -79,16 +83,16 @@ class Sweeper:
             self._ledger.client.srem(self._ledger.keys.leftovers, found[0])
         return found[0] if found else None
 
-    def _swept(self, client: Any, key: str, left: int) -> tuple[int, int]:
+    def _swept(self, channel: Any, key: str, left: int) -> tuple[int, int]:
         """How many messages may still be looked at in this tick, and how many were removed."""
-        removed = 0
+        removed, client = 0, channel.client
         while left > 0:
             kept = self._kept.get(key, 0)
             texts = client.lrange(key, -kept - MESSAGES_AT_ONCE, -kept - 1)
             if not texts:
                 break
             left -= len(texts)
-            dead = self._dead(texts)
+            dead = self._dead(channel, texts)
             with client.pipeline(transaction=False) as pipe:
                 for text in dead:
                     pipe.lrem(key, -1, text)  # from the oldest on
@@ -96,10 +100,21 @@ class Sweeper:
             self._kept[key] = kept + len(texts) - len(dead)
         return left, removed
 
-    def _dead(self, texts: list[bytes]) -> list[bytes]:
+    def _dead(self, channel: Any, texts: list[bytes]) -> list[bytes]:
         runs = {text: run for text in texts if (run := run_of(text))}
         ended = self._ledger.ended([*runs.values()])
-        return [text for text, run in runs.items() if run in ended]
+        return [text for text, run in runs.items() if run in ended and self._is_own(channel, text)]
+
+    def _is_own(self, channel: Any, text: bytes) -> bool:
+        try:
+            message = channel.message_to_python(json.loads(text))
+            args, kwargs, _ = message.decode()
+            task, header = message.headers["task"], message.headers[HEADER]
+            return self._signer.has_signed(task, args, kwargs, header)
+        except RedisError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever kombu raises of what somebody else wrote
+            return False
 
 
 def keys_of(channel: Any, queue: str) -> Iterator[str]:

@@ -47,13 +47,14 @@ ITEMS_PER_FILL = 100
 #: Items of a batch that one call ends before they have begun, likewise.
 ITEMS_PER_END = 50
 
-#: Waiting runs of a job that is gone that one call ends, likewise.
-RUNS_PER_DISMISSAL = 50
+#: Runs that wait and are to begin no more that one call ends, likewise: their job is gone, or they
+#: have waited for too long.
+RUNS_PER_DISMISSAL = 25
 
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
-#: Of a job whose key was edited, so many runs are looked at for those of the key before.
+#: Of a job whose key was edited, about so many runs are looked at for those of the key before.
 MOST_PREDECESSORS = 1_000
 
 #: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.

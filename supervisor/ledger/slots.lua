@@ -135,8 +135,8 @@ local function dismiss(run, outcome, reason)
   forget_indexes(run.id)
 end
 
--- Of runs that wait and whose job is gone, so many more are dismissed in this call; beat's rescue goes on.
-local to_dismiss = RUNS_PER_DISMISSAL
+-- Of runs that wait and are to begin no more, so many are ended in this call; beat's rescue goes on.
+local to_end = RUNS_PER_DISMISSAL
 
 -- Whether a schedule file names the job, or code does.
 local function is_known(job)
@@ -164,13 +164,22 @@ local function comes_before(id, run)
   return v[4] ~= 'waiting' or tonumber(v[5] or 0) <= now
 end
 
--- A run of an earlier generation that is not over. The job names the one that was found last; those that
--- were admitted first are looked at first.
+-- All open runs of the job are among them; where those are very many, the ones that were admitted first, and some.
+local function possible_predecessors(job)
+  if redis.call('ZCARD', K.history(job)) <= MOST_PREDECESSORS then
+    return redis.call('ZRANGE', K.history(job), 0, -1)
+  end
+  if redis.call('SCARD', K.open(job)) <= MOST_PREDECESSORS then return redis.call('SMEMBERS', K.open(job)) end
+  return append(redis.call('ZRANGE', K.history(job), 0, MOST_PREDECESSORS - 1),
+    redis.call('SRANDMEMBER', K.open(job), MOST_PREDECESSORS))
+end
+
+-- A run of an earlier generation that is not over. The job names the one that was found last.
 local function predecessor(run)
   local known = run.generation and hget(K.job(run.job), 'rekeyed')
   if not known then return nil end
   if known ~= '' and comes_before(known, run) then return known end
-  for _, id in ipairs(redis.call('ZRANGE', K.history(run.job), 0, MOST_PREDECESSORS - 1)) do
+  for _, id in ipairs(possible_predecessors(run.job)) do
     if comes_before(id, run) then
       redis.call('HSET', K.job(run.job), 'rekeyed', id)
       return id
@@ -182,31 +191,37 @@ local function predecessor(run)
   return nil
 end
 
+-- The end of a run that waits, if it is to begin no more. Returns whether it is.
+local function end_waiting(lock, id, run)
+  local has_expired = run and run.wait_until and run.wait_until <= now
+  if run and run.state == 'waiting' and not has_expired and is_known(run.job) then return false end
+  to_end = to_end - 1
+  leave_waiting(lock, id)
+  if not run or run.state ~= 'waiting' then return true end
+  if has_expired then
+    skip(run, 'wait_expired')
+  else
+    dismiss(run, 'cancelled', 'job removed from the schedule files')
+  end
+  append(settled, { has_expired and 'skipped' or 'cancelled', id, run.job })
+  return true
+end
+
 -- Free slots go to the runs that wait longest. Returns their ids.
 local function promote(lock, publish_at)
-  local promoted = {}
+  local promoted, running = {}, nil
   while redis.call('EXISTS', K.waiting(lock)) == 1 do
     -- To settle a silent holder may promote the first that waits: so this comes before looking.
-    local _, running = living_holders(lock)
+    if not running then running = select(2, living_holders(lock)) end
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
-    local run = id and load_run(id)
-    if not id then return promoted end
-    if not run or run.state ~= 'waiting' then
-      leave_waiting(lock, id)
-    elseif run.wait_until and run.wait_until <= now then
-      leave_waiting(lock, id)
-      skip(run, 'wait_expired')
-    elseif not is_known(run.job) then
-      if to_dismiss == 0 then return promoted end
-      to_dismiss = to_dismiss - 1
-      leave_waiting(lock, id)
-      dismiss(run, 'cancelled', 'job removed from the schedule files')
-      append(settled, { 'cancelled', id, run.job })
-    else
+    if not id or to_end == 0 then return promoted end
+    local run = load_run(id)
+    if not end_waiting(lock, id, run) then
       if not has_room(run.rules, running) or predecessor(run) then return promoted end
       leave_waiting(lock, id)
       queue(run, publish_at)
       promoted[#promoted + 1] = id
+      running = nil
     end
   end
   return promoted

@@ -11,6 +11,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
+from supervisor.ledger.scripts import MOST_PREDECESSORS
 from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, states, ticks
 
@@ -138,3 +139,25 @@ def test_a_job_whose_key_stays_pays_nothing_for_others_edits(ledger: Ledger) -> 
         assert ledger.trigger(spec, RunRequest(args=[number])).state is RunState.QUEUED
     assert not ledger.client.hexists(Keys(ledger.keys.prefix).job(spec.name), "rekeyed")
     assert not ledger.client.hexists(ledger.keys.job(spec.name), "generation")
+
+
+def test_a_long_history_hides_no_run_under_the_old_key(ledger: Ledger) -> None:
+    old = job(ledger, key="old", history=MOST_PREDECESSORS + 100)
+    for _ in range(0, MOST_PREDECESSORS + 10, 10):
+        ended = ledger.admit_requests(old, [RunRequest()])[0].run_id
+        ledger.cancel(ended, "not wanted")
+        copy_ended(ledger, old, ended, 10)
+    ledger.admit(ticks(old, 0))
+    begin(ledger, run_id(old, 0))
+    new = job(ledger, key="new", history=MOST_PREDECESSORS + 100)
+    ledger.admit(ticks(new, 1))
+    assert ledger.run(run_id(new, 1)).state is RunState.SKIPPED
+
+
+def copy_ended(ledger: Ledger, spec: JobSpec, run: str, times: int) -> None:
+    """As if as many had ended."""
+    keys = ledger.keys
+    score = ledger.client.zscore(keys.history(spec.name), run)
+    for number in range(times):
+        ledger.client.copy(keys.run(run), keys.run(f"{run}-{number}"))
+        ledger.client.zadd(keys.history(spec.name), {f"{run}-{number}": score})

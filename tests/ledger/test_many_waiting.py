@@ -81,3 +81,16 @@ def test_removing_a_job_ends_its_waiting_runs_in_portions(ledger: Ledger) -> Non
     assert not ledger.client.exists(ledger.keys.waiting(spec.lock), ledger.keys.contended)
     fields = ledger.client.hgetall(ledger.keys.job("gone"))
     assert fields["n:finished:cancelled"] == str(MANY)
+
+
+def test_runs_that_waited_too_long_end_in_portions(ledger: Ledger) -> None:
+    spec = crowd(ledger, "late", MANY)
+    [first] = ledger.first_open("late", 1)
+    for run in ledger.client.zrange(ledger.keys.waiting(spec.lock), 0, MANY - 2):
+        ledger.client.hset(ledger.keys.run(run), "wait_until", 1)
+    _, commands = cost(ledger, lambda: ledger.finish(first.id, "token", RunState.SUCCEEDED))
+    assert commands < 25 * RUNS_PER_DISMISSAL, "a call does a portion"
+    events = ledger.rescue(2 * MANY)
+    assert {event.kind for event in events} == {"skipped", "promoted"}
+    assert ledger.job("late").counters["skipped:wait_expired"] == MANY - 1
+    assert ledger.client.scard(ledger.keys.open("late")) == 1

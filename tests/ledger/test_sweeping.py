@@ -16,7 +16,8 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
 from supervisor.sending.publisher import Publisher
-from tests.ledger.jobs import begin, job
+from supervisor.settings import Settings
+from tests.ledger.jobs import begin, job, ticks
 from tests.waiting import wait_until
 
 
@@ -87,6 +88,25 @@ def test_a_run_that_is_to_be_run_again_keeps_its_message(
     assert sweeper.sweep() == 0
     assert in_queue(ledger) == [run]
     assert ledger.leftovers() == []
+
+
+def test_a_run_of_another_ledger_with_the_same_id_keeps_its_message(
+    app: Celery, ledger: Ledger, sweeper: Sweeper, redis_url: str
+) -> None:
+    """Ids of ticks are made of the job and its time: two deployments on one queue have the same."""
+    theirs = supervise(Celery("theirs", broker=redis_url), prefix="theirs")
+    other = Ledger.open(Settings(redis_url=redis_url, prefix="theirs"))
+    for own, into in ((theirs, other), (app, ledger)):
+        [tick] = ticks(job(into), 0)
+        into.admit([tick])
+        Publisher(own, into).publish([tick.run_id])
+    ledger.cancel(tick.run_id, "not wanted")
+    assert sweeper.sweep() == 1
+    assert in_queue(ledger) == [tick.run_id]
+    other.cancel(tick.run_id, "not wanted")
+    assert Sweeper(theirs, other).sweep() == 1
+    other.close()
+    theirs.close()
 
 
 def test_runs_that_expire_without_a_worker_leave_nothing(redis_url: str, ledger: Ledger) -> None:
