@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import takewhile
 
 import pytest
 from celery import Celery
@@ -78,6 +79,23 @@ def test_a_long_queue_is_gone_through_a_part_a_tick(
     sweeper.sweep()
     assert not sweeper.is_under_way
     assert set(in_queue(ledger)) == {*runs[:-1]}
+
+
+def test_in_the_middle_of_a_long_queue_no_message_is_searched_for(
+    app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To remove one there, Redis compares all between it and the nearer end."""
+    monkeypatch.setattr(sweeping, "DEEPEST", 100, raising=False)
+    runs = sent(app, ledger, 450)
+    for run in (runs[0], runs[225], runs[-1]):
+        ledger.cancel(run, "not wanted")
+    with ledger.client.monitor() as seen:
+        assert sweeper.sweep() == 2
+        ledger.client.echo("done")
+        commands = list(takewhile(lambda c: "done" not in c, (c["command"] for c in seen.listen())))
+    assert set(in_queue(ledger)) == {*runs} - {runs[0], runs[-1]}
+    assert [c.split()[2] for c in commands if c.startswith("LREM")] == ["-1", "1"]
+    assert not sweeper.is_under_way
 
 
 def test_a_run_that_is_to_be_run_again_keeps_its_message(
