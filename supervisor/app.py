@@ -32,6 +32,7 @@ from supervisor.redis_url import is_redis, place_of
 from supervisor.sending import content
 from supervisor.sending.redis_settings import (
     broker_address_in,
+    broker_url_of,
     check_certificate,
     connection_of,
     hide_unreadable,
@@ -151,7 +152,7 @@ def settings_of(app: Celery, url: str | None = None) -> Settings | None:
 
 
 def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
-    broker = str(conf.broker_url or "")
+    broker = broker_url_of(conf)
     if error := given.get("unreadable"):  # found as the first setting was asked for
         raise error
     url = url or given["redis_url"]
@@ -234,7 +235,7 @@ def _settle(app: Celery, conf: Any) -> None:
     if not conf.get("broker_url"):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
-    given_with_broker = GIVEN_WITH_REDIS if is_redis(str(conf.broker_url)) else {}
+    given_with_broker = GIVEN_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
     for key, value in {**NEEDED, **GIVEN, **given_with_broker}.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)

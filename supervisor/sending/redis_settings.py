@@ -50,13 +50,19 @@ def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> 
     return str(SentinelUrl.parse(broker_url, told))
 
 
+def broker_url_of(conf: Any) -> str:
+    """The app's `broker_url`; of several, with ; between them, as kombu takes them too."""
+    given = conf.broker_url or ""
+    return given if isinstance(given, str) else ";".join(given)
+
+
 def broker_address_in(conf: Any) -> str:
-    return address_of(str(conf.broker_url or ""), conf.get("broker_transport_options"))
+    return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
 
 
 def settle_broker(conf: Any) -> None:
     """Has the broker's address in kombu's spelling, with what else it says in kombu's options."""
-    broker_url = str(conf.broker_url or "")
+    broker_url = broker_url_of(conf)
     if broker_url.startswith(SENTINEL):
         given = conf.get("broker_transport_options") or {}
         named = SentinelUrl.parse(address_of(broker_url, given))
@@ -75,7 +81,7 @@ def settle_broker(conf: Any) -> None:
 
 def check_certificate(conf: Any, settings: Settings) -> None:
     """Of a broker that is the ledger's server, as the ledger does: kombu alone would take any."""
-    url = str(conf.broker_url)
+    url = broker_url_of(conf)
     is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
     if is_bare and has_same_server(url, settings.redis_url):
         conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED}
@@ -90,7 +96,7 @@ def set_broker(conf: Any, url: str) -> None:
 def hide_unreadable(conf: Any) -> None:
     """Takes addresses away that cannot be read: Celery would quote them, passwords and all."""
     for url, put in (
-        (str(conf.broker_url or ""), set_broker),
+        (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
     ):
         if is_redis(url) and place_of(url) is None:

@@ -255,6 +255,28 @@ def test_the_apps_broker_by_sentinel_is_the_ledger_too() -> None:
     assert app.conf.broker_transport_options["visibility_timeout"] == 60
 
 
+@pytest.mark.parametrize(
+    "urls",
+    [
+        ["amqp://one//", "amqp://two//"],
+        ["sentinel://one:26379/0", "sentinel://two:26379/0"],
+        ["redis://one:6379/0"],
+    ],
+    ids=lambda urls: urls[0],
+)
+def test_several_addresses_of_a_broker_are_tried_in_turn(urls: list[str]) -> None:
+    app = Celery("several")
+    app.conf.broker_url = urls
+    app.conf.broker_transport_options = {"master_name": "jobs"}
+    supervise(app)
+    connection = app.connection()
+    assert connection.hostname == "one"
+    assert list(connection.alt or urls) == urls
+    settings = settings_of(app)
+    assert settings is not None
+    assert ("one" in settings.redis_url) == ("amqp" not in urls[0])
+
+
 def test_the_ledgers_address_by_sentinel_is_what_kombu_and_redbeat_are_told() -> None:
     app = supervise(Celery("ledgers"), redis_url=URL)
     conf = app.conf
