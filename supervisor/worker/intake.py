@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, cast
+from uuid import UUID
 
 import structlog
 from celery import bootsteps
@@ -27,6 +28,9 @@ log = structlog.get_logger("supervisor.intake")
 brpop_read = cast(Any, redis.Channel)._brpop_read
 deliver = cast(Any, virtual.Transport)._deliver
 
+#: The mark of a connection on which no message ends anything.
+TAKES_ANY = "supervisor_takes_any"
+
 #: No fault of a message.
 PASSED = (MemoryError, ResponseError, OperationalError)
 
@@ -34,8 +38,8 @@ PASSED = (MemoryError, ResponseError, OperationalError)
 def check(headers: Mapping[str, Any]) -> None:
     """Raises InvalidTaskError for values that would only be tripped over later."""
     limits, retries = headers.get("timelimit"), headers.get("retries")
-    if not isinstance(headers.get("id"), str):
-        raise InvalidTaskError("the id is no text")
+    if not isinstance(headers.get("id"), str | UUID):  # kombu gives back what JSON has marks for
+        raise InvalidTaskError("the id is neither text nor a UUID")
     if limits is not None and not (
         isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_limit, limits))
     ):
@@ -56,8 +60,7 @@ def check(headers: Mapping[str, Any]) -> None:
 
 
 def is_limit(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or (is_number and isfinite(value) and value >= 0)
+    return value is None or (isinstance(value, int | float) and isfinite(value) and value >= 0)
 
 
 class TakesAnyMessage(bootsteps.Step):
@@ -65,7 +68,12 @@ class TakesAnyMessage(bootsteps.Step):
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        create = parent.create_task_handler
+        create, connect = parent.create_task_handler, parent.connect
+
+        def connect_own() -> Any:
+            connection = connect()
+            setattr(connection, TAKES_ANY, True)
+            return connection
 
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle = create(*args, **kwargs)
@@ -85,6 +93,7 @@ class TakesAnyMessage(bootsteps.Step):
             return on_task_received
 
         parent.create_task_handler = create_task_handler
+        parent.connect = connect_own
 
 
 def lost(errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
@@ -93,6 +102,8 @@ def lost(errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
 
 
 def read_any(self: Any, **options: Any) -> Any:
+    if not hasattr(self.connection.client, TAKES_ANY):
+        return brpop_read(self, **options)
     try:
         return brpop_read(self, **options)
     except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON
@@ -100,7 +111,9 @@ def read_any(self: Any, **options: Any) -> Any:
         return True
 
 
-def deliver_any(self: Any, message: Any, queue: str) -> None:
+def deliver_any(self: Any, message: Any, queue: str) -> Any:
+    if not hasattr(self.client, TAKES_ANY):
+        return deliver(self, message, queue)
     passed: tuple[type[Exception], ...] = (*PASSED, *lost(self.connection_errors))
     try:
         deliver(self, message, queue)
@@ -111,6 +124,6 @@ def deliver_any(self: Any, message: Any, queue: str) -> None:
 
 
 def take_any_message() -> None:
-    """For the connections that this process makes from now on."""
+    """By the connection of a worker's consumer; consumers of tasks hear of what they raise."""
     cast(Any, redis.Channel)._brpop_read = read_any
     cast(Any, virtual.Transport)._deliver = deliver_any
