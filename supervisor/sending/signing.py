@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from kombu.utils.json import dumps
+from kombu.utils.json import dumps, loads
 
 from supervisor.execution.delivery import HEADER
 from supervisor.ledger.connection import Client
@@ -34,7 +34,9 @@ FIELD = "signing_key"
 def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
     """A digest of what the message of a run says, but for what run it is."""
     rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
-    text = dumps([task, args, kwargs]) + json.dumps(rest, sort_keys=True)
+    # Kombu gives back what it may write otherwise: a time with Z, a key that stands there twice.
+    as_read = loads(dumps([task, args, kwargs]))
+    text = dumps(as_read) + json.dumps(rest, sort_keys=True)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from typing import Any
 
 import pytest
 from celery import Celery, Task, signals
+from kombu.utils.json import loads
 
 from supervisor.app import supervise
 from supervisor.ledger.replies import Placement
@@ -81,6 +83,37 @@ def test_a_message_is_the_one_that_celery_would_send(
     Publisher(app, ledger).publish([tick.run_id])
     from_the_envelope, from_celery = sent(ledger, queue)
     assert from_the_envelope == from_celery
+
+
+@pytest.mark.parametrize(
+    ("mark", "value"),
+    [
+        ("datetime", "2026-03-01T00:00:00Z"),
+        ("datetime", "2026-03-01T00:00:00.123456789+00:00"),
+        ("date", "20260301"),
+        ("uuid", {"hex": "7babf657-f942-4a24-90b2-be8860cbcc39"}),
+        ("base64", "YWJj"),
+    ],
+    ids=str,
+)
+def test_a_value_that_kombu_writes_otherwise_is_signed_as_it_is_read(
+    ledger: Ledger, redis_url: str, mark: str, value: Any
+) -> None:
+    app = app_on(redis_url)
+    envelopes, publisher = envelopes_of(app, ledger), Publisher(app, ledger)
+    spec = job(ledger, task="shop.plain", args=[{"__type__": mark, "__value__": value}])
+    [tick] = ticks(spec, 0)
+    ledger.admit([envelopes.filled(tick)])
+    publisher.publish([tick.run_id])
+    headers_and_args = [
+        (message["headers"], loads(b64decode(message["body"])))
+        for message in sent(ledger, "celery")
+    ]
+    assert len(headers_and_args) == 2
+    for headers, (args, kwargs, _) in headers_and_args:
+        header = headers["supervisor"]
+        assert publisher.signer.has_signed("shop.plain", args, kwargs, header)
+        assert publisher.would_send("shop.plain", args, kwargs, {**header, "signature": ""})
 
 
 OTHERS: list[dict[str, Any]] = [
