@@ -177,8 +177,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if not look.leads:
             self._fault = None
             return INTERVAL.total_seconds()
-        if look.set_back:
-            self._rewind(look)
+        if look.set_back and look.set_back_from:
+            self._rewind(look, look.set_back_from)
         if look.to_rescue:
             self._rescue()
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
@@ -234,8 +234,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if not look.leads or look.is_trusted:
             return look
         now = self._leader.look(follows=self._follows)
-        leads, set_back = now.leads and now.is_trusted, max(look.set_back, now.set_back)
-        return replace(now, leads=leads, set_back=set_back)
+        return replace(now, leads=now.leads and now.is_trusted)
 
     def _begin(self, look: Look) -> Look:
         super().setup_schedule()
@@ -245,8 +244,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         # To read many files takes seconds of the lock, which may be another's by now; what was due
         # before is no later for it.
         now = self._leader.look(follows=self._follows)
-        set_back = max(look.set_back, now.set_back)
-        return replace(now, at=look.at, began=look.began, set_back=set_back)
+        return replace(now, at=look.at, began=look.began)
 
     def _say_present(self) -> None:
         """In the tick, and not in a thread: a beat that hangs is not there."""
@@ -268,15 +266,19 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
             pipe.execute()
 
-    def _rewind(self, look: Look) -> None:
-        """The clock that all times of the ledger are read from was set back."""
+    def _rewind(self, look: Look, since: datetime) -> None:
+        """The clock that all times of the ledger are read from was set back.
+
+        Made again, by whichever beat leads then, if it fails on the way.
+        """
         log.error("server clock set back", seconds=look.set_back.total_seconds())
         specs = self._ledger.scheduled()
-        rewound = self._ledger.rewind(look.set_back, list(specs))
-        next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in rewound}
+        ahead = self._ledger.ahead(specs)
+        next_at = {name: schedule_of(specs[name]).next_after(look.at) for name in ahead}
         with self._ledger.client.pipeline(transaction=False) as pipe:
             self._entries.reschedule_all(pipe, next_at)
             pipe.execute()
+        self._ledger.rewind(look.set_back, since, ahead)
 
     def _rescue(self) -> None:
         for _ in range(RESCUES_PER_TICK):

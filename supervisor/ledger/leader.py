@@ -50,7 +50,8 @@ class Look:
 
     to_rescue: there are silent leases, due retries, ends of pauses, or runs that wait for a lock.
     next_due: of the first entry that is not due yet. loaded: digest of the ledger's schedule files.
-    set_back: by how much the server's clock was, since the last look of any leader.
+    set_back: by how much the server's clock was, from `set_back_from`, and no beat has made up
+    for it yet (Ledger.rewind).
     """
 
     leads: bool
@@ -65,6 +66,7 @@ class Look:
     has_leftovers: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
+    set_back_from: datetime | None = None
     began: float = field(default_factory=time.monotonic, repr=False)
     asked_at: float = field(default_factory=clock, repr=False)
 
@@ -118,7 +120,8 @@ class Leader:
             raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at))
-        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, set_back, leftovers = found
+        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, *found = found
+        set_back, leftovers, set_back_from = found
         return Look(
             leads=True,
             asked_at=asked_at,
@@ -133,6 +136,7 @@ class Leader:
             has_leftovers=bool(leftovers),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
+            set_back_from=instant(set_back_from),
         )
 
     def resign(self) -> bool:

@@ -10,8 +10,9 @@
 -- gives {-1, now, app} when the ledger is another app's; {0, now} when another beat leads; else {1, now, whether there is something to rescue, whether an
 --       entry is due, when the next one is in ms (or ''), whether the outbox has a run to be sent,
 --       whether sent runs have not begun, whether there are pings, whether there are calls whose end nobody
---       has told, digest of the files that are loaded, by how many ms the server's clock was set back since
---       the last look, whether messages of ended runs may lie in queues}
+--       has told, digest of the files that are loaded, by how many ms the server's clock was set back that
+--       nobody has made up for yet (rewind.lua), whether messages of ended runs may lie in queues, and from
+--       when in ms the clock was set back}
 
 local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -21,9 +22,10 @@ if app ~= '' and app_of_ledger and app_of_ledger ~= app then
   return { -1, now, app_of_ledger }
 end
 
-local known = redis.call('HMGET', K.server, 'looked', 'mercy_until')
+local known = redis.call('HMGET', K.server, 'looked', 'mercy_until', 'to_rewind', 'rewind_from')
 local looked, mercy_until = tonumber(known[1] or now), tonumber(known[2] or 0)
 local set_back = looked - now > tonumber(least_step) and looked - now or 0
+local to_rewind, rewind_from = tonumber(known[3] or 0) + set_back, tonumber(known[4] or looked)
 
 local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
@@ -53,6 +55,7 @@ end
 if set_back > 0 then
   redis.call('HINCRBY', K.beat, 'clock_set_backs', 1)
   redis.call('HSET', K.beat, 'clock_set_back_at', now, 'clock_set_back_ms', digits(set_back))
+  redis.call('HSET', K.server, 'to_rewind', digits(to_rewind), 'rewind_from', digits(math.max(looked, rewind_from)))
 end
 redis.call('HSET', K.server, 'looked', now)
 
@@ -68,4 +71,4 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
   has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '',
-  set_back, has_any(K.leftovers) }
+  to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)) }

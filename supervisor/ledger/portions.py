@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import chain
 
 from supervisor.ledger.readings import Readings, chunks
@@ -33,10 +33,10 @@ def cancel_all(scripts: Scripts, run_id: str, reason: str) -> Cancellation:
 
 
 def rewind_all(
-    scripts: Scripts, readings: Readings, by: timedelta, jobs: Sequence[str]
-) -> list[str]:
-    """After the server's clock was set back: see rewind.lua. Gives the jobs that were rewound."""
-    keys, before = readings.keys, ms_of(readings.now() + by)
+    scripts: Scripts, readings: Readings, by: timedelta, since: datetime, jobs: Sequence[str]
+) -> None:
+    """After the server's clock was set back: see rewind.lua."""
+    keys, before = readings.keys, ms_of(since)
     for index in ("leases", "outbox", "delayed", "sent"):
         # What the clock had not reached then; the rest is due, or was written since.
         later = readings.client.zrangebyscore(
@@ -45,10 +45,9 @@ def rewind_all(
         for some in chunks(later, RUNS_PER_REWIND):
             facts = chain.from_iterable((run_id, int(score)) for run_id, score in some)
             scripts("rewind", to_ms(by), index, *facts)
-    found: list[str] = []
     for names in chunks(jobs):
-        found += scripts("rewind", to_ms(by), "jobs", *names)
-    return found
+        scripts("rewind", to_ms(by), "jobs", *names)
+    scripts("rewind", to_ms(by), "done")
 
 
 def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> tuple[Rescue, ...]:

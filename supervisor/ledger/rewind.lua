@@ -2,8 +2,8 @@
 -- as the clock went back.
 --
 -- ARGV  by how many ms, an index (leases, outbox, delayed or sent), then run id, its score, ... of entries that
---       were written before; or jobs, then names of jobs
--- gives the names of the jobs whose watermark lay in the future and is now; nothing of an index
+--       were written before; or jobs, then names of jobs whose watermark lies in the future: it is now; or done
+-- gives nothing
 
 local by, index = tonumber(ARGV[1]), ARGV[2]
 
@@ -36,16 +36,20 @@ if INDEXES[index] then
       if index == 'leases' then pcall(rewind_lock, id) end
     end
   end
-  return {}
+  return
 end
 
-local rewound = {}
+if index == 'done' then
+  if redis.call('HINCRBY', K.server, 'to_rewind', digits(-by)) <= 0 then
+    redis.call('HDEL', K.server, 'to_rewind', 'rewind_from')
+  end
+  return
+end
+
 for i = 3, #ARGV do
   local watermark = tonumber(hget(K.job(ARGV[i]), 'watermark') or 0)
   if watermark > now then
     redis.call('HSET', K.job(ARGV[i]), 'watermark', now)
     redis.call('HDEL', K.job(ARGV[i]), 'audited_until')
-    rewound[#rewound + 1] = ARGV[i]
   end
 end
-return rewound

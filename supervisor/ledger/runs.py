@@ -133,13 +133,24 @@ class Ledger(Readings, Attempts):
         """The ledger is that of the app whose beat leads next."""
         self.client.hdel(self.keys.beat, "app")
 
-    def rewind(self, by: timedelta, jobs: Sequence[str]) -> list[str]:
-        """The server's clock was set back: leases, deadlines and retries go back with it.
+    def ahead(self, jobs: Iterable[str]) -> list[str]:
+        """Those of the jobs whose ticks have been dealt with up to a time that is still to come."""
+        found, now = list[str](), ms_of(self.now())
+        for some in chunks(list(jobs)):
+            with self.client.pipeline(transaction=False) as pipe:
+                for job in some:
+                    pipe.hget(self.keys.job(job), "watermark")
+                marks = pipe.execute()
+            found += [job for job, at in zip(some, marks, strict=True) if int(at or 0) > now]
+        return found
 
-        Gives those of the jobs whose ticks had been dealt with up to a time that is to come again:
-        they go on now. A tick whose run is known does not run a second time.
+    def rewind(self, by: timedelta, since: datetime, jobs: Sequence[str]) -> None:
+        """The server's clock was set back from then: leases, deadlines and retries go back with it.
+
+        jobs: those that are ahead, and go on now. A tick whose run is known does not run a second
+        time. Beats are told of the set-back until this has come to its end.
         """
-        return rewind_all(self._scripts, self, by, jobs)
+        rewind_all(self._scripts, self, by, since, jobs)
 
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""

@@ -185,6 +185,26 @@ def test_a_standby_leads_in_time_where_the_leader_dies_with_a_set_back(
     standby.close()
 
 
+def test_who_leads_next_makes_up_for_a_set_back_that_a_leader_only_saw(
+    app: Celery, ledger: Ledger, beat: SupervisedScheduler, clock: Clock
+) -> None:
+    """It dies in between, or cannot reach Redis for what comes next."""
+    wait_until(lambda: beat.tick() >= 0 and ledger.history("often"))
+    spec = called(ledger, beat)
+    retried = ledger.trigger(spec).id
+    wait_until(lambda: begins(ledger, retried, "a"))
+    ledger.retry(retried, "a", timedelta(seconds=3))
+    clock.set(-HOUR)
+    assert beat._leader.look().set_back > timedelta()
+    beat.close()
+    now, standby = ms_of(ledger.now()), SupervisedScheduler(app, lazy=True)
+    wait_until(lambda: standby.tick() >= 0 and ran_since(ledger, now) >= 3)
+    wait_until(lambda: standby.tick() >= 0 and ledger.run(retried).state is RunState.QUEUED)
+    assert not standby._leader.look().set_back, "once"
+    assert ledger.beat().clock_set_backs == 1
+    standby.close()
+
+
 def test_a_set_back_is_counted_and_reported(
     ledger: Ledger, beat: SupervisedScheduler, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
