@@ -22,6 +22,7 @@ from kombu.utils.json import dumps, loads
 from supervisor.execution.delivery import HEADER
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
+from supervisor.times.elapsed import clock
 
 SIGNATURE = "signature"
 
@@ -29,6 +30,9 @@ SIGNATURE = "signature"
 OF_A_RUN = ("run", "nominal_at", SIGNATURE)
 
 FIELD = "signing_key"
+
+#: After this a process looks whether the ledger still has the key.
+KEPT_SECONDS = 60
 
 
 def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
@@ -41,18 +45,25 @@ def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> 
 
 
 class Signer:
-    """One a process. The key is read from the ledger when first needed, and made if need be."""
+    """One a process. The key is read from the ledger when first needed, and made if need be.
+
+    A ledger that lost it gets that of the first process to look, which becomes that of all.
+    """
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._place = keys.server
-        self._key = b""
+        self._key = ""
+        self._read_at = 0.0
 
     def _own_key(self) -> bytes:
-        if not self._key:
-            self._client.hsetnx(self._place, FIELD, secrets.token_hex(32))
-            self._key = str(self._client.hget(self._place, FIELD)).encode()
-        return self._key
+        if not self._key or clock() - self._read_at >= KEPT_SECONDS:
+            found = self._client.hget(self._place, FIELD)
+            if not found:
+                self._client.hsetnx(self._place, FIELD, self._key or secrets.token_hex(32))
+                found = self._client.hget(self._place, FIELD)
+            self._key, self._read_at = str(found), clock()
+        return self._key.encode()
 
     def signature(self, run_id: str, nominal_at: str, content: str) -> str:
         text = f"{run_id} {nominal_at} {content}"

@@ -13,8 +13,10 @@ from kombu import Exchange, Queue
 from supervisor.app import supervise
 from supervisor.ledger.runs import Ledger
 from supervisor.runs.run import RunState
+from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
+from supervisor.sending.signing import Signer
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience
@@ -106,3 +108,20 @@ def test_a_run_is_known_to_be_in_the_queue_that_a_route_leads_to(
     assert Publisher(app, ledger).publish([run]) == 1
     assert ledger.run(run).queue == queue
     assert AppQueues(app).lengths([queue]) == {queue: 1}
+
+
+def test_a_signing_key_that_was_lost_is_one_for_all_processes_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = {"run": "nightly@1", "nominal_at": "2026-03-01T00:00:00+00:00"}
+    message = ("proj.work", [1], {})
+    beat, worker = Signer(ledger.client, ledger.keys), Signer(ledger.client, ledger.keys)
+    beat.signature_of(*message, header)
+    ledger.client.hdel(ledger.keys.server, signing.FIELD)
+    assert not worker.has_signed(*message, header)  # it has made another key
+    signed = {**header, signing.SIGNATURE: worker.signature_of(*message, header)}
+    monkeypatch.setattr(signing, "KEPT_SECONDS", 0)
+    assert beat.has_signed(*message, signed)
+    ledger.client.hdel(ledger.keys.server, signing.FIELD)
+    signed = {**header, signing.SIGNATURE: beat.signature_of(*message, header)}
+    assert Signer(ledger.client, ledger.keys).has_signed(*message, signed)
