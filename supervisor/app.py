@@ -173,11 +173,16 @@ def broker_address(app: Celery) -> str:
 
 
 def required_settings(app: Celery) -> Settings:
-    """Raises NotConfigured for an app that is not supervised, UnsafeContent for one not of JSON,
-    and RedBeatElsewhere."""
+    """Raises NotConfigured for an app that is not supervised or sends by Celery 3's protocol,
+    UnsafeContent for one not of JSON, and RedBeatElsewhere."""
     settings = settings_of(app)
     if settings is None:
         raise NotConfigured("this Celery app is not supervised: call supervise(app)")
+    if app.conf.task_protocol != DEFAULTS["task_protocol"]:  # its messages lack our headers
+        raise NotConfigured(
+            f"task_protocol={app.conf.task_protocol!r} cannot carry runs: leave it out of the app's"
+            " settings (docs/settings.md)"
+        )
     content.check_settings(app.conf)
     if apart := redbeat_apart(app, settings):
         raise apart

@@ -24,7 +24,7 @@ from supervisor.app import (
     supervise,
 )
 from supervisor.cli import main
-from supervisor.errors import InvalidPrefix, InvalidRedisUrl, RedBeatElsewhere
+from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import connect
 from supervisor.redis_url import SentinelUrl, is_redis, parsed, same_database
 from supervisor.settings import Settings
@@ -253,6 +253,13 @@ def test_the_apps_broker_by_sentinel_is_the_ledger_too() -> None:
         "sentinel://:pw@one:26379/2;sentinel://:pw@two:26379/2?master_name=jobs&sentinel_password=s"
     )
     assert app.conf.broker_transport_options["visibility_timeout"] == 60
+
+
+def test_a_protocol_that_carries_no_runs_is_refused() -> None:
+    app = supervise(Celery("old", broker="redis://one:6379/0"))
+    app.conf.task_protocol = 1
+    with pytest.raises(NotConfigured, match="task_protocol"):
+        required_settings(app)
 
 
 @pytest.mark.parametrize(
