@@ -42,6 +42,7 @@ def request_of(
     check_arguments(task, args, kwargs)
     args, kwargs = dumped(task, args, kwargs)
     options, spec = dict(options), spec_of(task)
+    task_id = str(task_id) if task_id else None  # Celery takes a UUID
     if task_id and is_below(task_id):
         raise InvalidGuard(task.name, [f"{task_id!r} as an id is that of a step of a run"])
     at_work = current_run()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery, Task
@@ -47,6 +48,12 @@ def test_a_time_beyond_all_times_can_be_read_again(
 ) -> None:
     called = task_of(app).apply_async((1,), **option)
     assert [run.id for run in ledger.history("calls.work")] == [called.id]
+
+
+def test_an_id_may_be_a_uuid(app: Celery, ledger: Ledger) -> None:
+    given = uuid4()
+    called = task_of(app).apply_async((1,), task_id=given)
+    assert [run.id for run in ledger.history("calls.work")] == [called.id] == [str(given)]
 
 
 @pytest.mark.parametrize("guard", [None, True])
