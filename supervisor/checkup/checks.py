@@ -10,8 +10,9 @@ from supervisor.checkup.finding import Finding
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *(server.permissions, server.persistence, server.eviction, server.version),
-    *(processes.beats, processes.owner, processes.leaders, processes.clocks, processes.tasks),
-    *(consumers.unworked, consumers.crowded, consumers.wide),
+    *(processes.beats, processes.workers, processes.owner, processes.leaders),
+    *(processes.clocks, processes.tasks),
+    *(consumers.unworked, consumers.crowded, consumers.shared, consumers.wide),
     *(
         bookkeeping.files,
         bookkeeping.schema,

@@ -33,6 +33,18 @@ def crowded(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def shared(facts: Facts) -> Iterator[Finding]:
+    for other, queue in sorted({both for p in facts.roll.present for both in p.shared_queues}):
+        yield Finding(
+            "queues",
+            f"the queue {queue} is shared with another ledger: {other}",
+            "workers of each take messages of the other and give them back: runs start late, and"
+            " never while only workers of the other consume it",
+            "give each deployment queues of its own (docs/settings.md, Two deployments on one"
+            " Redis), and an owner of its own",
+        )
+
+
 def wide(facts: Facts) -> Iterator[Finding]:
     serial = {queue.name for queue in facts.queues if queue.is_serial}
     for worker in facts.roll.workers:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from supervisor.checkup.facts import Facts
 from supervisor.checkup.finding import Finding
 from supervisor.display.words import span
-from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts
+from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
 
 CLOCKS_APART = timedelta(seconds=1)
 
@@ -51,6 +51,24 @@ def beats(facts: Facts) -> Iterator[Finding]:
             "start a second one on another machine",
             is_note=True,
         )
+
+
+def workers(facts: Facts) -> Iterator[Finding]:
+    for worker in facts.roll.present:
+        if isinstance(worker.facts, WorkerFacts) and worker.fault:
+            yield Finding(
+                "workers",
+                f"{worker.facts.name} does no work: {worker.fault}",
+                "it takes no message, and keeps those that it has taken",
+                "restart it; what runs in its main process must not wait: signals, boot steps",
+            )
+        elif isinstance(worker.facts, WorkerFacts) and worker.is_waiting:
+            yield Finding(
+                "workers",
+                f"{worker.facts.name} waits for its broker",
+                "it takes no message until the broker answers",
+                "look at the broker, and at the address that this worker has for it",
+            )
 
 
 def owner(facts: Facts) -> Iterator[Finding]:

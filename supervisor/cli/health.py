@@ -26,7 +26,8 @@ def health(context: Context, what: str, name: str | None, port: int) -> None:
     """Exit 0 if this host's beat, worker or server does its work, 1 if not.
 
     For liveness probes: one question to Redis, or to the server here. A beat that stands by is
-    fine, a worker that consumes no queue is not. With Redis away nobody is blamed for it.
+    fine, and so is a worker that waits for its broker; one that consumes no queue, or whose main
+    loop has not turned for a minute, is not. With Redis unavailable no process is blamed for it.
     """
     if (what == "worker") != (name is not None):
         raise click.UsageError("--name is for workers, and a worker needs one")
@@ -55,10 +56,14 @@ def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | Non
         here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
         return None if here else f"no beat on {host} has said that it is there"
     full = with_host(name or "", host)
-    workers = [p.facts for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full]
+    workers = [
+        (p, p.facts) for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full
+    ]
     if not workers:
         return f"worker {full} has not said that it is there"
-    if not any(worker.queues for worker in workers):
+    if all(present.fault for present, _ in workers):
+        return f"worker {full} does no work: {workers[0][0].fault}"
+    if not any(present.is_waiting or worker.queues for present, worker in workers):
         return f"worker {full} consumes no queue"
     return None
 

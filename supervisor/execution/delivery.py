@@ -18,6 +18,12 @@ from supervisor.runs.run import Reference, StepId
 #: The header that makes a message a supervised run's.
 HEADER = "supervisor"
 
+#: In it: the prefix of the run's ledger, and the owner's name.
+LEDGER = "ledger"
+
+#: Beside it: the ledger whose worker gave the message back.
+RETURNED_BY = "supervisor_returned_by"
+
 #: The header with which a call says how it is to be guarded; a mapping, or True.
 GUARD = "guard"
 

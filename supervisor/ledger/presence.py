@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
@@ -70,7 +70,8 @@ class BeatFacts:
 @dataclass(frozen=True, slots=True)
 class Present:
     """A process that is there. clock_offset: of its clock, ahead of the server's. fault: why it
-    does not do its work."""
+    does not do its work. is_waiting: for its broker, and consumes nothing meanwhile. shared_queues:
+    other ledgers whose messages it met lately, or whose workers met its own, and the queue."""
 
     facts: WorkerFacts | BeatFacts
     host: str
@@ -80,6 +81,8 @@ class Present:
     clock_offset: timedelta | None
     broker: Broker
     fault: str | None = None
+    is_waiting: bool = False
+    shared_queues: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,22 @@ class Attendance:
         }
 
     def say(
-        self, facts: WorkerFacts | BeatFacts, tasks: Iterable[str] = (), fault: str | None = None
+        self,
+        facts: WorkerFacts | BeatFacts,
+        tasks: Iterable[str] = (),
+        fault: str | None = None,
+        *,
+        is_waiting: bool = False,
+        shared_queues: Sequence[tuple[str, str]] = (),
     ) -> None:
         """`tasks`: the names behind the digest in the facts of a worker. fault: why the process
-        does not do its work.
+        does not do its work. is_waiting: for its broker. shared_queues: as in a Present.
 
         Raises WrongSchema when another version of this code writes the ledger.
         """
         self._last, sent = facts, time.time()
-        self._facts["fault"] = fault
+        more = {"fault": fault, "is_waiting": is_waiting, "shared_queues": shared_queues}
+        self._facts |= more
         seconds, microseconds, knows_tasks = self._call(facts, PRESENCE_TTL)
         on_its_way = time.time() - sent
         if self._offset is None or on_its_way < PROMPT_SECONDS:
@@ -205,18 +215,26 @@ def present_from(said: Mapping[str, Any], last_seen_at: datetime) -> Present:
     offset = said["offset"]
     return Present(
         facts=(
-            WorkerFacts(**{**facts, "queues": tuple(facts["queues"])})
+            WorkerFacts(**{**known(WorkerFacts, facts), "queues": tuple(facts["queues"])})
             if said["kind"] == "worker"
-            else BeatFacts(**facts)
+            else BeatFacts(**known(BeatFacts, facts))
         ),
         host=said["host"],
         pid=said["pid"],
         started_at=datetime.fromtimestamp(said["started"], UTC),
         last_seen_at=last_seen_at,
         clock_offset=None if offset is None else timedelta(seconds=offset),
-        broker=Broker(**said["broker"]),
+        broker=Broker(**known(Broker, said["broker"])),
         fault=said.get("fault"),
+        is_waiting=bool(said.get("is_waiting")),
+        shared_queues=tuple((other, queue) for other, queue in said.get("shared_queues", ())),
     )
+
+
+def known(kind: type, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a process of a newer version adds."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in facts.items() if name in names}
 
 
 def digest_of(tasks: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from kombu.compression import get_encoder
 
 from supervisor.errors import InvalidGuard
 from supervisor.execution.context import current_run
-from supervisor.execution.delivery import GUARD, HEADER, work_of
+from supervisor.execution.delivery import GUARD, HEADER, RETURNED_BY, work_of
 from supervisor.files.guarded import GuardedCall, guarded_task_spec
 from supervisor.job.guarded_spec import GuardedTaskSpec
 from supervisor.job.lock_keys import lock_key
@@ -155,7 +155,8 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
         "queue": header["queue"],
     }
     options = {k: v for k, v in said.items() if v is not None and k not in MESSAGES_OWN}
-    headers = {k: v for k, v in options.pop("headers", {}).items() if k != HEADER}
+    passed_on = options.pop("headers", {})
+    headers = {k: v for k, v in passed_on.items() if k not in (HEADER, RETURNED_BY)}
     return Asked(
         args=None if "args" in references else as_json(request.args),
         kwargs=None if "kwargs" in references else as_json(request.kwargs),

@@ -16,9 +16,9 @@ from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore
 from kombu.utils.json import dumps
 from redis.exceptions import RedisError
 
-from supervisor.app import required_settings
+from supervisor.app import owner_of, required_settings
 from supervisor.execution.assignments import Assignment, Assignments
-from supervisor.execution.delivery import HEADER, message_header
+from supervisor.execution.delivery import HEADER, LEDGER, message_header
 from supervisor.job.masks import masked
 from supervisor.ledger.runs import Ledger
 from supervisor.redis_url import is_redis
@@ -49,6 +49,7 @@ class Publisher:
         self._ledger = ledger
         self._assignments = Assignments(ledger)
         self.signer = Signer(ledger.client, ledger.keys)
+        self._identity = [ledger.keys.prefix, owner_of(app)]
         #: Where messages were sent last, if its queues are keys beside the ledger's.
         self.channel_beside: Any = None
 
@@ -161,6 +162,8 @@ class Publisher:
         if assignment is None:
             return False
         own = message_header(assignment, destination(self._app, assignment))
+        if LEDGER in header:  # by it the worker knew that the message is for this ledger
+            own[LEDGER] = header[LEDGER]
         expected = content_of(assignment.task, assignment.args, assignment.kwargs, own)
         return content_of(task, args, kwargs, header) == expected
 
@@ -186,7 +189,7 @@ class Publisher:
         options["headers"] = {
             **current_headers(),
             **options.get("headers", {}),
-            HEADER: message_header(assignment, queue),
+            HEADER: {**message_header(assignment, queue), LEDGER: self._identity},
         }
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.

@@ -1,16 +1,19 @@
 """A worker says that it is there, and what it consumes, from the moment it is ready until it stops.
 
 A thread of its own, with its own connection, in the worker's main process: a call that hangs must
-not make the heartbeat late.
+not make the heartbeat late. The thread goes on when the main loop does not, and reports that.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
 import structlog
 from celery import Celery, bootsteps, signals
+from celery.bootsteps import RUN  # type: ignore[attr-defined]
+from celery.concurrency import solo
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 
@@ -27,10 +30,18 @@ from supervisor.ledger.presence import (
 )
 from supervisor.redis_url import same_database
 from supervisor.settings import Settings
+from supervisor.worker.strangers import shared_queues
 
 log = structlog.get_logger("supervisor.attendance")
 
 _present: dict[str, WorkerAttendance] = {}
+
+#: Rounds of this thread in which the main loop did not turn, though it does so in each: a minute.
+ROUNDS_WITHOUT_TURN = 12
+
+#: A call that is in one of these waits for the broker, or for the ledger; sockets are theirs.
+WAITING = ("amqp.", "kombu.connection", "kombu.transport.", "kombu.utils.functional", "redis.")
+SOCKETS = ("selectors", "socket", "ssl")
 
 
 class WorkerAttendance(threading.Thread):
@@ -45,12 +56,20 @@ class WorkerAttendance(threading.Thread):
         self._attendance = Attendance(client, Keys(settings.prefix), broker_of(app, settings))
         self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
         self._digest = digest_of(self._tasks)
+        self._loop = MainLoop(consumer)
         self._stopping = threading.Event()
 
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._attendance.say(self._facts(), self._tasks)
+                fault, is_waiting = self._loop.look()
+                self._attendance.say(
+                    self._facts(),
+                    self._tasks,
+                    fault,
+                    is_waiting=is_waiting,
+                    shared_queues=shared_queues(),
+                )
             except (RedisError, OSError) as error:
                 log.warning("presence not told", error=str(error))
             except WrongSchema as error:
@@ -80,6 +99,64 @@ class WorkerAttendance(threading.Thread):
             pool_size=size_of(self._consumer.pool),
             tasks=self._digest,
         )
+
+
+class MainLoop:
+    """The loop of the worker's main process, which takes messages and hands them to the pool.
+
+    Made in the main thread, before the loop begins. Of a loop that is no hub, or that runs the
+    tasks itself, nothing is known.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._rounds = 0
+        self._is_seen = consumer.hub is not None and not isinstance(consumer.pool, solo.TaskPool)
+        if self._is_seen:
+            # The hub keeps it when it connects again: it is not of the connection.
+            consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)
+
+    def _turn(self) -> None:
+        self._rounds = 0
+
+    def look(self) -> tuple[str | None, bool]:
+        """Why it does no work, if it does none; and whether it waits for its broker.
+
+        Once in a round: rounds are counted and no time is measured, for a process that was stopped
+        has not turned for long either.
+        """
+        if not self._is_running():
+            return None, False
+        self._rounds += 1
+        if self._consumer.connection is None:
+            self._turn()
+            return None, True
+        if not self._is_seen or self._rounds <= ROUNDS_WITHOUT_TURN:
+            return None, False
+        frame = innermost_frame()
+        if module_of(frame).startswith(WAITING):
+            return None, True
+        seconds = round(self._rounds * PRESENCE_INTERVAL.total_seconds())
+        place = f"{module_of(frame)}.{frame.f_code.co_name}" if frame else "no known place"
+        return f"its main loop has not turned for {seconds}s, and is in {place}", False
+
+    def _is_running(self) -> bool:
+        """A worker that stops waits for its tasks, and its loop is over."""
+        told: tuple[Any, ...] = (state.should_stop, state.should_terminate)
+        is_told = any(flag is not None and flag is not False for flag in told)
+        return bool(self._consumer.blueprint.state == RUN) and not is_told
+
+
+def innermost_frame() -> Any:
+    """Of the call that the main thread is in, sockets aside."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and module_of(frame) in SOCKETS:
+        frame = frame.f_back
+    return frame
+
+
+def module_of(frame: Any) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
 
 
 def consumed(task_consumer: Any) -> tuple[str, ...]:

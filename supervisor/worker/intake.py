@@ -21,6 +21,7 @@ from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
 from supervisor.execution.delivery import HEADER, is_well_formed
+from supervisor.worker.strangers import Strangers
 
 log = structlog.get_logger("supervisor.intake")
 
@@ -78,10 +79,11 @@ class TakesAnyMessage(bootsteps.Step):
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle = create(*args, **kwargs)
             passed: tuple[type[Exception], ...] = (*PASSED, *lost(parent.connection_errors))
+            strangers = Strangers(parent)
 
             def on_task_received(message: Any) -> Any:
                 try:
-                    return handle(message)
+                    return None if strangers.takes(message) else handle(message)
                 except passed:
                     raise
                 except Exception:

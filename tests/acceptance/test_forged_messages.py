@@ -118,7 +118,7 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(crew: Crew) -> None
             for path, value in forgery.items():
                 changed = forged(changed, tuple(path.split(".")), value)
             broker.lpush("celery", json.dumps(changed))
-        refused = partial(refusals, crew)
+        refused = partial(refusals, crew, run)
         wait_until(lambda: refused() == len(forgeries), 60)
         assert crew.project.ledger.run(run.id).state is RunState.QUEUED
         assert not given.exists()
@@ -128,5 +128,6 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(crew: Crew) -> None
     assert json.loads(given.read_text()) == [[], {"password": "told to none"}]
 
 
-def refusals(crew: Crew) -> int:
-    return sum(len(crew.project.events_of(worker, "message refused")) for worker in crew.workers)
+def refusals(crew: Crew, run: Run) -> int:
+    refused = [crew.project.events_of(worker, "message refused") for worker in crew.workers]
+    return sum(event["run"] == run.id for events in refused for event in events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,58 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
     finally:
         ours.stop()
         other.stop()
+
+
+@pytest.mark.timeout(240)
+def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
+    tmp_path: Path, redis_url: str
+) -> None:
+    prefixes = ("one", "two")
+    both = {p: Project(tmp_path / p, redis_url, environ={"SUPERVISOR_PREFIX": p}) for p in prefixes}
+    ledgers = {prefix: Ledger.open(Settings(redis_url, prefix)) for prefix in prefixes}
+    count = 12
+    try:
+        for prefix, project in both.items():
+            jobs = "".join(f"  j{n}: {{task: {prefix}.work, every: 24h}}\n" for n in range(count))
+            for file in ("team.py", "team_steps.py"):  # of which each app has tasks of its own
+                text = (project.directory / file).read_text()
+                project.directory.joinpath(file).write_text(
+                    text.replace('Celery("team"', f'Celery("{prefix}"').replace(
+                        "@app.task(bind=True)\ndef work",
+                        f'@app.task(bind=True, name="{prefix}.work")\ndef work',
+                    )
+                )
+            project.schedule(f"defaults: {{paused: true}}\njobs:\n{jobs}")
+            ledgers[prefix].acknowledge_server()
+            project.beat()
+            project.hire(processes=1)
+        for prefix, ledger in ledgers.items():
+            wait_until(lambda ledger=ledger: len(ledger.scheduled()) == count, 60)  # type: ignore[misc]
+            wait_until(lambda p=both[prefix]: p.is_ready(p.processes[1]), 60)  # type: ignore[misc]
+        runs = [
+            (p, ledgers[p].trigger(ledgers[p].spec(f"j{n}")))
+            for n in range(count)
+            for p in prefixes
+        ]
+        for prefix, run in runs:
+            state = partial(ledgers[prefix].run, run.id)
+            wait_until(lambda state=state: state().state == "succeeded", 60)  # type: ignore[misc]
+        for prefix, other in (prefixes, reversed(prefixes)):
+            project = both[prefix]
+            assert len({sign.run for sign in project.witness() if sign.event == "start"}) == count
+            assert len(project.witness()) == 2 * count
+            logged = project.events("worker1", "message of another ledger returned")
+            assert [line["other"] for line in logged][:1] == [f"{other} of {other}"]
+            assert len(logged) <= 3
+            wait_until(
+                lambda p=ledgers[prefix]: any(w.shared_queues for w in p.presences.roll().present),
+                30,
+            )  # type: ignore[misc]
+            found = project.supervisor("doctor").stdout
+            assert f"the queue celery is shared with another ledger: {other} of {other}" in found
+    finally:
+        for project in both.values():
+            project.stop()
 
 
 STOCK = """\

@@ -46,6 +46,15 @@ def test_a_worker_that_consumes_nothing_is_not_fine(attendance: Attendance, redi
     assert health(redis_url, "worker", "--name", "default@%h") == expected
 
 
+def test_a_worker_that_waits_for_its_broker_is_fine(attendance: Attendance, redis_url: str) -> None:
+    facts = WorkerFacts(f"default@{HOST}", (), 2, "digest")
+    attendance.say(facts, ["a"], is_waiting=True)
+    assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
+    attendance.say(facts, ["a"], fault="its main loop has not turned for 65s")
+    code, said = health(redis_url, "worker", "--name", "default")
+    assert (code, "does no work: its main loop has not turned" in said) == (1, True)
+
+
 def test_nobody_is_blamed_when_the_ledger_is_away() -> None:
     code, said = health("redis://127.0.0.1:1/0", "beat")
     assert (code, said.startswith("unknown: the ledger is away")) == (0, True)

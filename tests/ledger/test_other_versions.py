@@ -22,6 +22,7 @@ from supervisor.errors import UnknownJob, UnreadableJob
 from supervisor.execution.assignments import Assignments
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import scripts, spec_texts
+from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.runs import Ledger
 from supervisor.ledger.ticks import Tick
@@ -32,6 +33,19 @@ from tests.ledger.jobs import job
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)
+
+
+def test_facts_of_a_process_that_only_a_newer_version_knows_are_passed_over(
+    ledger: Ledger,
+) -> None:
+    attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+    attendance.say(WorkerFacts("w1", ("celery",), 2, "digest"))
+    [key] = ledger.client.keys(ledger.keys.presence("*"))
+    said = json.loads(ledger.client.get(key))
+    for facts in (said, said["facts"], said["broker"]):
+        facts["newer"] = 1
+    ledger.client.set(key, json.dumps(said), keepttl=True)
+    assert [worker.name for worker in ledger.presences.roll().workers] == ["w1"]
 
 
 @pytest.fixture

@@ -96,6 +96,25 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             [],
         ),
         ({"roll": roll(worker())}, ["no beat is there"], []),
+        (
+            {
+                "roll": roll(
+                    *BEATS, replace(worker(), fault="its main loop is in proj.signals.wait")
+                )
+            },
+            ["w@host does no work: its main loop is in proj.signals.wait"],
+            [],
+        ),
+        (
+            {"roll": roll(*BEATS, replace(worker(), shared_queues=(("b of two", "celery"),)))},
+            ["the queue celery is shared with another ledger: b of two"],
+            [],
+        ),
+        (
+            {"roll": roll(*BEATS, replace(worker(), is_waiting=True))},
+            ["w@host waits for its broker"],
+            [],
+        ),
         ({"roll": roll(beat("a"), worker())}, [], ["only one beat is there"]),
         (
             {"beat": replace(BEAT, last_tick_at=NOW - 31 * SECOND)},
