@@ -13,7 +13,9 @@ import pickle
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -23,8 +25,12 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-#: A child with limits has time; its parent, which shares the processors with it, has less.
+#: A child with limits has time until its first word; its parent, which shares the processors with
+#: it, has less. From then on its parent may wait for it.
 NICE = 10
+
+#: Of the thread that has time, in bytes, as a process has it.
+STACK_SIZE = 8 << 20
 
 #: A process that was killed and is not gone after this hangs in the kernel, and is left to it.
 GONE_SECONDS = 2
@@ -119,7 +125,7 @@ def _run(
     try:
         _limit(limits)
         steps = work()
-        said = next(steps)
+        said = _gently(lambda: next(steps)) if limits else next(steps)
         while True:
             _tell(pipe, (True, said))
             said = steps.send(_hear(pipe))
@@ -128,6 +134,13 @@ def _run(
     except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
         _tell(pipe, (False, sendable(error)))
     os._exit(0)  # the parent's exit handlers are the parent's
+
+
+def _gently(step: Callable[[], Any]) -> Any:
+    """In a thread: Linux is nice to one alone, and without privileges nobody takes that back."""
+    threading.stack_size(STACK_SIZE)
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICE,)) as thread:
+        return thread.submit(step).result()
 
 
 def _tell(pipe: Connection, said: Any) -> None:
@@ -147,7 +160,6 @@ def _hear(pipe: Connection) -> Any:
 def _limit(limits: Limits | None) -> None:
     if limits is None:
         return
-    os.nice(NICE)
     _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
     _lower(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":  # elsewhere the kernel does not hold to it

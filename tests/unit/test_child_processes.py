@@ -110,3 +110,20 @@ Child(write_and_hang).receive()
         signal.pidfd_send_signal(child, signal.SIGKILL)
     os.close(child)
     assert has_ended
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a whole process has a niceness")
+def test_a_child_gives_way_until_its_parent_may_wait_for_it() -> None:
+    code = """
+def niceness():
+    while True:
+        yield os.getpriority(os.PRIO_PROCESS, 0) - own
+
+own = os.getpriority(os.PRIO_PROCESS, 0)
+child = Child(niceness, Limits(cpu_seconds=10, memory=1 << 28))
+print(child.receive() > 0)
+child.send(None)
+print(child.receive())
+child.end()
+"""
+    assert said(code) == "True\n0\n"
