@@ -20,7 +20,7 @@
    read them, and load the difference at the first tick after it has, from which on it counts.
 
 Only `look` extends the leader's lock, once a tick: a beat that does not come to its next tick does
-not lead, whatever it does instead.
+not lead, whatever it does instead. One whose ticks fail before they have emitted resigns.
 
 A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
@@ -74,6 +74,11 @@ INTERVAL = timedelta(seconds=1)
 #: Schedule files that nobody writes to for so long are at rest.
 REST = timedelta(seconds=0.2)
 
+#: A leader that cannot emit for this long resigns, and asks for the lock again a little later than
+#: the standbys, which ask each second.
+RESIGN_AFTER = LEADER_TTL
+STAND_BACK = timedelta(seconds=3)
+
 #: No tick takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
 
@@ -118,6 +123,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         )
         self._next_presence = 0.0
         self._fault: str | None = None
+        self._is_emitting = False
+        self._failing_since: float | None = None
         self._is_current = False
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
@@ -132,12 +139,24 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         Raises WrongSchema and ForeignLedger, which end beat.
         """
         self._watched().feed()
+        self._is_emitting = False
         try:
             return self._tick()
         except (RedisError, OperationalError, OSError) as error:
             self._report(error)
             self._led_at = 0.0  # so that files edited meanwhile are read first
-            return INTERVAL.total_seconds()
+            return (self._resign_if_failing() if self._is_emitting else INTERVAL).total_seconds()
+
+    def _resign_if_failing(self) -> timedelta:
+        """Until the next tick. Another beat may be able to emit what this one cannot."""
+        self._failing_since = self._failing_since or clock()
+        if clock() - self._failing_since < RESIGN_AFTER.total_seconds():
+            return INTERVAL
+        self._failing_since, self._leads = None, False
+        log.error("leadership resigned", instance=self._leader.instance, reason="ticks fail")
+        with suppress(RedisError, WrongSchema):
+            self._leader.resign()
+        return STAND_BACK
 
     def _report(self, error: Exception) -> None:
         """In the log, and to who asks for beats where the server answers: that it refuses."""
@@ -175,14 +194,16 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         look = self._look()
         self._say_present()
         if not look.leads:
-            self._fault = None
+            self._fault = self._failing_since = None
             return INTERVAL.total_seconds()
+        self._is_emitting = True
         if look.set_back and look.set_back_from:
             self._rewind(look, look.set_back_from)
         if look.to_rescue:
             self._rescue()
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
         emit_stock(self, self._entries, emitted.stock, lambda: look.is_trusted)
+        self._is_emitting, self._failing_since = False, None
         if look.to_rescue or look.has_due or look.has_outbox:
             self._publish_outbox()
         if look.has_unbegun:

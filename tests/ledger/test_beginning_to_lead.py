@@ -12,6 +12,7 @@ from celery import Celery
 from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.app import supervise
+from supervisor.beat import scheduler
 from supervisor.beat.reloading import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.ledger import leader
@@ -75,6 +76,31 @@ def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
     assert any(at <= looked_at[0] and at > until - timedelta(seconds=1) for at in nominal)
     second.close()
     app.close()
+
+
+def test_a_leader_that_cannot_emit_gives_way_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "RESIGN_AFTER", timedelta(seconds=1))
+    jobs = tmp_path / "schedules" / "jobs.yaml"
+    jobs.parent.mkdir()
+    jobs.write_text(EACH_SECOND % "")
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        ledger = Ledger.open(Settings(server.url))
+        # It may do what a look does, and push no message.
+        ledger.client.execute_command(
+            "ACL", "SETUSER", "first", "on", ">x", "~*", "&*", "+@all", "-lpush"
+        )
+        urls = (f"redis://first:x@{server.url.rpartition('@')[2]}", server.url)
+        apps = [supervise(Celery("same", broker=url), schedules=jobs.parent) for url in urls]
+        first, second = (SupervisedScheduler(app, lazy=True) for app in apps)
+        wait_until(lambda: (first.tick(), ledger.scheduled())[1])
+        second.tick()
+        wait_until(lambda: (first.tick(), second.tick(), ledger.history("job", 1))[2], 20)
+        for beat, app in zip((first, second), apps, strict=True):
+            beat.close()
+            app.close()
+        ledger.client.close()
 
 
 def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
