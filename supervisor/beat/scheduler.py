@@ -196,7 +196,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if not look.leads:
             self._fault = self._failing_since = None
             return INTERVAL.total_seconds()
-        self._is_emitting = True
         if look.set_back and look.set_back_from:
             self._rewind(look, look.set_back_from)
         if look.to_rescue:
@@ -238,6 +237,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         """What there is to do, for the beat that leads."""
         ticked_at, self._ticked_at = self._ticked_at, None
         look = self._asked_again_if_late(self._leader.look(ticked_at, self._follows))
+        self._is_emitting = look.leads
         # Also where nobody could lead meanwhile: the ledger was away, or this process was stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:

@@ -26,7 +26,7 @@ jobs:
   freezes: {task: team.hang, every: 24h, lease_ttl: 1s, time_limit: 3s}
 """
 
-#: Notes what other threads than the main one import.
+#: Notes what other threads of a worker than the main one import.
 IMPORTS = """
 import threading
 
@@ -35,7 +35,8 @@ def note(event, args):
         with WITNESS.with_name("imports").open("a") as file:
             file.write(f"{threading.current_thread().name} {args[0]}\\n")
 
-sys.addaudithook(note)
+if "worker" in sys.argv:
+    sys.addaudithook(note)
 """
 
 #: The lease of the jobs that do not say another.
