@@ -31,16 +31,16 @@ def rules_of(spec: JobSpec, lock: str) -> dict[str, Any]:
         "history": spec.history,
         "on_lease_lost": spec.on_lease_lost.value,
         "stop_grace": to_ms(spec.stop_grace),
-        **({"key": spec.key.replace("{task}", spec.work)} if has_key_of_its_own(spec) else {}),
+        **({"key": key} if (key := key_template(spec)) else {}),
         **({"ping": True} if spec.ping_url else {}),
         **mask_rule(spec),
     }
 
 
-def has_key_of_its_own(spec: JobSpec) -> bool:
-    """Whether another key would be an edit: the caller of `start` chooses one for each run."""
+def key_template(spec: JobSpec) -> str | None:
+    """That of the job, another of which is an edit. The caller of `start` chooses one for each run."""
     is_started = spec.steps and all(getattr(spec, kind) is None for kind in KINDS)
-    return spec.key is not None and not is_started
+    return spec.key.replace("{task}", spec.work) if spec.key and not is_started else None
 
 
 def mask_rule(spec: JobSpec) -> dict[str, Any]:
