@@ -38,7 +38,7 @@ def rules_of(spec: JobSpec, lock: str) -> dict[str, Any]:
 
 
 def key_template(spec: JobSpec) -> str | None:
-    """That of the job, another of which is an edit. The caller of `start` chooses one for each run."""
+    """Another one is an edit of the job. The caller of `start` chooses one for each run."""
     is_started = spec.steps and all(getattr(spec, kind) is None for kind in KINDS)
     return spec.key.replace("{task}", spec.work) if spec.key and not is_started else None
 
