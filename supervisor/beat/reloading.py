@@ -190,7 +190,7 @@ class Reloading:
 
     def _load(self, reading: Reading, read: Read, now: datetime) -> None:
         self._ask(reading, LOAD, now)
-        reading.child.send(None)  # it goes on by itself, with what is nobody's hurry
+        reading.child.send(None)  # it goes on by itself, with what is not urgent
         self._reading = None
         self.digest = read.digest
         self._record(now, [])

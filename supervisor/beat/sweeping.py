@@ -1,7 +1,7 @@
 """Takes messages out of queues whose runs ended before they began: expired, cancelled, replaced.
 
 Where a queue has workers they take such a message and drop it. Without any it would lie there, one
-for each run that expired, for as long as nobody starts a worker.
+for each run that expired, for as long as no worker is started.
 
 1. The scripts that end such a run note its queue in the ledger.
 2. The leading beat goes through the messages of these queues, the oldest first, some at a tick, and
@@ -120,7 +120,7 @@ class Sweeper:
             return self._signer.has_signed(task, args, kwargs, header)
         except RedisError:
             raise
-        except Exception:  # noqa: BLE001 - whatever kombu raises of what somebody else wrote
+        except Exception:  # noqa: BLE001 - whatever kombu raises of foreign text
             return False
 
 
