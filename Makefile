@@ -5,8 +5,6 @@ STAMP := $(VENV)/.installed
 PEERS := .venv-bench
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
-# A measurement: `make hostile` takes it, with nothing else running.
-HOSTILE := tests/acceptance/test_hostile_directory.py::test_hostile_inputs_delay_no_tick_and_no_change_of_leaders
 
 .DEFAULT_GOAL := help
 .PHONY: help setup up test test-rabbitmq chaos chaos-catches hostile alerts soak mutants bench check render lock sbom audit clean
@@ -26,7 +24,7 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 6 --dist loadfile --ignore tests/rabbitmq --deselect $(HOSTILE)
+	$(BIN)/python -m pytest -n 6 --dist loadfile --ignore tests/rabbitmq --max-worker-restart 0
 
 test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }

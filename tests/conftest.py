@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -62,6 +63,15 @@ def heard_interrupts() -> None:
     """A shell has its background jobs ignore Ctrl-C, and they hand that on to what they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_watchdog_left() -> Iterator[None]:
+    """A beat that a test forgot to close would end this whole process two minutes later."""
+    before = threading.enumerate()
+    yield
+    after = [thread for thread in threading.enumerate() if thread not in before]
+    assert [thread for thread in after if thread.name == "supervisor-watchdog"] == []
 
 
 @pytest.fixture(scope="session")

@@ -35,6 +35,7 @@ class Watchdog(threading.Thread):
 
     def stop(self) -> None:
         self._stopped.set()
+        self.join()
 
     def run(self) -> None:
         step = min(5.0, self._limit / 10)

@@ -127,6 +127,7 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         tick.join(patience(10))
         assert ledger.client.llen("celery") == 0
         assert not beat._leads
+        beat.close()
 
 
 def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:

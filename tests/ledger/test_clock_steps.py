@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from celery import Celery
+from redis import Redis
 
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
@@ -32,10 +34,19 @@ class Clock:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self.set(0)
+        self._write(0)
 
     def set(self, seconds: int) -> None:
-        self._file.write_text(f"{seconds:+d}\n")
+        self._write(seconds)
+        client = Redis.from_url((self._file.parent / "url").read_text())
+        wait_until(lambda: abs(client.time()[0] - time.time() - seconds) < HOUR / 2)
+        client.close()
+
+    def _write(self, seconds: int) -> None:
+        """In one step: the server reads it at any moment."""
+        whole = self._file.with_suffix(".new")
+        whole.write_text(f"{seconds:+d}\n")
+        whole.replace(self._file)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +62,7 @@ def faked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedSe
         patch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
         server = EmbeddedServer(directory / "valkey")
         server.start()
+    (directory / "url").write_text(server.url)
     yield server, clock
     server.stop()
 

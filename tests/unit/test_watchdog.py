@@ -8,7 +8,7 @@ import sys
 import threading
 
 from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
-from tests.waiting import status_of, wait_until
+from tests.waiting import status_of
 
 HANGS = """
 import time
@@ -46,4 +46,4 @@ def test_a_dog_that_is_fed_does_not_bite() -> None:
         dog.feed()
         assert not bitten.wait(0.05)
     dog.stop()
-    wait_until(lambda: not dog.is_alive())
+    assert not dog.is_alive()
