@@ -19,8 +19,8 @@ if _INTRUDERS:
     )
 
 from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
-from supervisor.execution.commands import run_command  # noqa: E402  (after the check above)
-from supervisor.execution.context import CurrentRun, current_run  # noqa: E402
+from supervisor.guard.commands import run_command  # noqa: E402  (after the check above)
+from supervisor.guard.current_run import CurrentRun, current_run  # noqa: E402
 
 if TYPE_CHECKING:
     from supervisor.sending.starting import start

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from inspect import ismodule
 from pathlib import Path
 from typing import Any
@@ -23,29 +22,31 @@ from supervisor import logs
 from supervisor.errors import (
     AppNotFound,
     InvalidRedisUrl,
-    NotConfigured,
-    RedBeatElsewhere,
     SupervisorError,
 )
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.redis_url import is_redis, place_of
 from supervisor.sending import content
-from supervisor.sending.redis_settings import (
-    broker_address_in,
+from supervisor.sending.app_settings import (
+    GUARDED_TASK,
+    _settings,
+    broker_apart,
     broker_url_of,
     check_certificate,
-    connection_of,
     hide_unreadable,
-    redbeat_address,
+    required_settings,
     separate_redbeat,
     settle_broker,
     settle_redbeat,
 )
-from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
+from supervisor.settings import (
+    DEFAULT_PREFIX,
+    DEFAULT_URL,
+    Settings,
+    is_redis,
+    running_url,
+)
 
 log = structlog.get_logger("supervisor.app")
-
-GUARDED_TASK = "supervisor.worker.tasks:GuardedTask"
 
 #: What the guarantees need of a worker; an app that sets one of them otherwise is warned.
 NEEDED = {
@@ -124,7 +125,7 @@ def guarded_class(task_cls: Any) -> Any:
     if task_cls in (Celery.task_cls, GUARDED_TASK):
         return GUARDED_TASK
     from supervisor.worker.adopting import guarded_over
-    from supervisor.worker.tasks import GuardedTask
+    from supervisor.worker.task import GuardedTask
 
     own = symbol_by_name(task_cls)
     return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
@@ -140,73 +141,6 @@ def _adopt_from_the_beginning(app: Celery) -> None:
     from supervisor.worker.adopting import adopt_from_the_beginning
 
     adopt_from_the_beginning(app)
-
-
-def settings_of(app: Celery, url: str | None = None) -> Settings | None:
-    """Where the ledger of a supervised app lives; None for an app that is not supervised.
-
-    url: in place of the address that the app has for it. Raises InvalidRedisUrl.
-    """
-    given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
-    return None if given is None else _settings(app.conf, given, url)
-
-
-def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
-    broker = broker_url_of(conf)
-    if error := given.get("unreadable"):  # found as the first setting was asked for
-        raise error
-    url = url or given["redis_url"]
-    if not url and is_redis(broker):
-        url = broker_address_in(conf)
-    url = url or DEFAULT_URL
-    return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
-
-
-def owner_of(app: Celery) -> str:
-    """The name by which the ledger knows the app."""
-    return str(getattr(app, "supervisor", {}).get("owner") or app.main or "unnamed")
-
-
-def broker_address(app: Celery) -> str:
-    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
-    return broker_address_in(app.conf)
-
-
-def required_settings(app: Celery) -> Settings:
-    """Raises NotConfigured for an app that is not supervised or sends by Celery 3's protocol,
-    UnsafeContent for one not of JSON, and RedBeatElsewhere."""
-    settings = settings_of(app)
-    if settings is None:
-        raise NotConfigured("this Celery app is not supervised: call supervise(app)")
-    if app.conf.task_protocol != DEFAULTS["task_protocol"]:  # its messages lack our headers
-        raise NotConfigured(
-            f"task_protocol={app.conf.task_protocol!r} cannot carry runs: leave it out of the app's"
-            " settings (docs/settings.md)"
-        )
-    content.check_settings(app.conf)
-    if apart := redbeat_apart(app, settings):
-        raise apart
-    return settings
-
-
-def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
-    """What is wrong where the app has RedBeat keep its schedule in another Redis."""
-    redbeat, ledger = place_of(redbeat_address(app.conf)), place_of(settings.redis_url)
-    return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
-
-
-def broker_apart(app: Celery, settings: Settings) -> str | None:
-    """In words, where the app's broker is another Redis server than the ledger's."""
-    broker, ledger = place_of(broker_address(app)), place_of(settings.redis_url)
-    if broker is None or ledger is None or broker.server == ledger.server:
-        return None
-    return f"the app's broker is {broker}, and the ledger is at {ledger}"
-
-
-def schedules_of(app: Celery) -> Path | None:
-    """The directory of schedule files that beat follows."""
-    schedules = getattr(app, "supervisor", {}).get("schedules")
-    return Path(schedules) if schedules else None
 
 
 def load_app(name: str) -> Celery:
@@ -262,7 +196,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     if getattr(sender.app, "supervisor", None) is None:
         return
     # Beat and the command line never need the worker's side.
-    from supervisor.worker.process import prepare
+    from supervisor.worker.request import prepare
 
     conf = sender.app.conf
     try:

@@ -40,8 +40,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from supervisor.hints import did_you_mean
+# What a word that is not known was probably meant to be.
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint such as `` (did you mean 'overlap'?)``, or nothing when no known word is close."""
+    close = get_close_matches(word, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def closest(word: object, known: Iterable[str]) -> str | None:
+    """The hint of `did_you_mean`, for a problem that prints its own brackets."""
+    hint = did_you_mean(word, known) if isinstance(word, str) else ""
+    return hint.removeprefix(" (").removesuffix(")") or None
+
 
 #: What the command line exits with, where all is not fine: docs/settings.md has the table.
 WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5

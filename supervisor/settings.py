@@ -1,4 +1,4 @@
-"""Where the ledger lives: read once from the environment or the Celery app, then passed down."""
+"""Settings, read once from the environment or the app: the address of Redis among them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from ssl import VerifyMode
+from typing import Any, Self
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from supervisor.errors import InvalidPrefix
+from redis.connection import SSLConnection, parse_url
+
+from supervisor.errors import InvalidPrefix, InvalidRedisUrl
 
 STATE_DIR = Path(".supervisor")
 
@@ -58,3 +63,223 @@ def running_url(directory: Path = Path()) -> str | None:
         return (directory / URL_FILE).read_text().strip() or None
     except OSError:
         return None
+
+
+# The address of a Redis: one server, or the primary that Sentinels name.
+#
+#     redis://user:password@host:6379/0             rediss:// likewise, with TLS
+#     unix://user:password@/run/redis.sock?db=0     as redis-py spells a socket, and as kombu does:
+#     redis+socket://user:password@/run/redis.sock?virtual_host=0
+#     sentinel://user:password@one:26379;sentinel://two:26379/0?master_name=supervisor
+#
+# The last is kombu's spelling, with kombu's transport option `master_name` behind it. User,
+# password and database are those of the servers; `sentinel_username` and `sentinel_password` are
+# what the sentinels ask for, if anything.
+#
+# What is wrong with an address is said without quoting it: any part of it may be the password.
+
+
+SENTINEL = "sentinel://"
+SOCKETS = ("unix://", "redis+socket://")
+SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL)
+
+#: Of an address without its scheme: what stands before the first of these names user and host.
+BEGINS_PATH = re.compile(r"[/?#]")
+DATABASE = re.compile(r"/*[0-9]{0,9}/?")
+
+HINT = "in a user or a password, write / as %2F, # as %23, ? as %3F, @ as %40, % as %25"
+
+SENTINEL_PORT = 26379
+OPTIONS = ("master_name", "sentinel_username", "sentinel_password")
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelUrl:
+    """sentinels: host and port of each; the rest is of the servers that they watch."""
+
+    sentinels: tuple[tuple[str, int], ...]
+    master_name: str
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+    sentinel_username: str | None = None
+    sentinel_password: str | None = None
+
+    @classmethod
+    def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
+        """options: what the url does not name. Raises InvalidRedisUrl, without its secrets."""
+        refuse_unreadable(url)
+        try:
+            parts = [urlsplit(part) for part in url.split(";") if part]
+            found = {**(options or {}), **dict(parse_qsl(parts[-1].query))}
+            sentinels = tuple((p.hostname or "127.0.0.1", p.port or SENTINEL_PORT) for p in parts)
+            db = int(next((p.path[1:] for p in parts if p.path[1:]), "0"))
+        except (ValueError, IndexError):
+            what = "an address with sentinel:// is wrong: its ports and its database are numbers"
+            raise InvalidRedisUrl(f"{what} ({HINT})") from None
+        if unknown := sorted(found.keys() - set(OPTIONS)):
+            raise InvalidRedisUrl(f"sentinel:// has no option {', '.join(unknown)}")
+        if any(part.scheme != "sentinel" for part in parts):
+            raise InvalidRedisUrl("each of the addresses between ; begins with sentinel://")
+        if not found.get("master_name"):
+            raise InvalidRedisUrl(
+                "sentinel:// needs the name under which the sentinels watch the primary: "
+                "sentinel://one:26379;sentinel://two:26379/0?master_name=NAME"
+            )
+        return cls(
+            sentinels,
+            username=_decoded(parts[0].username),
+            password=_decoded(parts[0].password),
+            db=db,
+            **found,
+        )
+
+    def __str__(self) -> str:
+        """The address with all its options, which `parse` reads again."""
+        options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name)}
+        return f"{self.without_options}?{urlencode(options)}"
+
+    @property
+    def without_options(self) -> str:
+        """As kombu has it: each sentinel with the credentials and the database of the servers."""
+        user = quote(self.username or "", safe="")
+        password = f":{quote(self.password, safe='')}" if self.password else ""
+        credentials = f"{user}{password}@" if user or password else ""
+        return ";".join(
+            f"{SENTINEL}{credentials}{f'[{host}]' if ':' in host else host}:{port}/{self.db}"
+            for host, port in self.sentinels
+        )
+
+    @property
+    def sentinel_credentials(self) -> dict[str, str]:
+        """What the sentinels themselves ask for."""
+        own = {"username": self.sentinel_username, "password": self.sentinel_password}
+        return {name: value for name, value in own.items() if value}
+
+
+def is_redis(url: str) -> bool:
+    """Whether a broker's address is one of Redis, by Sentinel or not."""
+    return url.startswith(("redis:", "rediss:", "redis+socket:", "unix:", SENTINEL))
+
+
+def parsed(url: str) -> dict[str, Any]:
+    """An address of one server as the options of redis-py's connections.
+
+    Raises InvalidRedisUrl, which quotes nothing of it.
+    """
+    refuse_unreadable(url)
+    try:
+        options: dict[str, Any] = dict(parse_url(without_kombus_spelling(url)))  # type: ignore[no-untyped-call]
+        return understood(options)
+    except (ValueError, KeyError, ImportError, AttributeError):
+        raise unreadable("a part of it has no meaning") from None
+
+
+def understood(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a connection, in Celery's words or in redis-py's, as redis-py takes them."""
+    known = {name: value for name, value in options.items() if value is not None}
+    if isinstance(asked := known.get("ssl_cert_reqs"), str):
+        known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
+    if provider := known.get("credential_provider"):
+        known["credential_provider"] = (
+            resolve_name(provider)() if isinstance(provider, str) else provider
+        )
+        known = {name: v for name, v in known.items() if name not in ("username", "password")}
+    return known
+
+
+def refuse_unreadable(url: str) -> None:
+    """Raises InvalidRedisUrl for what libraries would misread, and quote or call up as a host."""
+    if not url.startswith(SCHEMES):
+        raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
+    for part in url.split(";") if url.startswith(SENTINEL) else [url]:
+        scheme, _, rest = part.partition("://")
+        begin = found.start() if (found := BEGINS_PATH.search(rest)) else len(rest)
+        host, (path, _, query) = rest[:begin], rest[begin:].partition("?")
+        if "#" in rest:
+            raise unreadable("there is a # in it")
+        words = [word.partition("=") for word in query.split("&") if word]
+        is_cut_off = any("@" in name or not mark for name, mark, _ in words)
+        may_have_at = scheme == "sentinel" and "@" in host  # as `sentinel_password` once had it
+        if "@" in path or is_cut_off or ("@" in query and not may_have_at):
+            raise unreadable("a /, # or ? ends the host's part too early")
+        if f"{scheme}://" not in SOCKETS and not DATABASE.fullmatch(path):
+            raise unreadable("behind the host stands the number of a database, and nothing else")
+        try:
+            urlsplit(part).port  # noqa: B018 - it is read to see that it can be
+        except ValueError:
+            raise unreadable("its port is no number, or its host none") from None
+
+
+def unreadable(why: str) -> InvalidRedisUrl:
+    return InvalidRedisUrl(f"the address of Redis cannot be read: {why} ({HINT})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an address leads, without who asks. server: host and port, a socket, or sentinels."""
+
+    server: str
+    db: int
+
+    def __str__(self) -> str:
+        return f"{self.server}/{self.db}"
+
+
+def place_of(url: str) -> Place | None:
+    """None for what is no Redis, or cannot be read."""
+    try:
+        if url.startswith(SENTINEL):
+            named = SentinelUrl.parse(url)
+            sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
+            return Place(f"{named.master_name} of {sentinels}", named.db)
+        parts = parsed(url)
+    except InvalidRedisUrl:
+        return None
+    host = parts.get("host", "localhost")
+    host = "127.0.0.1" if host == "localhost" else host
+    return Place(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
+
+
+def without_kombus_spelling(url: str) -> str:
+    """Of a socket, as redis-py has it."""
+    if not url.startswith("redis+socket:"):
+        return url
+    return url.replace("redis+socket:", "unix:", 1).replace("virtual_host=", "db=", 1)
+
+
+def in_kombus_spelling(url: str) -> str:
+    """Of a socket, as kombu's transport has it."""
+    if not url.startswith("unix:"):
+        return url
+    return re.sub(r"([?&])db=", r"\1virtual_host=", url.replace("unix:", "redis+socket:", 1))
+
+
+def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Options of a connection to one server: an address that may be shown, and what else it takes.
+
+    Between them, redis-py finds the same connection.
+    """
+    rest = dict(options)
+    is_tls = rest.pop("connection_class", None) is SSLConnection
+    host, port, db = rest.pop("host", "localhost"), rest.pop("port", 6379), rest.pop("db", 0)
+    if path := rest.pop("path", None):
+        return f"unix://{quote(path)}?db={db}", rest
+    host = f"[{host}]" if ":" in host else host
+    return f"redis{'s' if is_tls else ''}://{host}:{port}/{db}", rest
+
+
+def same_database(url: str, other: str) -> bool:
+    """Whether both lead to the same data, whoever asks for it; False for what is no Redis."""
+    place = place_of(url)
+    return place is not None and place == place_of(other)
+
+
+def has_same_server(url: str, other: str) -> bool:
+    """Whether both lead to one server, by Sentinel or not; False for what is no Redis."""
+    place, there = place_of(url), place_of(other)
+    return place is not None and there is not None and place.server == there.server
+
+
+def _decoded(text: str | None) -> str | None:
+    return unquote(text) if text else None

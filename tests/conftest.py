@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from pytest_timeout import Settings as TestTimeout
 from pytest_timeout import timeout_sigalrm
 
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.waiting import Deadline
 

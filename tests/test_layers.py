@@ -7,23 +7,28 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "supervisor"
 
+#: From the ground up; `integrations` and `app` beside those who know Celery.
 LAYERS = {
-    "vocabulary": "errors child_processes garbage hints times job runs",
-    "input": "redis_url settings logs timing files importing",
+    "ground": "errors logs settings times process",
+    "job": "job schedule",
     "ledger": "ledger",
-    "execution": "execution ticks pings plan simulation",
-    "celery edge": "app sending worker beat celery_import on_commit",
-    "operations": "control local display render web why checkup",
+    "decisions": "files ticks guard",
+    "sending": "sending deploy",
+    "celery edge": "app worker beat integrations",
+    "operations": "operate",
+    "web": "web",
     "cli": "cli __main__",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}
-EDGE = list(LAYERS).index("celery edge")
+
+WITH_CELERY = {"app", "sending", "worker", "beat", "integrations"}
 
 #: The package itself is no layer: who imports any module imports it. Examples are a project of
 #: their own that uses the package.
@@ -40,7 +45,7 @@ def module_of(path: Path) -> str:
 
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
-WITHOUT_CELERY = [path for path in LAYERED if LEVEL.get(module_of(path)) != EDGE]
+WITHOUT_CELERY = [path for path in LAYERED if module_of(path) not in WITH_CELERY]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -88,8 +93,35 @@ def test_only_the_celery_edge_imports_celery(path: Path) -> None:
     assert {name for name in found if name.split(".")[0] in FOREIGN} == set()
 
 
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
+
+
+def imported_files() -> dict[str, set[str]]:
+    """By module: those of ours that it imports when the program runs, also inside functions."""
+    modules = {module_name(path) for path in SOURCES}
+    graph = {}
+    for path in SOURCES:
+        tree = without_type_checking(ast.parse(path.read_text()))
+        names = set(imported(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        graph[module_name(path)] = names & modules - {"supervisor", module_name(path)}
+    return graph
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    try:
+        TopologicalSorter(imported_files()).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 #: The layers that show things: what they read of the ledger has a name there.
-READERS = [path for path in LAYERED if module_of(path) in {"web", "why", "cli", "display"}]
+READERS = [path for path in LAYERED if module_of(path) in {"web", "cli"}]
 
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -110,13 +142,13 @@ def test_the_package_alone_loads_no_celery_no_redis_and_no_database() -> None:
 
 
 #: What a command line, a worker and beat import.
-PROGRAMS = "supervisor.cli, supervisor.worker.process, supervisor.beat.scheduler"
+PROGRAMS = "supervisor.cli, supervisor.worker.request, supervisor.beat.scheduler"
 
 
 def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
     assert loaded_by(PROGRAMS, "sqlalchemy") == []
-    assert "sqlalchemy" in loaded_by("supervisor.on_commit.sqlalchemy", "sqlalchemy")
-    assert loaded_by("supervisor.on_commit.django", "sqlalchemy") == []
+    assert "sqlalchemy" in loaded_by("supervisor.integrations.sqlalchemy", "sqlalchemy")
+    assert loaded_by("supervisor.integrations.django", "sqlalchemy") == []
     # redis-py loads other parts of it by itself.
     propagate = "opentelemetry.propagate"
     assert loaded_by(PROGRAMS, propagate) == []

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from supervisor.cli import MODULES, main
 from supervisor.files.schedule_files import load
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.policies import OverlapPolicy
 
 ROOT = Path(__file__).parents[1]
 

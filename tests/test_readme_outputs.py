@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
+from supervisor.beat.load import load
 from supervisor.cli import main
 from supervisor.examples.app import app
 from supervisor.files.schedule_files import load as read_files
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import Tick
 from tests.ledger.jobs import begin
 
 ROOT = Path(__file__).parents[1]

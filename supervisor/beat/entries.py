@@ -22,14 +22,12 @@ from redbeat.schedules import rrule
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.marks import MARK_FIELDS, Mark, mark_from
-from supervisor.ledger.readings import chunks
+from supervisor.ledger.reads import chunks, job_spec, read_job
+from supervisor.ledger.records import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.spec_texts import job_spec, read_job
-from supervisor.times.moments import instant as instant_of
-from supervisor.timing.rrule_fields import Rule
-from supervisor.timing.rrule_fields import parse as parse_rrule
-from supervisor.timing.rules import ANCHOR
+from supervisor.schedule.rrule import ANCHOR, Rule
+from supervisor.schedule.rrule import parse as parse_rrule
+from supervisor.times import instant as instant_of
 
 SPEC_FIELD = "spec"
 

@@ -30,7 +30,10 @@ own code, unguarded, as before.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -41,32 +44,92 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.app import broker_apart, owner_of, required_settings, schedules_of
-from supervisor.beat.emitting import Emitted, Emitter
+from supervisor.beat.emitter import Emitted, Emitter, Preparer
 from supervisor.beat.entries import Entries
-from supervisor.beat.preparing import Preparer
-from supervisor.beat.reloading import Reloading
-from supervisor.beat.stock import emit_stock
+from supervisor.beat.notify import Pinger, Teller
+from supervisor.beat.reload import Reloading
 from supervisor.beat.sweeping import Sweeper
-from supervisor.beat.telling import Teller
-from supervisor.beat.unbegun import Unbegun
-from supervisor.beat.watchdog import Watchdog
+from supervisor.beat.vanished import Unbegun
 from supervisor.errors import WrongSchema
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
-from supervisor.ledger.runs import Ledger
-from supervisor.pings.pinging import Pinger
-from supervisor.sending.envelopes import Envelopes
+from supervisor.schedule import schedule_of
+from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
+from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import bound_broker_calls
-from supervisor.ticks.auditing import Auditor
-from supervisor.ticks.emission_log import note_rescue
-from supervisor.times.elapsed import clock
-from supervisor.timing import schedule_of
-from supervisor.worker.attendance import broker_of
+from supervisor.ticks.audit import Auditor
+from supervisor.ticks.emission import note_rescue
+from supervisor.times import clock
+from supervisor.worker.presence import broker_of
+
+# Entries that RedBeat's own means put into its schedule, emitted by RedBeat's own code.
+
+
+log = structlog.get_logger("supervisor.beat")
+
+
+def emit_stock(
+    scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], leads: Callable[[], bool]
+) -> None:
+    """`leads`: asked before each of them, for no script of the ledger looks at the lock again."""
+    for key in keys:
+        if not leads():  # they are due still, for whichever beat leads
+            return
+        try:
+            if entries.is_of_a_ledger(key):
+                continue
+            entry = scheduler.Entry.from_key(key, app=scheduler.app)
+            scheduler.maybe_due(entry, producer=scheduler.producer)
+        except KeyError:
+            entries.forget(key)
+        except Exception:  # one bad entry must not stop the others
+            log.exception("entry not emitted", entry=key)
+
+
+# Ends a process that no longer does its work, so that whatever supervises it starts it again.
+#
+# The seconds are counted while this process is awake: one that was frozen, or slept with its
+# machine, has all of its time when it wakes up.
+
+
+#: EX_SOFTWARE of sysexits.h.
+EXIT_STATUS = 70
+
+
+class Watchdog(threading.Thread):
+    """To be fed more often than every `limit_seconds`; `bite` ends the process."""
+
+    def __init__(
+        self, limit_seconds: float, bite: Callable[[], None] = lambda: os._exit(EXIT_STATUS)
+    ) -> None:
+        super().__init__(name="supervisor-watchdog", daemon=True)
+        self._limit = limit_seconds
+        self._bite = bite
+        self._hunger = 0.0
+        self._stopped = threading.Event()
+
+    def feed(self) -> None:
+        self._hunger = 0.0
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+    def run(self) -> None:
+        step = min(5.0, self._limit / 10)
+        while not self._stopped.wait(step):
+            # A step that took much longer was not a time in which the process could have worked.
+            self._hunger += step
+            if self._hunger > self._limit:
+                log.critical("process hangs", seconds=self._hunger)
+                self._bite()
+                return
+
 
 #: Beat looks at the ledger at least this often, due entries or not.
 INTERVAL = timedelta(seconds=1)
@@ -85,8 +148,6 @@ HANGS_AFTER = timedelta(minutes=2)
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TICK = 20
-
-log = structlog.get_logger("supervisor.beat")
 
 
 class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]

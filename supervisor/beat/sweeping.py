@@ -24,8 +24,8 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from supervisor.execution.delivery import HEADER
-from supervisor.ledger.runs import Ledger
+from supervisor.guard.delivery import HEADER
+from supervisor.ledger.ledger import Ledger
 from supervisor.sending.queues import channel_of
 from supervisor.sending.signing import Signer
 

@@ -14,30 +14,51 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from supervisor.cli.context import Context, documentation
-from supervisor.cli.output import Failure, printable
+from supervisor.cli.common import Context, Failure, documentation, printable
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.ledger.connection import explained
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
-    "schedules": ("check", "schema"),
-    "beginning": ("init",),
-    "importing": ("import",),
-    "planning": ("plan", "apply"),
-    "simulating": ("simulate",),
-    "service": ("up", "queues"),
-    "serve": ("serve",),
-    "rendering": ("render",),
-    "runs": ("jobs", "runs", "show", "trigger", "cancel"),
-    "pausing": ("pause", "resume"),
-    "draining": ("drain", "undrain"),
-    "ticks": ("next", "backfill"),
-    "explaining": ("why",),
-    "auditing": ("audit",),
-    "doctoring": ("doctor",),
-    "health": ("health",),
+    "files": (
+        "check",
+        "schema",
+        "init",
+        "import",
+    ),
+    "plans": (
+        "plan",
+        "apply",
+        "simulate",
+    ),
+    "service": (
+        "drain",
+        "undrain",
+        "health",
+        "serve",
+        "up",
+        "queues",
+    ),
+    "render": ("render",),
+    "runs": (
+        "jobs",
+        "runs",
+        "show",
+        "trigger",
+        "cancel",
+    ),
+    "ticks": (
+        "next",
+        "backfill",
+        "audit",
+        "pause",
+        "resume",
+    ),
+    "ask": (
+        "doctor",
+        "why",
+    ),
 }
 
 

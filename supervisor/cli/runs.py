@@ -4,31 +4,275 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import click
+from redis.exceptions import RedisError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
 
-from supervisor import control
-from supervisor.cli.context import Context, pass_context
-from supervisor.cli.live import watch_jobs
-from supervisor.cli.output import print_json, print_table
-from supervisor.cli.showing import print_whole, whole_shape
-from supervisor.cli.types import DurationType, MomentType, Named, moment_of
-from supervisor.display.reports import harmless, progress_words
-from supervisor.display.rows import JOB_COLUMNS, RUN_COLUMNS, job_row, run_rows, why
-from supervisor.display.shapes import job_shape, run_shape
-from supervisor.display.steps import at_work_words
-from supervisor.display.words import drained_words
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.cli.common import (
+    Context,
+    DurationType,
+    MomentType,
+    Named,
+    moment_of,
+    pass_context,
+    print_json,
+    print_table,
+    table_lines,
+)
+from supervisor.errors import UnknownRun
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Run, RunState, StepId
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import Wanted, search
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.searching import Wanted, search
-from supervisor.runs.run import RunState
+from supervisor.operate import control
+from supervisor.operate.shapes import (
+    STEP_COLUMNS,
+    LogText,
+    at_work_words,
+    harmless,
+    items_words,
+    job_shape,
+    line_shape,
+    param_words,
+    params_shape,
+    progress_words,
+    run_shape,
+    share_of,
+    step_row,
+    step_shape,
+)
+from supervisor.operate.tables import (
+    JOB_COLUMNS,
+    RUN_COLUMNS,
+    dropped_words,
+    job_row,
+    run_rows,
+    why,
+)
+from supervisor.operate.words import drained_words, stamp
 
-if TYPE_CHECKING:
-    from supervisor.ledger.runs import Ledger
-    from supervisor.runs.run import Run
+# Follows a run until it has ended: its state, its progress, and the lines of its log.
+
+
+POLL_SECONDS = 0.4
+
+
+class Screen(Protocol):
+    """Where a run is followed: `say` adds a line, `show` tells how the run is, and how far."""
+
+    def say(self, line: str) -> None: ...
+
+    def show(self, state: str, words: str, share: float | None) -> None: ...
+
+
+def follow(ledger: Ledger, run_id: str) -> Run:
+    """Returns the run once it has ended. Raises UnknownRun."""
+    bar = Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+        transient=True,
+    )
+    on_terminal = sys.stdout.isatty()
+    screen: Screen = BarScreen(bar) if on_terminal else LineScreen()
+    shown: AbstractContextManager[object] = bar if on_terminal else nullcontext()
+    with shown:
+        run = follow_on(screen, ledger, run_id)
+    reason = harmless(why(run))
+    click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
+    return run
+
+
+def follow_on(screen: Screen, ledger: Ledger, run_id: str) -> Run:
+    log, last = LogText(), None
+    while True:
+        run = ledger.run(run_id)
+        # After the state: of a run that has ended, all lines are there.
+        lines = ledger.reports.lines(run_id, last)
+        last = lines[-1].id if lines else last
+        for text in log.of(lines):
+            screen.say(text)
+        screen.show(run.state.value, *how_far(ledger, run))
+        if not run.state.is_open:
+            return run
+        time.sleep(POLL_SECONDS)
+
+
+def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
+    """In words, and from 0 to 1 where that is known."""
+    if run.has_steps:
+        steps = ledger.steps.records(run.id)
+        return at_work_words(steps), share_of(steps)
+    if run.batch:
+        return items_words(run.batch), run.batch.done / max(1, run.batch.total)
+    return progress_words(run.progress), run.progress.share if run.progress else None
+
+
+class LineScreen:
+    """Plain lines; how the run is, whenever that has changed."""
+
+    def __init__(self) -> None:
+        self._shown = ""
+
+    def say(self, line: str) -> None:
+        click.echo(line)
+
+    def show(self, state: str, words: str, share: float | None) -> None:
+        line = f"{state} {words}".rstrip()
+        if line != self._shown:
+            click.echo(line)
+        self._shown = line
+
+
+class BarScreen:
+    """A bar below the lines, on a terminal; one that swings when nobody knows the total."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+        bar.add_task("", total=None, words="")
+        [self._task] = bar.tasks
+
+    def say(self, line: str) -> None:
+        self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, state: str, words: str, share: float | None) -> None:
+        self._task.description = state
+        self._task.fields["words"] = words
+        self._task.total, self._task.completed = (None, 0) if share is None else (1, share)
+
+
+# The table of jobs, drawn anew each second until Ctrl-C.
+
+
+REFRESH_SECONDS = 1.0
+
+
+def watch_jobs(ledger: Ledger) -> None:
+    """A ledger that is away is said, and waited for."""
+    if not sys.stdout.isatty():
+        text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
+        raise click.UsageError(text)
+    console = Console(highlight=False, markup=False)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(screen_of(ledger, console.width), refresh=True)
+                time.sleep(REFRESH_SECONDS)
+    except KeyboardInterrupt:
+        return
+
+
+def screen_of(ledger: Ledger, width: int) -> Group:
+    now = datetime.now(UTC)
+    try:
+        rows = [job_row(record, now) for record in ledger.jobs()]
+    except RedisError as error:
+        return Group(Text(f"the ledger is away: {error}"))
+    header, *table = table_lines(JOB_COLUMNS, rows, width)
+    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
+
+
+# All that is known of one run: its attempts, its steps, the end of its log.
+
+
+#: Of the end of a run's log; `show --follow` prints all of it.
+LINES_SHOWN = 20
+
+#: Of the items of a batch that are at work, and of those that are looked through for them.
+ITEMS_SHOWN = 20
+ITEMS_LOOKED_AT = 1_000
+
+NOT_BEGUN = "that item is not queued yet"
+
+
+def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
+    """Raises UnknownRun."""
+    run = known(ledger, run_id)
+    log = [line_shape(line) for line in ledger.reports.lines(run_id)]
+    shape = run_shape(run) | {"log": log}
+    if run.has_steps:
+        steps = [step_shape(step) for step in ledger.steps.records(run_id)]
+        shape |= {"steps": steps, "params": params_of(ledger, run)}
+        shape["returned_twice"] = {name: list(by) for name, by in run.returned_twice.items()}
+    if run.batch:
+        kept = ledger.runs(ledger.steps.kept_items(run_id, limit=run.batch.total))
+        shape["items"] = {
+            "total": run.batch.total,
+            "ended": dict(run.batch.ended),
+            "states": ledger.steps.item_states(run_id),
+            "kept": [run_shape(item) for item in kept],
+        }
+    return shape
+
+
+def print_whole(ledger: Ledger, run_id: str) -> None:
+    """Raises UnknownRun."""
+    run = known(ledger, run_id)
+    found = run_shape(run)
+    attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
+    found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
+    if run.has_steps:
+        found["params"] = param_words(params_of(ledger, run)) or None
+    if run.has_steps or run.batch:
+        attempts, found["attempt"] = [], None
+    for name, by in run.returned_twice.items():
+        found["returned_twice"] = f"{name} by {', '.join(by)}; that of {by[-1]} holds"
+    for key, value in found.items():
+        if value is not None:
+            click.echo(f"{key:<18}{harmless(str(value))}")
+    if dropped := dropped_words(run):
+        click.echo(dropped)
+    for attempt in attempts:
+        facts = "  ".join(f"{key} {value}" for key, value in attempt.items() if value is not None)
+        click.echo(harmless(facts))
+    print_parts(ledger, run)
+    for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
+        click.echo(text)
+
+
+def print_parts(ledger: Ledger, run: Run) -> None:
+    if run.has_steps:
+        now = datetime.now(UTC)
+        rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
+        print_table(STEP_COLUMNS, rows)
+    if run.batch:
+        at_work = ledger.runs(ledger.steps.below([run.id])[:ITEMS_LOOKED_AT])
+        begun = [item for item in at_work if item.attempt]
+        for item in [*begun[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
+            crashed = f"its worker died {item.crashes} times" if item.crashes else ""
+            said = (progress_words(item.progress), why(item), crashed)
+            words = harmless(", ".join(filter(None, said)))
+            click.echo(f"{item.id}  {item.state.value}  {words}".rstrip())
+
+
+def known(ledger: Ledger, run_id: str) -> Run:
+    """Raises UnknownRun, which says of an item of a batch why there is no record of it."""
+    try:
+        return ledger.run(run_id)
+    except UnknownRun:
+        place = StepId.of(run_id)
+        states = ledger.steps.item_states(place.batch) if place else ""
+        if place is None or place.item is None or place.item >= len(states):
+            raise
+        has_ended = states[place.item] != "."
+        what = "that item has ended; only of others a record is kept" if has_ended else NOT_BEGUN
+        raise UnknownRun(run_id, what) from None
+
+
+def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
+    return params_shape(run, ledger.steps.params(run.id))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -124,7 +368,6 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 
 
 def exit_status_of_followed(ledger: Ledger, run: str) -> int:
-    from supervisor.cli.following import follow
 
     try:
         return 0 if follow(ledger, run).state is RunState.SUCCEEDED else 1

@@ -1,23 +1,252 @@
-"""Verbs that run things, or say how to run them: up, queues."""
+"""Verbs that run and operate the service: up, serve, queues, drain, undrain, health."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from threading import Thread
 
 import click
+import uvicorn
+from redis.exceptions import RedisError
 
-from supervisor import logs
-from supervisor.cli.context import Context, pass_context
-from supervisor.cli.serve import access_at, bound
-from supervisor.cli.types import PORT
-from supervisor.errors import NotConfigured
+from supervisor import logs, process
+from supervisor.cli.common import PORT, Context, DurationType, pass_context
+from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.ledger.connection import connect
-from supervisor.settings import Settings
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
+from supervisor.ledger.queues import Queues
+from supervisor.operate.words import stamp
+from supervisor.settings import TOKEN, Settings
+from supervisor.web.access import Access
+from supervisor.web.budget import BoundedQueues, ledger_for_answers
+from supervisor.web.metrics import Metrics
+from supervisor.web.server import create
+
+# Verbs that keep the runs of a queue from beginning, and let them go on: drain, undrain.
+
+
+POLL_SECONDS = 0.4
+
+#: Of the runs that are at work, so many are named.
+MOST_NAMED = 5
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    *("--wait", "patience"),
+    type=DurationType(),
+    help="Wait at most so long for what runs (10m, 30s); exit 1 if it runs then.",
+)
+@click.option("--force", is_flag=True, help="Also a queue that no worker consumes now.")
+@pass_context
+def drain(context: Context, queue: str, patience: timedelta | None, force: bool) -> None:
+    """Let nothing more begin from QUEUE; what runs goes on, what is due waits until `undrain`."""
+    ledger = context.ledger
+    if not force:
+        check_known(ledger, queue)
+    since = ledger.drains.drain(queue)
+    click.echo(f"nothing begins from {queue} since {stamp(since)}")
+    at_work = ledger.drains.at_work(queue)
+    if patience is not None:
+        deadline = time.monotonic() + patience.total_seconds()
+        while at_work and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+            at_work = ledger.drains.at_work(queue)
+    click.echo(at_work_words(queue, at_work))
+    if at_work and patience is not None:
+        sys.exit(1)
+
+
+@click.command()
+@click.argument("queue")
+@pass_context
+def undrain(context: Context, queue: str) -> None:
+    """Let runs begin from QUEUE again, at first those that are queued."""
+    since = context.ledger.drains.undrain(queue)
+    if not since:
+        check_known(context.ledger, queue)
+    was = f"it was drained since {stamp(since)}" if since else "it was not drained"
+    click.echo(f"{queue} goes on; {was}")
+
+
+def check_known(ledger: Ledger, queue: str) -> None:
+    """Raises UnknownQueue."""
+    from supervisor.ledger.queues import LedgerQueues, queues
+
+    roll = ledger.presences.roll()
+    broker = LedgerQueues(ledger.client, roll)
+    found = queues(ledger.specs().values(), roll, broker, ledger.drains.since())
+    known = [one.name for one in found]
+    if queue not in known:
+        raise UnknownQueue(queue, known)
+
+
+def at_work_words(queue: str, run_ids: Sequence[str]) -> str:
+    if not run_ids:
+        return f"{queue} is drained: nothing is at work"
+    named = ", ".join(run_ids[:MOST_NAMED])
+    more = f" and {len(run_ids) - MOST_NAMED} more" if len(run_ids) > MOST_NAMED else ""
+    return f"{len(run_ids)} at work: {named}{more}"
+
+
+# The verb that probes ask: is this beat, this worker, this server doing its work?
+
+
+PATIENCE_SECONDS = 5
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["beat", "worker", "serve"]))
+@click.option("--name", help="The worker's name as Celery was told: default@%h.")
+@click.option("--port", default=9809, show_default=True, help="Of `supervisor serve`.")
+@pass_context
+def health(context: Context, what: str, name: str | None, port: int) -> None:
+    """Exit 0 if this host's beat, worker or server does its work, 1 if not.
+
+    For liveness probes: one question to Redis, or to the server here. A beat that stands by is
+    fine, and so is a worker that waits for its broker; one that consumes no queue, or whose main
+    loop has not turned for a minute, is not. With Redis unavailable no process is blamed for it.
+    """
+    if (what == "worker") != (name is not None):
+        raise click.UsageError("--name is for workers, and a worker needs one")
+    if what == "serve":
+        fault = fault_of_server(port)
+    else:
+        try:
+            fault = fault_of(what, name, present(context))
+        except (RedisError, OSError) as error:
+            click.echo(f"unknown: the ledger is away ({error})")
+            return
+    click.echo(fault or "fine")
+    if fault:
+        sys.exit(1)
+
+
+def present(context: Context) -> Iterable[Present]:
+    # The app is not imported where the environment says all: a probe is to be cheap.
+    ledger = Ledger.open(context.settings) if context.given_url else context.ledger
+    return ledger.presences.roll().present
+
+
+def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | None:
+    host = socket.gethostname()
+    if what == "beat":
+        here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
+        return None if here else f"no beat on {host} has said that it is there"
+    full = with_host(name or "", host)
+    workers = [
+        (p, p.facts) for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full
+    ]
+    if not workers:
+        return f"worker {full} has not said that it is there"
+    if all(present.fault for present, _ in workers):
+        return f"worker {full} does no work: {workers[0][0].fault}"
+    if not any(present.is_waiting or worker.queues for present, worker in workers):
+        return f"worker {full} consumes no queue"
+    return None
+
+
+def with_host(name: str, host: str) -> str:
+    """As Celery's -n: %h is the host's name, %n its first part, %d the rest."""
+    first, _, rest = host.partition(".")
+    named = name if "@" in name else f"{name}@%h"
+    for mark, value in (("%h", host), ("%n", first), ("%d", rest)):
+        named = named.replace(mark, value)
+    return named
+
+
+def fault_of_server(port: int) -> str | None:
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, HTTPException) as error:
+        return f"nothing answers on port {port}: {error}"
+    finally:
+        connection.close()
+    return None if status == 200 else f"port {port} answers {status}"
+
+
+# The verb that serves /metrics, health, the status page and the API.
+
+
+#: The name that Prometheus' own client for Python has for it.
+NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", type=PORT, default=9809, show_default=True)
+@click.option("--proxied", is_flag=True, help="Behind a proxy: the token for all, under any name.")
+@click.option("--loglevel", "log_level", default="info", show_default=True)
+@pass_context
+def serve(context: Context, host: str, port: int, proxied: bool, log_level: str) -> None:
+    """Serve /metrics, /healthz, /readyz, the status page and /api/v1.
+
+    Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN.
+    """
+    logs.configure(level=log_level)
+    access = access_at(host, proxied=proxied)
+    listener = bound(host, port)
+    process.collect_rarely()
+    broker, ledger = broker_of(context), ledger_for_answers(context.effective_settings)
+    metrics = Metrics(ledger, broker, has_created=has_created())
+    Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
+    config = uvicorn.Config(
+        create(ledger, access, metrics, broker, lambda: server.should_exit),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+
+
+def access_at(host: str, *, proxied: bool) -> Access:
+    """Raises NotConfigured."""
+    return Access.of(host, os.environ.get(TOKEN) or None, is_proxied=proxied)
+
+
+def has_created() -> bool:
+    return os.environ.get(NO_CREATED, "").lower() not in ("1", "true", "t")
+
+
+def broker_of(context: Context) -> Queues | None:
+    """The app's, where an app was named."""
+    if context.app is None:
+        return None
+    from supervisor.sending.queues import AppQueues
+
+    return BoundedQueues(AppQueues(context.app))
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket of our own, so that a port that is taken is a message and not a traceback."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen on {host}:{port}: {error.strerror} (--port takes another)"
+        ) from error
+    return listener
+
 
 schedules_option = click.option(
     "--schedules",
@@ -49,7 +278,7 @@ def up(
     serve: bool,
 ) -> None:
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
-    from supervisor.local.up import Up, UpOptions
+    from supervisor.deploy.up import Up, UpOptions
 
     # A name that leads nowhere is told here, once, and not by five children that die of it.
     if context.app_name is None or context.app is None:
@@ -108,4 +337,11 @@ def described(worker: WorkerSpec, app: str) -> dict[str, object]:
     }
 
 
-VERBS: tuple[click.Command, ...] = (up, queues)
+VERBS: tuple[click.Command, ...] = (
+    drain,
+    undrain,
+    health,
+    serve,
+    up,
+    queues,
+)

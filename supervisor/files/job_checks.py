@@ -3,19 +3,132 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from supervisor.errors import InvalidKey, InvalidSchedule
-from supervisor.files.job_faults import JobFault, apart, fault_of, item_faults, step_fault
+from supervisor.errors import InvalidGuard, InvalidKey, InvalidSchedule, closest, did_you_mean
 from supervisor.files.yaml_source import UNREADABLE, KeyPath, shown
-from supervisor.hints import closest
-from supervisor.job.spec import JobSpec
-from supervisor.job.when import KINDS
-from supervisor.timing import EPOCH, is_fixed, schedule_of
+from supervisor.job.faults import ItemFault
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.spec import GuardedTaskSpec, JobSpec, StepSpec
+from supervisor.job.when import KINDS, When
+from supervisor.schedule import EPOCH, is_fixed, schedule_of
+from supervisor.times import Duration
+
+# What is wrong with a job, in words: pydantic's findings as a person would put them.
+
+
+@dataclass(frozen=True, slots=True)
+class JobFault:
+    """One thing wrong with a job; `keys` are those it is about, the most telling first.
+
+    `path` leads from the first of them to what is wrong inside its value.
+    """
+
+    keys: tuple[str, ...]
+    what: str
+    hint: str | None = None
+    path: tuple[str | int, ...] = ()
+
+
+def item_faults(key: str, faults: Sequence[ItemFault]) -> Iterator[JobFault]:
+    """Of a list or a mapping: each of its faults at its own place."""
+    for fault in faults:
+        yield JobFault((key,), f"{key!r}: {fault.what}", fault.hint, fault.path)
+
+
+def fault_of(
+    key: str, detail: ErrorDetails, fields: Mapping[str, FieldInfo] = JobSpec.model_fields
+) -> JobFault:
+    value, kind, context = detail["input"], detail["type"], detail.get("ctx", {})
+    if key == "name" and fields is JobSpec.model_fields:
+        return JobFault((), f"{shown(value)} is not a name for a job", NAME_HINT)
+    if kind == "value_error":
+        what, hint = apart(str(context["error"]))
+        return JobFault((key,), f"{key!r}: {what}", hint or _clock_hint(value))
+    if kind == "enum":
+        return _enum_fault(key, value, fields)
+    if key == "serial":
+        return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
+    if key == "mask":
+        what = f"'mask': {shown(value)} is neither true nor a list of names"
+        return JobFault((key,), what, "such as [password]")
+    what = EXPECTED.get(kind, detail["msg"]).format(**context)
+    hint = NAME_HINT if kind == "string_pattern_mismatch" else HINTS.get(kind)
+    return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
+
+
+def step_fault(detail: ErrorDetails) -> JobFault:
+    """Of one step of a job; counted from 1, as people do."""
+    number, *rest = detail["loc"][1:]
+    where, key = f"step {int(number) + 1}", str(rest[0]) if rest else None
+    if detail["type"] == "conflict":
+        keys = detail["ctx"]["keys"]
+        return JobFault(("steps",), f"{where}: {detail['ctx']['text']}", None, (number, keys[0]))
+    if detail["type"] == "missing":
+        return JobFault(("steps",), f"{where}: {key!r} is missing", STEP_HINT, (number,))
+    if detail["type"] == "extra_forbidden":
+        hint = closest(key, StepSpec.model_fields)
+        return JobFault(("steps",), f"{where}: unknown key {shown(key)}", hint, (number, *rest))
+    if key is None:
+        return JobFault(("steps",), f"{where} is not a mapping", STEP_HINT, (number,))
+    fault = fault_of(key, detail, StepSpec.model_fields)
+    return JobFault(("steps",), f"{where}: {fault.what}", fault.hint, (number, *rest))
+
+
+STEP_HINT = "such as {task: proj.extract, priority: 3}"
+
+NAME_HINT = "letters, digits and _ . - only, at most 100, a letter or digit first"
+
+#: What pydantic calls it -> what a person would say after the value.
+EXPECTED = {
+    "string_type": "is not text",
+    "string_too_short": "is empty",
+    "string_too_long": "is longer than {max_length} characters",
+    "string_pattern_mismatch": "is not a name",
+    "int_type": "is not a whole number",
+    "greater_than_equal": "is less than {ge}, the smallest allowed",
+    "less_than_equal": "is more than {le}, the largest allowed",
+    "bool_type": "is not true or false",
+    "tuple_type": "is not a list",
+    "dict_type": "is not a mapping of names to values",
+}
+
+HINTS = {
+    "string_type": "put it in quotes",
+    "int_type": "digits only, without quotes",
+    "bool_type": "unquoted, and not yes, no, on or off",
+    "tuple_type": "such as [1, two]",
+    "dict_type": "such as {day: monday}",
+}
+
+
+def _enum_fault(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> JobFault:
+    words = fields[key].annotation
+    assert isinstance(words, type) and issubclass(words, StrEnum)
+    choices = [word.value for word in words]
+    what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"
+    return JobFault((key,), what, closest(value, choices))
+
+
+def _clock_hint(value: Any) -> str | None:
+    if isinstance(value, str) and re.fullmatch(r"\d+:\d\d(:\d\d)?", value):
+        return "write 1:30 as 1h30m or as 1m30s"
+    return None
+
+
+def apart(text: str) -> tuple[str, str | None]:
+    """A text that ends with the hint of `did_you_mean`, without it, and the hint."""
+    what, mark, known = text.partition(" (did you mean ")
+    return what, f"did you mean {known.removesuffix(')')}" if mark else None
+
 
 KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 
@@ -229,3 +342,83 @@ def _is_readable(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_readable, value))
     return value is not UNREADABLE
+
+
+# What a task and a call say of their guard, checked: all that is wrong at once.
+
+
+#: Keys of a job that mean nothing without a schedule, or that the task itself says.
+NOT_IN_A_GUARD = (
+    *When.model_fields,
+    *("task", "steps", "params", "args", "kwargs", "catchup", "catchup_window", "paused"),
+)
+
+
+def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
+    """The job that a guarded task is. Raises InvalidGuard."""
+    where = f"task {task!r}"
+    if not isinstance(guard, Mapping):
+        raise InvalidGuard(where, [f"{guard!r} is neither True nor a mapping of a job's keys"])
+    return spec_without_schedule(where, task, {"task": task}, guard)
+
+
+def started_spec(job: str, steps: Sequence[Any], policies: Mapping[str, Any]) -> GuardedTaskSpec:
+    """The job that code starts steps of: (task, priority), or mappings of a step's keys.
+
+    Raises InvalidGuard.
+    """
+    named = [
+        {"task": step[0], "priority": step[1]} if isinstance(step, tuple | list) else step
+        for step in steps
+    ]
+    return spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
+
+
+def spec_without_schedule(
+    where: str, name: str, work: Mapping[str, Any], policies: Mapping[str, Any]
+) -> GuardedTaskSpec:
+    """`work`: the task or the steps. Raises InvalidGuard with all that is wrong."""
+    refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
+    own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
+    # What a template needs is known when the task is called.
+    checked = {key: value for key, value in own.items() if key != "key"}
+    _, faults = check_job(name, {**checked, **work, "every": 60}, {}, None)
+    problems = refused + [
+        fault.what + (f" ({fault.hint})" if fault.hint else "") for fault in faults
+    ]
+    if problems:
+        raise InvalidGuard(where, problems)
+    try:
+        return GuardedTaskSpec(**{**own, **work, "name": name})
+    except ValidationError as error:
+        raise InvalidGuard(where, [str(e["msg"]) for e in error.errors()]) from error
+
+
+class GuardedCall(BaseModel):
+    """What one call says of its guard; None where it says nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str | None = None
+    overlap: OverlapPolicy | None = None
+    max_wait: Duration | None = None
+
+    @classmethod
+    def of(cls, header: Any, task: str) -> Self:
+        """Raises InvalidGuard."""
+        where = f"a call of {task!r}"
+        if header is None or header is True:
+            return cls()
+        if not isinstance(header, Mapping):
+            raise InvalidGuard(where, [f"{header!r} is neither True nor a mapping"])
+        try:
+            return cls.model_validate(dict(header))
+        except ValidationError as error:
+            raise InvalidGuard(where, [words(detail) for detail in error.errors()]) from error
+
+
+def words(detail: Any) -> str:
+    key = str(detail["loc"][0])
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {key!r}{did_you_mean(key, GuardedCall.model_fields)}"
+    return f"{key!r}: {detail['msg']}"

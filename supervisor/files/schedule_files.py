@@ -4,22 +4,56 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.errors import Problem, ScheduleFilesInvalid
+from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest
 from supervisor.files.calendars import Calendars
-from supervisor.files.job_checks import check_defaults, check_job
-from supervisor.files.job_faults import JobFault, item_faults
-from supervisor.files.reference_checks import reference_faults
-from supervisor.files.text_files import UnusableFile, check_inside, text_of
-from supervisor.files.yaml_source import UNREADABLE, Document, KeyPath, read, shown
-from supervisor.hints import closest
-from supervisor.job.limits import MOST_JOBS
-from supervisor.job.spec import JobSpec
+from supervisor.files.job_checks import JobFault, check_defaults, check_job, item_faults
+from supervisor.files.yaml_source import (
+    UNREADABLE,
+    Document,
+    KeyPath,
+    UnusableFile,
+    check_inside,
+    read,
+    shown,
+    text_of,
+)
+from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
+from supervisor.job.spec import MOST_JOBS, JobSpec
+
+# The references to secrets in a job of a schedule file, and what is wrong with them.
+
+
+def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterator[JobFault]:
+    """Those that are none, and with `environ` also those that lead to nothing in it."""
+    for path, text in texts_in(spec.params):
+        if has_references(text):
+            what = f"'params': {text!r} would be handed on as it is"
+            yield JobFault(("params",), what, "give it to a step, in its 'kwargs'", path)
+    steps = [{"args": step.args, "kwargs": step.kwargs} for step in spec.steps]
+    given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs, "steps": steps}
+    for key, value in {**given, "ping_url": spec.ping_url}.items():
+        for path, text in texts_in(value):
+            if found := malformed(text):
+                what = f"{key!r}: {found[0]!r} is not a reference to a secret"
+                yield JobFault((key,), what, FORMS, path)
+            elif environ is not None and (missing := unresolved(text, environ)):
+                yield JobFault((key,), f"{key!r}: {missing}", None, path)
+
+
+def unresolved(text: str, environ: Mapping[str, str]) -> str | None:
+    """Why the text has no secret in this environment; None when it has all of them."""
+    try:
+        resolved(text, environ)
+    except SecretMissing as error:
+        return str(error)
+    return None
+
 
 SUFFIXES = (".yaml", ".yml")
 TOP_LEVEL = ("jobs", "defaults")

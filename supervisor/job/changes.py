@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from supervisor.job.masks import masked
-from supervisor.job.references import TOKEN
-from supervisor.job.spec import JobSpec
-from supervisor.job.step_spec import StepSpec
+from supervisor.job.secrets import TOKEN, masked
+from supervisor.job.spec import JobSpec, StepSpec
 
 #: Keys of a job and of a step that its `mask` is about.
 ARGUMENTS = ("args", "kwargs", "params")

@@ -14,11 +14,10 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from supervisor.hints import closest
+from supervisor.errors import closest
 from supervisor.job.faults import ItemFault, inside
-from supervisor.times.moments import PATTERN as MOMENT
-from supervisor.times.moments import parse as parse_moment
-from supervisor.times.moments import render as render_moment
+from supervisor.times import MOMENT_PATTERN as MOMENT
+from supervisor.times import parse_moment, render_moment
 
 WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 

@@ -20,12 +20,11 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.hints import closest, did_you_mean
+from supervisor.errors import closest, did_you_mean
 from supervisor.job.exclusions import normal as normal_exclusions
 from supervisor.job.faults import ItemFault, inside
-from supervisor.job.references import TOKEN, malformed
-from supervisor.times.moments import Moment
-from supervisor.times.moments import parse as parse_moment
+from supervisor.job.secrets import TOKEN, malformed
+from supervisor.times import Moment, parse_moment
 
 #: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"

@@ -13,8 +13,7 @@ from hashlib import sha256
 from string import Formatter
 from typing import Any
 
-from supervisor.errors import InvalidKey
-from supervisor.hints import did_you_mean
+from supervisor.errors import InvalidKey, did_you_mean
 
 #: A serial queue's own lock; no other key begins like it.
 SERIAL_LOCK = "queue/"

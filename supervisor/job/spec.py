@@ -9,17 +9,137 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from supervisor.job.faults import ItemFault, conflict, inside
 from supervisor.job.fields import NAME_PATTERN, Count, Name, PingUrl
 from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
-from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
-from supervisor.job.policies import Catchup, OnCrash, OnLeaseLost, OnStepFailure
-from supervisor.job.run_rules import rules_of
-from supervisor.job.step_spec import StepSpec
+from supervisor.job.policies import (
+    Catchup,
+    OnCrash,
+    OnItemFailure,
+    OnLeaseLost,
+    OnMaxSkips,
+    OnStepFailure,
+    OverlapPolicy,
+)
 from supervisor.job.when import KINDS, When
-from supervisor.times.durations import AtLeastASecond, Duration
+from supervisor.times import AtLeastASecond, Duration, to_ms
+
+# How many jobs one ledger is made for.
+
+
+MOST_JOBS = 10_000
+
+#: Of so many jobs a process remembers what it has worked out: of all, and of as many that were
+#: edited or removed.
+KEPT_AT_HAND = 2 * MOST_JOBS
+
+# What the scripts, and those who show a run, need to know of its job: kept with the run.
+
+
+def rules_of(spec: JobSpec, lock: str) -> dict[str, Any]:
+    """Of a run under this lock; times in ms."""
+    return {
+        "lock": lock,
+        "serial": "" if spec.steps else spec.serial_lock,
+        "overlap": spec.overlap.value,
+        "max_running": spec.most_running or 0,
+        "max_skips": spec.max_consecutive_skips or 0,
+        "on_max_skips": spec.then.value,
+        "max_wait": -1 if spec.max_wait is None else to_ms(spec.max_wait),
+        "max_waiting": spec.max_waiting,
+        "requeue_delay": to_ms(spec.requeue_delay),
+        "max_requeues": spec.max_requeues,
+        "start_deadline": to_ms(spec.start_deadline),
+        "lease_ttl": to_ms(spec.lease_ttl),
+        "on_crash": spec.on_crash.value,
+        "max_crashes": spec.max_crashes,
+        "history": spec.history,
+        "on_lease_lost": spec.on_lease_lost.value,
+        "stop_grace": to_ms(spec.stop_grace),
+        **({"key": key} if (key := key_template(spec)) else {}),
+        **({"ping": True} if spec.ping_url else {}),
+        **mask_rule(spec),
+    }
+
+
+def key_template(spec: JobSpec) -> str | None:
+    """Another one is an edit of the job. The caller of `start` chooses one for each run."""
+    is_started = spec.steps and all(getattr(spec, kind) is None for kind in KINDS)
+    return spec.key.replace("{task}", spec.work) if spec.key and not is_started else None
+
+
+def mask_rule(spec: JobSpec) -> dict[str, Any]:
+    mask = spec.mask if isinstance(spec.mask, bool) else list(spec.mask)
+    return {"mask": mask} if mask else {}
+
+
+# StepSpec: one step of a job of several tasks, as its schedule file describes it.
+
+
+#: A step's name is a part of its run's id, and the last part of its task's name by default.
+LONGEST_NAME = 100
+
+Percentage = Annotated[str, Field(pattern=r"^(100|[0-9]{1,2})%$")]
+
+
+class StepSpec(BaseModel):
+    """A task of a job, its place in the order, and what it says other than the job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: Annotated[str, Field(min_length=1, max_length=255)]
+    """Name of the Celery task, as the worker registers it."""
+    priority: Annotated[int, Field(ge=0, le=1_000, strict=True)]
+    """Steps of equal priority run in parallel; those of the next lower one when all are done."""
+    name: Name | None = None
+    """What the step is called; by default the last part of its task's name."""
+    args: tuple[Any, ...] = ()
+    """Positional arguments; the item of a batch comes before them."""
+    kwargs: dict[str, Any] = {}
+    """Keyword arguments; parameters that are not given here are filled from the run's params."""
+    queue: Name | None = None
+    """Queue of this step; by default the job's."""
+    max_retries: Count | None = None
+    """How often a failed attempt of this step is tried again; by default as the job says."""
+    retry_backoff: Duration | None = None
+    """Wait before the first retry; by default as the job says."""
+    soft_time_limit: AtLeastASecond | None = None
+    """After this the task sees SoftTimeLimitExceeded; by default as the job says."""
+    time_limit: AtLeastASecond | None = None
+    """After this the task's process is killed; by default as the job says."""
+    foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Name of the param that holds a list: the task runs once for each of its items."""
+    max_parallel: Annotated[Count, Field(ge=1)] | None = None
+    """How many items may be queued or at work at once; by default as many as workers take."""
+    on_item_failure: OnItemFailure = OnItemFailure.FAIL
+    """What a batch does with an item that failed after its retries."""
+    max_failed: Count | Percentage | None = None
+    """With `on_item_failure: threshold`: as many items may fail, a number or such as 5%."""
+
+    @model_validator(mode="after")
+    def _only_of_batches(self) -> Self:
+        if self.foreach is None:
+            for key in ("max_parallel", "max_failed"):
+                if getattr(self, key) is not None:
+                    raise conflict(f"{key!r} needs 'foreach'", key)
+            if self.on_item_failure is not OnItemFailure.FAIL:
+                raise conflict("'on_item_failure' needs 'foreach'", "on_item_failure")
+        return self
+
+    @model_validator(mode="after")
+    def _threshold_with_a_number(self) -> Self:
+        if (self.on_item_failure is OnItemFailure.THRESHOLD) != (self.max_failed is not None):
+            text = "'on_item_failure: threshold' and 'max_failed' need each other"
+            raise conflict(text, "max_failed", "on_item_failure")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The step's name; unique in its job."""
+        return self.name or self.task.rpartition(".")[2][:LONGEST_NAME]
+
 
 SERIAL_PREFIX = "serial."
 
@@ -239,3 +359,16 @@ class JobSpec(When):
     def rules_text(self) -> str:
         """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
         return json.dumps(self.rules())
+
+
+# A task that code guards, as a job.
+
+
+class GuardedTaskSpec(JobSpec):
+    """A task that its own code puts under the guard: a job that no schedule file names."""
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if any(getattr(self, kind) is not None for kind in KINDS):
+            raise conflict("a guarded task has no schedule", *KINDS)
+        return self

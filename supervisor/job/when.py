@@ -18,9 +18,14 @@ from pydantic import (
 
 from supervisor.job.faults import ItemFault, conflict, inside
 from supervisor.job.fields import ClockChanges, Exclude, Moments, Timezone
-from supervisor.times.durations import AtLeastASecond, Duration, render
-from supervisor.times.moments import Moment, instant
-from supervisor.times.moments import render as render_moment
+from supervisor.times import (
+    AtLeastASecond,
+    Duration,
+    Moment,
+    instant,
+    render_duration,
+    render_moment,
+)
 
 #: Exactly one of these is given.
 KINDS = ("cron", "every", "rrule", "at")
@@ -121,7 +126,9 @@ class When(BaseModel):
     def schedule(self) -> str:
         """For people: the cron expression, ``every 5m``, the rule, ``at ...``."""
         if self.every is not None:
-            return f"every {render(self.every)}" + (f" +{render(self.phase)}" if self.phase else "")
+            return f"every {render_duration(self.every)}" + (
+                f" +{render_duration(self.phase)}" if self.phase else ""
+            )
         if self.at:
             more = f" and {len(self.at) - 1} more" if len(self.at) > 1 else ""
             return f"at {render_moment(self.at[0])}{more}"

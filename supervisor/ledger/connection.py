@@ -29,8 +29,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from supervisor.errors import InvalidRedisUrl
-from supervisor.redis_url import SENTINEL, SOCKETS, SentinelUrl, parsed, understood
-from supervisor.settings import Settings
+from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, understood
 
 #: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
 Client = Any

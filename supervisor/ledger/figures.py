@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from redis.exceptions import ConnectionError, TimeoutError
 
-from supervisor.ledger.readings import chunks
+from supervisor.ledger.reads import chunks
 from supervisor.ledger.scripts import Call, Scripts
 
 #: The server is at so many for less than a millisecond.

@@ -21,10 +21,9 @@ from uuid import uuid4
 
 from supervisor.errors import ForeignLedger
 from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.requests import Leadership
 from supervisor.ledger.scripts import Scripts
-from supervisor.ledger.ticks import Leadership
-from supervisor.times.durations import to_ms
-from supervisor.times.elapsed import clock
+from supervisor.times import clock, to_ms
 
 LEADER_TTL = timedelta(seconds=12)
 

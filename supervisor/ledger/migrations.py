@@ -17,9 +17,9 @@ from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
-from supervisor.ledger.readings import Readings
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.schema import SCHEMA
+from supervisor.ledger.scripts import SCHEMA
 
 #: From a schema to the next: the text of a script that has the keys as `K`, as all scripts do. A
 #: change needs one, and a new `SCHEMA`, if either version would misread what the other has written.

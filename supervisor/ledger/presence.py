@@ -26,9 +26,8 @@ from redis.exceptions import ResponseError
 from supervisor.ledger.connection import Client, evaluated
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
-from supervisor.ledger.schema import SCHEMA, mismatch
-from supervisor.ledger.scripts import source
-from supervisor.times.durations import to_ms
+from supervisor.ledger.scripts import SCHEMA, mismatch, source
+from supervisor.times import to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
 PRESENCE_TTL = timedelta(seconds=15)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Roll
+from supervisor.ledger.replies import instant, to_instant
+from supervisor.ledger.scripts import Scripts
 
 #: How kombu calls the lists of a queue with messages of other priorities, unless it is told else.
 PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -39,3 +47,94 @@ class LedgerQueues:
             queue: sum(lengths[number * step : (number + 1) * step])
             for number, queue in enumerate(queues)
         }
+
+
+# Queues as jobs and workers see them: who goes there, who consumes, what lies there.
+
+
+class Queues(Protocol):
+    """The queues of a broker: those of a job, and their lengths as far as they can be told."""
+
+    def of(self, spec: JobSpec) -> tuple[str, ...]: ...
+
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """`length`: messages that wait in it; None when nobody could tell. jobs: those that go there.
+
+    drained_at: since when nothing begins from it.
+    """
+
+    name: str
+    length: int | None
+    consumers: int
+    is_serial: bool
+    jobs: tuple[str, ...] = ()
+    drained_at: datetime | None = None
+
+
+def queues(
+    specs: Iterable[JobSpec], roll: Roll, broker: Queues, drained: Mapping[str, datetime]
+) -> list[Queue]:
+    """Those that jobs go to, those that workers consume, and those that are drained."""
+    serial: set[str] = set()
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for spec in specs:
+        for queue in broker.of(spec):
+            jobs[queue].append(spec.name)
+        if spec.serial_queue:
+            serial.add(spec.serial_queue)
+    consumed = {queue for worker in roll.workers for queue in worker.queues}
+    names = sorted(jobs.keys() | consumed | drained.keys())
+    lengths = broker.lengths(names) if names else {}
+    return [
+        Queue(
+            *(name, lengths.get(name), roll.consumers(name), name in serial),
+            jobs=tuple(jobs.get(name, ())),
+            drained_at=drained.get(name),
+        )
+        for name in names
+    ]
+
+
+# Queues that are drained: what runs goes on, nothing more begins, and nothing is lost.
+#
+# 1. A drained queue is a field of one hash. `begin` looks at it, in the script that gives the
+#    lease: so it holds from the call that drains the queue on, and for workers that start
+#    afterwards.
+# 2. A run that is refused stays queued and keeps its lock. It is in the outbox without a time, and
+#    is sent anew when the queue goes on.
+# 3. `start_deadline` is not for the time in which a queue is drained: whoever finds that a queued
+#    run has reached it gives it another one, and so does the end of the drain.
+
+
+class Drains:
+    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
+        self._client = client
+        self._keys = keys
+        self._scripts = scripts
+
+    def drain(self, queue: str) -> datetime:
+        """Nothing begins from the queue any more; since when that is so."""
+        return instant(self._scripts("drain", queue, 1))
+
+    def undrain(self, queue: str) -> datetime | None:
+        """Lets it go on; since when it had been drained, None if it had not."""
+        return to_instant(self._scripts("drain", queue, 0))
+
+    def since(self) -> dict[str, datetime]:
+        """The drained queues, by name, and since when each of them is."""
+        drained = self._client.hgetall(self._keys.drained)
+        return {queue: instant(drained[queue]) for queue in sorted(drained)}
+
+    def at_work(self, queue: str) -> list[str]:
+        """Ids of runs that began from the queue and are at work: runs, steps, items of batches."""
+        run_ids = self._client.zrange(self._keys.leases, 0, -1)
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hmget(self._keys.run(run_id), "state", "queue")
+            replies = pipe.execute() if run_ids else []
+        at_work = [RunState.RUNNING.value, queue]
+        return [run_id for run_id, reply in zip(run_ids, replies, strict=True) if reply == at_work]

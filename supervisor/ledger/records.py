@@ -3,17 +3,261 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
+from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram, histogram_from
-from supervisor.ledger.open_runs import OpenRuns
+from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.progress import progress_from
 from supervisor.ledger.replies import instant, to_instant
-from supervisor.ledger.reports import progress_from
-from supervisor.runs.run import FAILURES, Attempt, Batch, Blocker, Run, RunState
+from supervisor.ledger.scripts import BOUNDS, Call, Scripts
+
+# What is known of beat: which one leads, and what became of the schedule files.
+
+
+@dataclass(frozen=True, slots=True)
+class BeatRecord:
+    """`follows`: digest of the schedule files that the leader loads; None when it has none.
+
+    leader_changes: how often the leader was another than before. clock_set_backs: how often the
+    server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
+    name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
+    name of a beat of another app, the last that wanted to lead. upgrade_to: the schema to which a
+    newer process would have upgraded the ledger, if older ones were not there.
+    """
+
+    leader: str | None
+    last_tick_at: datetime | None
+    last_reload_successful: bool | None
+    last_reload_at: datetime | None
+    problems: tuple[str, ...]
+    follows: str | None = None
+    leader_changes: int = 0
+    clock_set_backs: int = 0
+    clock_set_back_at: datetime | None = None
+    clock_set_back: timedelta = timedelta()
+    app: str | None = None
+    refused: str | None = None
+    refused_at: datetime | None = None
+    upgrade_to: int | None = None
+    upgrade_at: datetime | None = None
+
+    def leads(self, now: datetime) -> bool:
+        """Whether any beat does: a change of leaders takes no longer than SILENCE."""
+        return self.last_tick_at is not None and now - self.last_tick_at <= SILENCE
+
+
+def beat_from(fields: Mapping[str, str]) -> BeatRecord:
+    successful = fields.get("last_reload_successful")
+    return BeatRecord(
+        leader=fields.get("leader"),
+        last_tick_at=to_instant(fields.get("last_tick")),
+        last_reload_successful=None if successful is None else successful == "1",
+        last_reload_at=to_instant(fields.get("last_reload")),
+        problems=tuple(json.loads(fields.get("problems", "[]"))),
+        follows=fields.get("follows") or None,
+        leader_changes=int(fields.get("leader_changes", 0)),
+        clock_set_backs=int(fields.get("clock_set_backs", 0)),
+        clock_set_back_at=to_instant(fields.get("clock_set_back_at")),
+        clock_set_back=timedelta(milliseconds=int(fields.get("clock_set_back_ms", 0))),
+        app=fields.get("app"),
+        refused=fields.get("refused"),
+        refused_at=to_instant(fields.get("refused_at")),
+        upgrade_to=int(fields["upgrade_to"]) if "upgrade_to" in fields else None,
+        upgrade_at=to_instant(fields.get("upgrade_at")),
+    )
+
+
+# How long things took, by buckets, as Prometheus counts them.
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """`counts`: observations a bucket, not cumulative, one more than `bounds` (+Inf)."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_seconds: float
+
+    @property
+    def observations(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def longest(self) -> float | None:
+        """What no observation exceeded, as far as the buckets tell; None without any."""
+        filled = [number for number, count in enumerate(self.counts) if count]
+        if not filled:
+            return None
+        return self.bounds[filled[-1]] if filled[-1] < len(self.bounds) else math.inf
+
+    def quantile(self, q: float) -> float | None:
+        """Seconds below which a share of `q` lies, evenly spread within its bucket.
+
+        As Prometheus' histogram_quantile does: what is beyond the last bound counts as that bound.
+        None without observations.
+        """
+        below = tuple(accumulate(self.counts, initial=0))  # each bucket
+        rank = q * below[-1]
+        if not below[-1]:
+            return None
+        bucket = max(bisect_left(below, rank), bisect_right(below, 0)) - 1
+        if bucket == len(self.bounds):
+            return self.bounds[-1]
+        lower = self.bounds[bucket - 1] if bucket else 0.0
+        share = max(0.0, rank - below[bucket]) / self.counts[bucket]
+        return lower + (self.bounds[bucket] - lower) * share
+
+
+#: The fields of a job's hash that hold its histograms: the buckets, and the sum in ms.
+HISTOGRAM_FIELDS = {
+    name: (*(f"h:{name}:{i}" for i in range(1, len(BOUNDS) + 2)), f"h:{name}:sum")
+    for name in ("duration", "start_delay")
+}
+
+
+def histogram_of(integers: Sequence[int]) -> Histogram:
+    """From the values of these fields."""
+    return Histogram(BOUNDS, tuple(integers[:-1]), integers[-1] / 1000)
+
+
+def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
+    return histogram_of([int(fields.get(field, 0)) for field in HISTOGRAM_FIELDS[name]])
+
+
+# How far a job's ticks have been dealt with, and the pause that some of them fall into.
+
+
+#: The fields of a job's hash that a mark is made of.
+MARK_FIELDS = (
+    *("watermark", "paused", "paused_at", "paused_until"),
+    *("pause_from", "pause_to", "file_paused"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Ticks from `start` to before `end` are excluded; without `end` it goes on."""
+
+    start: datetime
+    end: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """`pause`: the present one, or else the last. file_paused: what the schedule file last said."""
+
+    watermark: datetime | None
+    pause: Pause | None
+    file_paused: bool | None
+
+
+def mark_from(values: Sequence[str | None]) -> Mark:
+    """From the values of MARK_FIELDS."""
+    facts: Mapping[str, str | None] = dict(zip(MARK_FIELDS, values, strict=True))
+    stated = facts["file_paused"]
+    return Mark(
+        to_instant(facts["watermark"]),
+        pause_from(facts),
+        None if stated is None else stated == "1",
+    )
+
+
+def pause_from(facts: Mapping[str, str | None]) -> Pause | None:
+    is_paused = facts["paused"] == "1"
+    start = to_instant(facts["paused_at"] if is_paused else facts["pause_from"])
+    end = to_instant(facts["paused_until"] if is_paused else facts["pause_to"])
+    return Pause(start, end) if start else None
+
+
+# A job's runs that have not ended, as far as its record needs them: counted by the server.
+#
+# A job may have a hundred thousand of them. To read each takes a client half a minute; here a call
+# counts some of them, and the next call goes on.
+
+
+#: Jobs that one call counts, and runs of all of them: the server is at it for a millisecond or two.
+JOBS_PER_CALL = 50
+RUNS_PER_CALL = 500
+
+#: Calls that are sent together, of those that are made anyway.
+CALLS_A_PACKET = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRuns:
+    """How many runs of a job are in which state.
+
+    oldest_queued_at: for when the oldest was meant that is queued or waits and has not begun
+    before; of a backfill, when it was asked for. oldest_running_at: since when the oldest is.
+    """
+
+    running: int = 0
+    retrying: int = 0
+    queued: int = 0
+    waiting: int = 0
+    oldest_queued_at: datetime | None = None
+    oldest_running_at: datetime | None = None
+
+    @property
+    def state(self) -> str | None:
+        """The most telling of their states; None without runs."""
+        for state in (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING):
+            if getattr(self, state):
+                return state.value
+        return None
+
+    def __add__(self, other: OpenRuns) -> OpenRuns:
+        return OpenRuns(
+            *(self.running + other.running, self.retrying + other.retrying),
+            *(self.queued + other.queued, self.waiting + other.waiting),
+            earlier(self.oldest_queued_at, other.oldest_queued_at),
+            earlier(self.oldest_running_at, other.oldest_running_at),
+        )
+
+
+NO_RUNS = OpenRuns()
+
+
+def count_open_runs(scripts: Scripts, jobs: Sequence[str]) -> dict[str, OpenRuns]:
+    """By job, of those that have any."""
+    found: dict[str, OpenRuns] = {}
+    to_count = [(job, "0") for job in jobs]
+    while to_count:
+        portions = [
+            to_count[start : start + JOBS_PER_CALL]
+            for start in range(0, len(to_count), JOBS_PER_CALL)
+        ]
+        calls = (Call((RUNS_PER_CALL, *flat(portion))) for portion in portions)
+        left: list[tuple[str, str]] = []
+        counts = scripts.stream("open_runs", calls, CALLS_A_PACKET)
+        for portion, replies in zip(portions, counts, strict=True):
+            for (job, _), (cursor, line) in zip(portion, replies, strict=True):
+                if line:
+                    found[job] = found.get(job, NO_RUNS) + counted(line)
+                if cursor:
+                    left.append((job, cursor))
+        to_count = left
+    return found
+
+
+def flat(portion: Iterable[tuple[str, str]]) -> list[str]:
+    return [fact for facts in portion for fact in facts]
+
+
+def counted(line: str) -> OpenRuns:
+    running, retrying, queued, waiting, meant_for, since = map(int, line.split(" "))
+    return OpenRuns(*(running, retrying, queued, waiting), to_instant(meant_for), to_instant(since))
+
+
+def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((at for at in (one, other) if at is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

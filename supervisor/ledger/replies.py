@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 
 
 class Placement(StrEnum):

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 from supervisor.job.lock_keys import checked_key
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Reference, RunState, tick_id
 from supervisor.job.spec import JobSpec
-from supervisor.job.stages import plan
+from supervisor.job.steps import plan
 from supervisor.ledger.replies import ms_of
-from supervisor.runs.run import Reference, tick_id
-from supervisor.times.durations import to_ms
+from supervisor.times import to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +182,55 @@ def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]
 def text(value: Any) -> str:
     """JSON for the scripts; '' stands for "as the job has it"."""
     return "" if value is None else json.dumps(value)
+
+
+# What beat asks of the ledger, and in whose name.
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A nominal time of a job that is to become a run.
+
+    message: sent in the same script in which the run is queued; without it the outbox has the run.
+    """
+
+    spec: JobSpec
+    nominal_at: datetime
+    message: Message | None = None
+
+    @cached_property
+    def run_id(self) -> str:
+        return tick_id(self.spec.name, self.nominal_at)
+
+    def sent_as(self, message: Message) -> Tick:
+        return Tick(self.spec, self.nominal_at, message)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`."""
+
+    spec: JobSpec
+    state: RunState
+    reason: str
+    first_at: datetime
+    last_at: datetime
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """The lock of the leading beat; what is done in its name is refused once it is another's."""
+
+    key: str
+    token: str
+
+
+def tick_facts(tick: Tick) -> tuple[str | int, ...]:
+    """A tick as admit.lua reads it: the shorter, the sooner it is read."""
+    message, steps = tick.message, steps_of(tick.spec, None)
+    return (
+        *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), tick.spec.rules_text, "tick"),
+        *(message.facts if message else ("", "", "")),
+        *(("", "", "", 0, *steps) if any(steps) else ()),
+    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -15,15 +16,112 @@ from typing import Any
 from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
+from supervisor.errors import WrongSchema
 from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
-from supervisor.job.stages import ITEMS_AT_ONCE
-from supervisor.ledger.connection import Client, naming_the_right
-from supervisor.ledger.kept_connection import KeptConnection
+from supervisor.job.run import LINES_KEPT
+from supervisor.job.steps import ITEMS_AT_ONCE
+from supervisor.ledger.connection import Client, NotWritable, RedisError, naming_the_right
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.schema import guard_text, refused
-from supervisor.runs.progress import LINES_KEPT
-from supervisor.times.durations import to_ms
+from supervisor.times import to_ms
+
+# One connection of a client's pool, kept at hand for whoever calls next.
+#
+# To take one from redis-py's pool and give it back costs a worker's child a sixth of the processor
+# that the guard costs it, in locks and in counters that nobody reads. What the pool looks at is
+# looked at here as well.
+
+
+class KeptConnection:
+    def __init__(self, client: Client) -> None:
+        self._pool = client.connection_pool
+        # It lives as long as the pool, whose connections are numbered, and is one for all who ask.
+        self._kept: list[Any] = vars(self._pool).setdefault("kept_by_supervisor", [])
+
+    @contextmanager
+    def taken(self) -> Iterator[Any]:
+        """Connected, and the caller's own; closed after an exception, for a reply may still come.
+
+        Raises what connecting does.
+        """
+        connection = self._take()
+        try:
+            yield connection
+        except BaseException:
+            connection.disconnect()
+            self._pool.release(connection)
+            raise
+        if self._kept or not self._is_wanted(connection):
+            self._pool.release(connection)
+        else:
+            self._kept.append(connection)
+
+    def _take(self) -> Any:
+        try:
+            connection = self._kept.pop()
+        except IndexError:  # also where another thread was quicker
+            return self._pool.get_connection()
+        if is_ready(connection):
+            return connection
+        self._pool.release(connection)
+        return self._pool.get_connection()
+
+    def _is_wanted(self, connection: Any) -> bool:
+        """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""
+        is_leaving = getattr(connection, "should_reconnect", bool)
+        return self._pool.owns_connection(connection) and not is_leaving()
+
+
+def is_ready(connection: Any) -> bool:
+    """Not a copy of a parent process' own, not closed, and with nothing to be read first."""
+    try:
+        return connection.pid == os.getpid() and not connection.can_read()
+    except (RedisError, OSError):
+        return False
+
+
+# The ledger's schema: one number for what its keys mean, kept in the ledger itself.
+#
+# 1. The first script that meets a ledger without the number writes that of its own code.
+# 2. Every script that writes compares first (schema.lua), and changes nothing in a ledger of
+#    another number. So it is also with a process whose ledger is upgraded while it runs, and there
+#    is no moment in between.
+# 3. Workers and beats hear of it with the next call that says that they are there, and stop.
+#
+# How an older ledger becomes a newer one: migrations.py.
+
+
+#: What this code reads and writes.
+SCHEMA = 1
+
+MISMATCH = "WRONGSCHEMA "
+
+
+def guard_text(check: str) -> str:
+    """What a script that writes begins with: the comparison, which is schema.lua."""
+    return f"local SCHEMA = {SCHEMA}\n{check}"
+
+
+def mismatch(reply: object) -> WrongSchema | None:
+    """What a script said that found a ledger of another schema; None of any other reply."""
+    if isinstance(reply, ResponseError) and str(reply).startswith(MISMATCH):
+        return WrongSchema(int(str(reply).removeprefix(MISMATCH)), SCHEMA)
+    return None
+
+
+def refused(error: ResponseError) -> Exception:
+    """`error`, or what callers know: another schema, or a server that is as good as away."""
+    if str(error).startswith(NotWritable.CODES):
+        return NotWritable(str(error))
+    return mismatch(error) or error
+
+
+def check_schema(client: Client, keys: Keys) -> None:
+    """For who writes without a script. Raises WrongSchema."""
+    found = client.get(keys.schema)
+    if found is not None and int(found) != SCHEMA:
+        raise WrongSchema(int(found), SCHEMA)
+
 
 #: How long an ended run stays readable.
 HISTORY_TTL = timedelta(days=7)

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from supervisor.job.stages import Step
+from supervisor.job.run import StepId, StepRecord
+from supervisor.job.steps import Step
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import run_from
 from supervisor.ledger.scripts import Scripts
-from supervisor.runs.run import StepId, StepRecord
 
 #: Items brought in one call: few enough to keep nobody waiting.
 ITEMS_PER_CALL = 500

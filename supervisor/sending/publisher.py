@@ -12,21 +12,19 @@ from typing import Any
 import structlog
 from celery import Celery
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
-from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
+from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
-from redis.exceptions import RedisError
 
-from supervisor.app import owner_of, required_settings
-from supervisor.execution.assignments import Assignment, Assignments
-from supervisor.execution.delivery import HEADER, LEDGER, message_header
-from supervisor.job.masks import masked
-from supervisor.ledger.runs import Ledger
-from supervisor.redis_url import is_redis
-from supervisor.runs.run import Run, RunState, StepId
-from supervisor.sending.queues import destination, producers_of
-from supervisor.sending.recording import is_beside
+from supervisor.guard.delivery import HEADER, LEDGER, Assignment, Assignments, message_header
+from supervisor.job.run import Run, RunState, StepId
+from supervisor.job.secrets import masked
+from supervisor.ledger.ledger import Ledger
+from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.messages import is_beside
+from supervisor.sending.queues import AWAY, destination, producers_of
 from supervisor.sending.signing import Signer, SigningProducer, content_of
 from supervisor.sending.tracing import current_headers, trace_headers, within
+from supervisor.settings import is_redis
 
 #: Messages sent before the ledger is told of them.
 RUNS_PER_ROUND = 100
@@ -36,9 +34,6 @@ LATER = timedelta(minutes=1)
 
 #: A message outlives the time in which its run has to begin by so much.
 KEPT_LONGER_MS = 60_000
-
-#: The broker, or the ledger, is away.
-AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
 
 log = structlog.get_logger("supervisor.publisher")
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
 from kombu.pools import producers
+from redis.exceptions import RedisError
 
-from supervisor.app import broker_address
-from supervisor.execution.assignments import Assignment
+from supervisor.guard.delivery import Assignment
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import queues_of
-from supervisor.redis_url import is_redis
+from supervisor.sending.app_settings import broker_address
+from supervisor.settings import is_redis
 
 #: A broker that hangs must not hang who only looks, nor who sends messages.
 PATIENCE_SECONDS = 2
@@ -146,3 +147,7 @@ def message_count(channel: Any, queue: str) -> int:
         return int(channel.queue_declare(queue, passive=True).message_count)
     except channel.connection.client.channel_errors:
         return 0
+
+
+#: The broker, or the ledger, is away.
+AWAY = (OperationalError, BatchPublishError, RedisError, OSError)

@@ -19,10 +19,10 @@ from typing import Any
 
 from kombu.utils.json import dumps, loads
 
-from supervisor.execution.delivery import HEADER
+from supervisor.guard.delivery import HEADER
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 
 SIGNATURE = "signature"
 

@@ -12,12 +12,12 @@ from typing import Any
 from celery import Celery, Task, current_app
 
 from supervisor.errors import InvalidGuard
-from supervisor.files.guarded import started_spec
-from supervisor.job.guarded_spec import GuardedTaskSpec
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.files.job_checks import started_spec
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.spec import GuardedTaskSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import options_with_trace
 

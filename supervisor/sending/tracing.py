@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import Run, StepId
+from supervisor.job.run import Run, StepId
+from supervisor.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
-    from supervisor.execution.delivery import Delivery
+    from supervisor.guard.delivery import Delivery
 
 NAME = "supervisor"
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
 
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram
-from supervisor.timing import schedule_of, ticks_after
+from supervisor.ledger.records import Histogram
+from supervisor.schedule import schedule_of, ticks_after
 
 #: Of the next ticks, so many are looked at.
 TICKS = 10

@@ -1,4 +1,6 @@
-"""Who may do what at this server: a policy made once from its address and its token.
+"""Who may do what: the policy, sessions, the gate before every route, and response headers.
+
+Who may do what at this server: a policy made once from its address and its token.
 
 1. Bound to a loopback address, everybody on this machine may read. Anybody's web page could ask a
    browser here to do so under a name of its own, so only loopback names are answered to.
@@ -11,10 +13,21 @@ A program shows the token itself (``Authorization: Bearer``), a browser the cook
 from __future__ import annotations
 
 import hmac
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from ipaddress import ip_address
+from urllib.parse import quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.errors import NotConfigured
+from supervisor.web.budget import Budget
+from supervisor.web.http import Problem, problem_response
 
 SHORTEST_TOKEN = 16
 
@@ -70,3 +83,260 @@ def without_port(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0]
+
+
+# Headers of every answer: what a browser must not do with it.
+
+
+#: Nothing inline, nothing of another host, in nobody's frame.
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'self'",
+    )
+)
+
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class SecurityHeaders:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+# Sessions of browsers: a cookie, and a key in the address of all their pages. Nothing is stored.
+#
+# 1. A browser sends a cookie to every port of a host, so that other servers of the machine could
+#    have it. Hence a session takes two secrets that go different ways: the cookie, and the key in
+#    the address, ``/s/<key>/...``. Neither allows anything alone.
+# 2. The cookie's path is that address: browsers send it to no other one, on whatever port.
+# 3. The cookie is ``<end>.<nonce>.<signature>``, signed with an HMAC under the server's token; the
+#    key is another HMAC, of the cookie. So neither contains the token, and another token ends all
+#    sessions.
+
+
+COOKIE = "supervisor_session"
+
+#: What the addresses of all sessions begin with.
+ROOTS = "/s/"
+
+SESSION_TTL = timedelta(hours=12)
+
+
+def new_session(token: str, now: datetime) -> str:
+    end = round((now + SESSION_TTL).timestamp())
+    facts = f"{end}.{secrets.token_urlsafe(12)}"
+    return f"{facts}.{signature(token, 'session', facts)}"
+
+
+def is_session(token: str, cookie: str, now: datetime) -> bool:
+    facts, _, signed = cookie.rpartition(".")
+    end = facts.partition(".")[0]
+    if not is_same(signed, signature(token, "session", facts)):
+        return False
+    return now.timestamp() < int(end)
+
+
+def root_of(token: str, cookie: str) -> str:
+    """What the addresses of a session's pages begin with."""
+    return f"{ROOTS}{signature(token, 'key', cookie)[:32]}"
+
+
+def is_root(token: str, cookie: str, root: str) -> bool:
+    return is_same(root, root_of(token, cookie))
+
+
+def split_root(path: str) -> tuple[str, str]:
+    """The beginning that sessions' addresses have, whosever it is, and the path behind it."""
+    if not path.startswith(ROOTS):
+        return "", path
+    key, _, rest = path.removeprefix(ROOTS).partition("/")
+    return f"{ROOTS}{key}", f"/{rest}"
+
+
+def is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
+
+
+def signature(token: str, purpose: str, text: str) -> str:
+    message = f"{purpose}:{text}".encode(errors="replace")
+    return hmac.new(token.encode(), message, "sha256").hexdigest()
+
+
+# The gate before all routes: lets a request through, or says what it lacks.
+#
+# 1. A Host that is not ours is turned away (DNS rebinding), and so is what a page of another origin
+#    sends, but for a link that is followed: it could not read the answer, yet have it made.
+# 2. Health, the login form and the files of the page are for everybody.
+# 3. Reading takes what `Access` says; a browser is sent to the login form, a program gets a 401.
+# 4. The API acts for the bearer of the token, and for no cookie: no page of another site can make a
+#    browser send that header.
+# 5. The page acts for a session, asked from our own origin, under the session's own address: a
+#    cookie alone, which other servers of this machine may be sent, is no session (sessions.py).
+
+
+FOR_EVERYBODY = ("/healthz", "/readyz", "/login", "/static/")
+
+#: Who asks for these is a program: a redirection to a form is of no use to it.
+FOR_PROGRAMS = ("/api/", "/metrics", "/events")
+
+READING = ("GET", "HEAD")
+
+NO_ACTIONS = Problem(403, "this server only reads: start it with SUPERVISOR_TOKEN to act")
+#: Of the path and the query, in bytes.
+LONGEST_ADDRESS = 8 * 1024
+
+NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
+TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
+NO_TOKEN = Problem(401, "show the token: Authorization: Bearer ...")
+NOT_LOGGED_IN = Problem(401, "log in first")
+NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """is_bearer: showed the token itself. root: of the visitor's session, if there is one."""
+
+    is_bearer: bool
+    root: str
+
+    @property
+    def has_session(self) -> bool:
+        return bool(self.root)
+
+    @property
+    def is_known(self) -> bool:
+        return self.is_bearer or self.has_session
+
+
+class Gate:
+    def __init__(self, app: ASGIApp, access: Access, clock: Callable[[], datetime]) -> None:
+        self._app = app
+        self._access = access
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        root, path = split_root(scope["path"])
+        scope = {**scope, "path": path}
+        request = Request(scope)
+        visitor = visitor_of(request, root, self._access, self._clock())
+        scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": Budget()}
+        turned_away = refusal(request, visitor, self._access)
+        if root and not visitor.has_session and not turned_away and request.method in READING:
+            turned_away = without_root(request)
+        await (turned_away or self._app)(scope, receive, send)
+
+
+def visitor_of(request: Request, root: str, access: Access, now: datetime) -> Visitor:
+    """`root`: what the address begins with, which is a session's only with the cookie to it."""
+    scheme, _, given = request.headers.get("authorization", "").partition(" ")
+    is_own = root and access.token is not None and has_session(request, root, access.token, now)
+    return Visitor(
+        is_bearer=scheme.lower() == "bearer" and access.is_token(given.strip()),
+        root=root if is_own else "",
+    )
+
+
+def has_session(request: Request, root: str, token: str, now: datetime) -> bool:
+    cookie = request.cookies.get(COOKIE, "")
+    return is_session(token, cookie, now) and is_root(token, cookie, root)
+
+
+def without_root(request: Request) -> Response:
+    """Of a session that has ended, or is another browser's: the page as everybody may see it."""
+    return RedirectResponse(quoted(request), 303)
+
+
+def quoted(request: Request) -> str:
+    """The address as a path of this server, without what a session's begins with."""
+    path, query = path_of(request), request.scope["query_string"].decode("latin-1")
+    return quote("/" + path.lstrip("/"), safe="/@:+") + (f"?{query}" if query else "")
+
+
+def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
+    if len(request.scope["raw_path"]) + len(request.scope["query_string"]) > LONGEST_ADDRESS:
+        return problem_response(request, TOO_LONG)
+    if not access.answers_to(request.headers.get("host", "")):
+        return problem_response(request, NOT_OUR_HOST)
+    if is_of_another_page(request):
+        return problem_response(request, NOT_OUR_PAGE)
+    if request.method in READING:
+        return refusal_to_read(request, visitor, access)
+    problem = refusal_to_act(request, visitor, access)
+    return problem_response(request, problem) if problem else None
+
+
+def refusal_to_read(request: Request, visitor: Visitor, access: Access) -> Response | None:
+    path = path_of(request)
+    if access.is_local or visitor.is_known or path.startswith(FOR_EVERYBODY):
+        return None
+    if path.startswith(FOR_PROGRAMS):
+        return problem_response(request, NO_TOKEN)
+    query = request.scope["query_string"].decode("latin-1")
+    wanted = quote(path + (f"?{query}" if query else ""), safe="/")
+    return RedirectResponse(f"/login?next={wanted}", 303)
+
+
+def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Problem | None:
+    path = path_of(request)
+    if not path.startswith(("/api/", "/actions/", "/login", "/logout")):
+        return None if access.is_local or visitor.is_known else NO_TOKEN
+    if not access.has_actions:
+        return NO_ACTIONS
+    if path.startswith("/api/"):
+        return None if visitor.is_bearer else NO_TOKEN
+    if not comes_from_us(request):
+        return NOT_OUR_PAGE
+    if path != "/login" and not visitor.has_session:
+        return NOT_LOGGED_IN
+    return None
+
+
+def is_of_another_page(request: Request) -> bool:
+    """By what a browser says of itself; a link that is followed shows our page in its place."""
+    headers = request.headers
+    if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
+        return False
+    is_followed = headers.get("sec-fetch-mode") == "navigate" and request.method in READING
+    return not (is_followed and headers.get("sec-fetch-dest") == "document")
+
+
+def path_of(request: Request) -> str:
+    """As the routes see it; that of `request.url` is read after a Host header that may have any."""
+    return str(request.scope["path"])
+
+
+def comes_from_us(request: Request) -> bool:
+    """By what the browser says of the page that asks; a request that says nothing is no form's."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    scheme, _, host = request.headers.get("origin", "").partition("://")
+    return scheme in ("http", "https") and host == request.headers.get("host")

@@ -1,4 +1,6 @@
-"""The buttons of the page: a form that asks once more, and what it does when it is sent.
+"""The buttons of the page, and the login before them.
+
+The buttons of the page: a form that asks once more, and what it does when it is sent.
 
 The form is a page of its own; with the page's script it opens in a dialog. Either way sending it
 is an ordinary POST, answered by a redirection to what came of it.
@@ -9,22 +11,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor import control
 from supervisor.errors import InvalidKey, InvalidRequest, RunEnded
-from supervisor.job.overlap import OverlapPolicy
-from supervisor.ledger.runs import Ledger
-from supervisor.web import requests
-from supervisor.web.bodies import form_body, validated
+from supervisor.job.policies import OverlapPolicy
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
+from supervisor.web import api_shapes
+from supervisor.web.access import (
+    COOKIE,
+    SESSION_TTL,
+    Access,
+    Visitor,
+    new_session,
+    quoted,
+    root_of,
+    split_root,
+)
 from supervisor.web.budget import Threads
-from supervisor.web.gate import quoted
-from supervisor.web.problems import Refused, unless_skipped
-from supervisor.web.rendering import TEMPLATES, job_url, place_of, run_url
+from supervisor.web.http import (
+    TEMPLATES,
+    Refused,
+    form_body,
+    job_url,
+    place_of,
+    run_url,
+    unless_skipped,
+    validated,
+)
 
 Fields = Mapping[str, str]
 
@@ -109,7 +128,7 @@ def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
     said |= {
         n: fields[n].strip() for n in ("overlap", "key", "max_wait") if fields.get(n, "").strip()
     }
-    asked = validated(requests.Trigger, json.dumps(said))
+    asked = validated(api_shapes.Trigger, json.dumps(said))
     run = control.trigger(ledger, job, asked.as_request())
     return run_url(unless_skipped(run).id)
 
@@ -123,7 +142,7 @@ def parsed(name: str, text: str) -> Any:
 
 def pause(ledger: Ledger, job: str, fields: Fields) -> str:
     said = {"note": fields.get("note", ""), "until": fields.get("until") or None}
-    asked = validated(requests.Pause, json.dumps(said))
+    asked = validated(api_shapes.Pause, json.dumps(said))
     control.pause(ledger, job, asked.note, asked.until)
     return job_url(job)
 
@@ -144,3 +163,69 @@ ACTIONS = (
     Action("resume", resume),
     Action("cancel", cancel),
 )
+
+# The login form: takes the token, gives a session.
+
+
+def login_routes(access: Access) -> list[Route]:
+    async def form(request: Request) -> Response:
+        return shown(request, request.query_params.get("next", "/"), access)
+
+    async def login(request: Request) -> Response:
+        fields = await form_body(request)
+        target = own_path(fields.get("next", "/"))
+        if access.token is None or not access.is_token(fields.get("token", "")):
+            return shown(request, target, access, "That is not the token.", 403)
+        session = new_session(access.token, datetime.now(UTC))
+        root = root_of(access.token, session)
+        response = RedirectResponse(root + target, 303)
+        response.set_cookie(
+            COOKIE,
+            session,
+            max_age=round(SESSION_TTL.total_seconds()),
+            path=root,
+            httponly=True,
+            samesite="strict",
+            secure=is_encrypted(request),
+        )
+        return response
+
+    async def logout(request: Request) -> Response:
+        visitor: Visitor = request.state.visitor
+        response = RedirectResponse("/", 303)
+        response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")
+        return response
+
+    return [
+        Route("/login", form),
+        Route("/login", login, methods=["POST"]),
+        Route("/logout", logout, methods=["POST"]),
+    ]
+
+
+def shown(
+    request: Request, target: str, access: Access, error: str = "", status: int = 200
+) -> Response:
+    text = TEMPLATES.get_template("login.html").render(
+        next=own_path(target), error=error, access=access, **place_of(request)
+    )
+    return HTMLResponse(text, status)
+
+
+def is_encrypted(request: Request) -> bool:
+    """Up to here, or up to a proxy: uvicorn believes those that FORWARDED_ALLOW_IPS names, and a
+    browser says for itself what it sees.
+    """
+    origin = request.headers.get("origin", "")
+    return request.scope["scheme"] == "https" or origin.startswith("https://")
+
+
+def own_path(target: str) -> str:
+    """A path of this server, without that of a session; browsers read ``//host`` and ``/\\host`` as
+    another server's.
+    """
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\"))
+    if not is_ours or not target.isprintable():
+        return "/"
+    rest = split_root(target)[1]
+    return rest if rest == target else own_path(rest)

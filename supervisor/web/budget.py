@@ -20,11 +20,11 @@ from typing import Any, ParamSpec, TypeVar
 import redis
 from starlette.requests import Request
 
-from supervisor.execution.consumption import Queues
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import connect_for_answers
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.queues import Queues
 from supervisor.settings import Settings
 
 #: Of a whole request: Prometheus gives up a scrape after 10 s, most proxies and people later.

@@ -6,22 +6,237 @@ series of a loaded job are there from the start: a counter that first appears as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import chain
+from itertools import accumulate, chain
 from threading import Lock
 
 import structlog
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
-from supervisor.execution.consumption import Queues
-from supervisor.ledger.runs import Ledger
-from supervisor.web import exposition, job_lines
-from supervisor.web.exposition import Format
-from supervisor.web.scrape import Job, Scrape, Scraper
-from supervisor.web.table import PROCESS_GAUGES, QUEUE_GAUGES, SINGLES, UP
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.queues import Queue, Queues
+from supervisor.ledger.reads import chunks
+from supervisor.ledger.scripts import BOUNDS
+from supervisor.web.metrics_scrape import Job, Scrape, Scraper
+from supervisor.web.metrics_table import (
+    BUILD,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    JOB,
+    PROCESS_GAUGES,
+    QUEUE_GAUGES,
+    SINGLES,
+    UP,
+    JobCounter,
+    JobGauge,
+    JobHistogram,
+    ProcessGauge,
+    QueueGauge,
+    Single,
+)
+
+# Rows of the table and what a scrape found -> lines of Prometheus' text format, or of OpenMetrics.
+#
+# Written by hand and not by the client library, which makes several objects of each sample: 10,000
+# jobs are 750,000 of them. The tests read it with the library's parsers, and promtool does.
+
+
+PREFIX = "supervisor_"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """has_created: each counter and histogram says since when it counts; OpenMetrics alone can."""
+
+    is_openmetrics: bool
+    has_created: bool
+
+    def head(self, name: str, kind: str, text: str) -> str:
+        """`name` is without the suffix of its samples, as OpenMetrics calls the family."""
+        if not self.is_openmetrics:
+            name, kind = {
+                "counter": (f"{name}_total", kind),
+                "info": (f"{name}_info", "gauge"),
+            }.get(kind, (name, kind))
+        return f"# HELP {PREFIX}{name} {text}\n# TYPE {PREFIX}{name} {kind}"
+
+
+def labels_of(**labels: str) -> str:
+    return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+
+
+def escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def number(value: float) -> str:
+    return repr(float(value))
+
+
+def info(row: tuple[str, str], facts: Mapping[str, str]) -> str:
+    return f"{PREFIX}{row[0]}_info{{{labels_of(**facts)}}} 1.0"
+
+
+def build(form: Format, version: str) -> Iterator[str]:
+    yield form.head(BUILD[0], "info", BUILD[1])
+    yield info(BUILD, {"version": version})
+
+
+def queue_lines(form: Format, row: QueueGauge, queues: Iterable[Queue]) -> Iterator[str]:
+    yield form.head(row.name, "gauge", row.help)
+    for queue in queues:
+        if (value := row.value(queue)) is not None:
+            yield f"{PREFIX}{row.name}{{{labels_of(queue=queue.name)}}} {number(value)}"
+
+
+def process_lines(form: Format, row: ProcessGauge, scrape: Scrape) -> Iterator[str]:
+    yield form.head(row.name, "gauge", row.help)
+    for name, value in dict(row.values(scrape)).items():
+        yield f"{PREFIX}{row.name}{{{labels_of(**{row.label: name})}}} {number(value)}"
+
+
+def single_lines(form: Format, row: Single, scrape: Scrape) -> Iterator[str]:
+    value = row.value(scrape)
+    if value is None:
+        return
+    yield form.head(row.name, "counter" if row.is_counter else "gauge", row.help)
+    yield f"{PREFIX}{row.name}{'_total' if row.is_counter else ''} {number(value)}"
+
+
+# What a scrape found of the jobs -> their lines.
+#
+# The lines of a job are one template, made once for all jobs: its numbers are put in together, and
+# then its label everywhere. Ten thousand jobs have 750,000 lines.
+
+
+BUCKETS = tuple(f'le="{bound}"' for bound in (*map(float, BOUNDS), "+Inf"))
+
+#: Where in the template the label `job` goes, the time since when is counted, and a family ends.
+LABEL, CREATED, END = "\0", "\1", "\2"
+
+FAMILIES: tuple[JobCounter | JobHistogram | JobGauge, ...] = (*COUNTERS, *HISTOGRAMS, *GAUGES)
+
+#: Of a job's hash, in the order of their lines.
+COUNTED = tuple(field for row in COUNTERS for field in row.fields)
+
+#: Where in them one is counted in smaller units than it is told in, and how many make one.
+SCALES = tuple(
+    (at, scale)
+    for at, scale in enumerate(row.scale for row in COUNTERS for _ in row.fields)
+    if scale != 1
+)
+
+#: What the line of each gauge begins with, and its value.
+GAUGE_LINES = tuple((f"{PREFIX}{row.name}{{{LABEL}}} ", row.value) for row in GAUGES)
+
+#: Of so many a family's lines are put together at a time: megabytes, and not a hundred of them.
+JOBS_PER_PART = 2_000
+
+#: Lines of one job, a text for each of: its info, FAMILIES. Empty where it has none.
+Texts = Sequence[str]
+
+
+def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
+    heads = [form.head(JOB[0], "info", JOB[1])]
+    heads += [form.head(row.name, kind_of(row), row.help) for row in FAMILIES]
+    for number_of_family, head in enumerate(heads):
+        yield head
+        for some in chunks(texts, JOBS_PER_PART):
+            if part := "\n".join(filter(None, [of_job[number_of_family] for of_job in some])):
+                yield part
+
+
+def kind_of(row: JobCounter | JobHistogram | JobGauge) -> str:
+    match row:
+        case JobCounter():
+            return "counter"
+        case JobHistogram():
+            return "histogram"
+        case JobGauge():
+            return "gauge"
+
+
+def job_texts(form: Format, job: Job, info_line: str | None = None) -> Texts:
+    """`info_line`: that of the job's spec, if it is known already."""
+    created = job.status.created
+    template = WITH_CREATED if form.has_created and created else PLAIN
+    numbers = (*counts(job), *observations(job), *gauges(job))
+    text = (template % numbers).replace(LABEL, labels_of(job=job.spec.name))
+    if created:
+        text = text.replace(CREATED, number(created / 1000))
+    return info_line or info(JOB, facts_of(job.spec)), *text.split(END)
+
+
+def facts_of(spec: JobSpec) -> Mapping[str, str]:
+    return {
+        "job": spec.name,
+        "task": spec.work,
+        "schedule": spec.schedule,
+        "timezone": spec.timezone,
+        "overlap": spec.overlap.value,
+        "queue": spec.routed_queue or "",
+    }
+
+
+def counts(job: Job) -> Sequence[float]:
+    counted: list[float] = [*job.counters]
+    for at, scale in SCALES:
+        counted[at] /= scale
+    return counted
+
+
+def observations(job: Job) -> Iterator[float]:
+    for row in HISTOGRAMS:
+        observed = row.value(job)
+        yield from accumulate(observed.counts)
+        yield observed.observations
+        yield observed.sum_seconds
+
+
+def gauges(job: Job) -> Iterator[str]:
+    for beginning, value_of in GAUGE_LINES:
+        value = value_of(job)
+        yield "" if value is None else beginning + number(value)
+
+
+def template(*, has_created: bool) -> str:
+    """For the numbers of counts(), observations() and gauges(), in this order."""
+    lines = [counter_lines(row, has_created) for row in COUNTERS]
+    lines += [histogram_lines(row, has_created) for row in HISTOGRAMS]
+    lines += [["%s"] for _ in GAUGES]
+    return END.join("\n".join(of_family) for of_family in lines)
+
+
+def counter_lines(row: JobCounter, has_created: bool) -> list[str]:
+    shape = "%d.0" if row.scale == 1 else "%r"
+    lines = []
+    for label in row.labels:
+        lines.append(f"{PREFIX}{row.name}_total{{{LABEL}{label}}} {shape}")
+        lines += created(row.name, label) if has_created else []
+    return lines
+
+
+def histogram_lines(row: JobHistogram, has_created: bool) -> list[str]:
+    name = PREFIX + row.name
+    return [
+        *(f"{name}_bucket{{{LABEL},{bucket}}} %d.0" for bucket in BUCKETS),
+        f"{name}_count{{{LABEL}}} %d.0",
+        f"{name}_sum{{{LABEL}}} %r",
+        *(created(row.name) if has_created else []),
+    ]
+
+
+def created(name: str, label: str = "") -> list[str]:
+    return [f"{PREFIX}{name}_created{{{LABEL}{label}}} {CREATED}"]
+
+
+PLAIN, WITH_CREATED = template(has_created=False), template(has_created=True)
+
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -37,7 +252,7 @@ class Kept:
 
     job: Job
     form: Format
-    texts: job_lines.Texts
+    texts: Texts
 
 
 class Metrics:
@@ -50,7 +265,7 @@ class Metrics:
     def __init__(
         self, ledger: Ledger, queues: Queues | None = None, *, has_created: bool = True
     ) -> None:
-        self._scraper = Scraper(ledger, queues, job_lines.COUNTED)
+        self._scraper = Scraper(ledger, queues, COUNTED)
         self._has_created = has_created
         self._texts: dict[str, Kept] = {}
         self._lock = Lock()
@@ -71,8 +286,8 @@ class Metrics:
             return self.without_ledger(accept)
         parts = chain(
             up(form, is_up=True),
-            exposition.build(form, VERSION),
-            job_lines.of_jobs(form, texts),
+            build(form, VERSION),
+            of_jobs(form, texts),
             ["\n".join(of_service(form, scrape))],
         )
         return whole(form, parts)
@@ -94,7 +309,7 @@ class Metrics:
         is_openmetrics = chosen.startswith("application/openmetrics-text")
         return Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
 
-    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[job_lines.Texts]:
+    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[Texts]:
         known, self._texts = self._texts, {}
         for job in jobs:
             name = job.spec.name
@@ -102,7 +317,7 @@ class Metrics:
             if kept is None or kept.job is not job or kept.form != form:
                 is_same_spec = kept is not None and kept.job.spec is job.spec
                 info_line = kept.texts[0] if kept and is_same_spec else None
-                kept = Kept(job, form, job_lines.job_texts(form, job, info_line))
+                kept = Kept(job, form, job_texts(form, job, info_line))
             self._texts[name] = kept
         return [kept.texts for kept in self._texts.values()]
 
@@ -117,13 +332,13 @@ def whole(form: Format, parts: Iterable[str]) -> tuple[Iterator[str], str]:
 def up(form: Format, *, is_up: bool) -> Iterator[str]:
     name, text = UP
     yield form.head(name, "gauge", text)
-    yield f"{exposition.PREFIX}{name} {exposition.number(is_up)}"
+    yield f"{PREFIX}{name} {number(is_up)}"
 
 
 def of_service(form: Format, scrape: Scrape) -> Iterator[str]:
     for queue_gauge in QUEUE_GAUGES:
-        yield from exposition.queue_gauge(form, queue_gauge, scrape.queues)
+        yield from queue_lines(form, queue_gauge, scrape.queues)
     for process_gauge in PROCESS_GAUGES:
-        yield from exposition.process_gauge(form, process_gauge, scrape)
+        yield from process_lines(form, process_gauge, scrape)
     for single in SINGLES:
-        yield from exposition.single(form, single, scrape)
+        yield from single_lines(form, single, scrape)

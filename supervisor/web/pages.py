@@ -6,23 +6,151 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from supervisor.execution.consumption import Queues
-from supervisor.ledger.fingerprints import Kind, Topic
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import StepId
-from supervisor.web import parts
-from supervisor.web.access import Access
+from supervisor.errors import UnknownJob
+from supervisor.job.run import Run, RunState, StepId
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
+from supervisor.ledger.queues import Queues
+from supervisor.operate.shapes import params_shape
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_run_id
+from supervisor.web.access import Access, Visitor
 from supervisor.web.budget import Threads, check
-from supervisor.web.events import events_url
-from supervisor.web.gate import Visitor
-from supervisor.web.parts import Asked, Context, Part
-from supervisor.web.rendering import TEMPLATES, place_of
+from supervisor.web.http import TEMPLATES, place_of
+from supervisor.web.jobs_page import Wish, crew_of, listing_of, pace_of, rows_of, troubles_of
+from supervisor.web.live import events_url
+from supervisor.web.timeline import SPANS, timeline_of
+
+# What stands in each part of each page: read when the part is asked for, alone or in its page.
+
+
+Context = dict[str, Any]
+
+MOST_SHOWN_NOW = 12
+MOST_RUNS = 200
+RUNS_SHOWN = 25
+MOST_FAILURES = 100
+LINES_SHOWN = 20
+KEPT_ITEMS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """target: the job or run of the page, if it is about one. now: by the ledger's clock."""
+
+    ledger: Ledger
+    target: str
+    query: Mapping[str, str]
+    now: datetime
+    broker: Queues | None
+
+
+Part = Callable[[Asked], Context]
+
+
+def beat(asked: Asked) -> Context:
+    found = asked.ledger.beat()
+    return {
+        "beat": found,
+        "is_silent": not found.leads(asked.now),
+        "troubles": list(troubles_of(asked.ledger, asked.broker)),
+    }
+
+
+def now(asked: Asked) -> Context:
+    runs = open_runs(asked.ledger)
+    at_work = [run for run in runs if run.state is RunState.RUNNING]
+    held = [run for run in runs if run.state is not RunState.RUNNING]
+    return {
+        "at_work": at_work[:MOST_SHOWN_NOW],
+        "held": held[:MOST_SHOWN_NOW],
+        "at_work_count": len(at_work),
+        "held_count": len(held),
+        "is_cut": len(runs) >= MOST_OPEN,
+        "shown": MOST_SHOWN_NOW,
+    }
+
+
+def jobs(asked: Asked) -> Context:
+    listing = listing_of(asked.ledger, Wish.of(asked.query), asked.now)
+    return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
+
+
+def job(asked: Asked) -> Context:
+    record = asked.ledger.job(asked.target)
+    last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
+    return {"job": record, "pace": pace_of(record.spec, last, asked.now)}
+
+
+def timeline(asked: Asked) -> Context:
+    runs = asked.ledger.history(asked.target, MOST_RUNS)
+    picture = timeline_of(runs, asked.query.get("span"), asked.now)
+    return {"timeline": picture, "spans": SPANS, "target": asked.target}
+
+
+def runs(asked: Asked) -> Context:
+    limit = MOST_RUNS if asked.query.get("runs") == "all" else RUNS_SHOWN
+    found = asked.ledger.history(asked.target, limit)
+    return {"runs": found, "target": asked.target, "has_more": len(found) == RUNS_SHOWN}
+
+
+def job_log(asked: Asked) -> Context:
+    """The end of the log of the last run that began."""
+    found = asked.ledger.history(asked.target, RUNS_SHOWN)
+    last = next((run for run in found if run.started_at), None)
+    lines = asked.ledger.reports.lines(last.id) if last else []
+    return {"logged": last, "lines": lines[-LINES_SHOWN:], "line_count": len(lines)}
+
+
+def run(asked: Asked) -> Context:
+    found = asked.ledger.run(asked.target)
+    return {"run": found, "why": why(asked.ledger, found)}
+
+
+def why(ledger: Ledger, run: Run) -> list[str]:
+    """Nothing of a run at work, whose times would stand still; nor what its page has anyway: of
+    several attempts, and of a run that succeeded as it should.
+    """
+    if run.state is RunState.RUNNING or len(run.attempts) > 1 or StepId.of(run.id):
+        return []
+    try:
+        sentences = answer(facts_of_run_id(ledger, run.id))
+    except UnknownJob:
+        return []
+    return [] if run.state is RunState.SUCCEEDED and len(sentences) == 1 else sentences
+
+
+def steps(asked: Asked) -> Context:
+    found = asked.ledger.run(asked.target)
+    kept = asked.ledger.steps.kept_items(found.id, KEPT_ITEMS_SHOWN) if found.batch else []
+    texts = asked.ledger.steps.params(found.id) if found.has_steps else {}
+    return {
+        "run": found,
+        "steps": asked.ledger.steps.records(found.id) if found.has_steps else [],
+        "params": params_shape(found, texts),
+        "kept": asked.ledger.runs(kept),
+    }
+
+
+def run_log(asked: Asked) -> Context:
+    lines = asked.ledger.reports.lines(asked.target)
+    return {"logged": None, "lines": lines, "line_count": len(lines)}
+
+
+def failures(asked: Asked) -> Context:
+    return {"failures": latest_failures(asked.ledger, MOST_FAILURES)}
+
+
+def queues(asked: Asked) -> Context:
+    return {"crew": crew_of(asked.ledger, asked.broker)}
+
 
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
 
@@ -39,7 +167,7 @@ class Page:
 
 PAGES = (
     Page(
-        *("/", "jobs.html", {"beat": parts.beat, "now": parts.now, "jobs": parts.jobs}),
+        *("/", "jobs.html", {"beat": beat, "now": now, "jobs": jobs}),
         lambda found, _: [
             BEAT,
             NOW,
@@ -48,21 +176,21 @@ PAGES = (
         ],
     ),
     Page(
-        *("/failures", "failures.html", {"beat": parts.beat, "failures": parts.failures}),
+        *("/failures", "failures.html", {"beat": beat, "failures": failures}),
         lambda *_: [BEAT, NOW],
     ),
     Page(
-        *("/queues", "queues.html", {"beat": parts.beat, "queues": parts.queues}),
+        *("/queues", "queues.html", {"beat": beat, "queues": queues}),
         lambda *_: [BEAT, NOW, WORKERS],
     ),
     Page(
         *("/jobs/{target:path}", "job.html"),
-        {"job": parts.job, "timeline": parts.timeline, "runs": parts.runs, "log": parts.job_log},
+        {"job": job, "timeline": timeline, "runs": runs, "log": job_log},
         lambda found, job: [Topic(Kind.JOB, job), *run_topics(found)],
     ),
     Page(
         *("/runs/{target:path}", "run.html"),
-        {"run": parts.run, "steps": parts.steps, "log": parts.run_log},
+        {"run": run, "steps": steps, "log": run_log},
         lambda _, run: [Topic(Kind.RUN, log_topic) for log_topic in {run, whole(run)}],
     ),
 )
@@ -90,9 +218,9 @@ def endpoint_of(
     page: Page, ledger: Ledger, access: Access, broker: Queues | None, threads: Threads
 ) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
-        return await threads.run(request, answer, request)
+        return await threads.run(request, respond, request)
 
-    def answer(request: Request) -> Response:
+    def respond(request: Request) -> Response:
         target = request.path_params.get("target", "")
         asked = Asked(ledger, target, request.query_params, ledger.now(), broker)
         standing = standing_of(request.state.visitor, access)

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
 
+import structlog
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
-from supervisor.execution.consumption import Queues
-from supervisor.ledger.runs import Ledger
-from supervisor.web.access import Access
-from supervisor.web.actions import action_routes
-from supervisor.web.api import Api
-from supervisor.web.api_routes import api_routes
-from supervisor.web.budget import OutOfTime, Threads
-from supervisor.web.events import event_routes
-from supervisor.web.gate import Gate
-from supervisor.web.headers import SecurityHeaders
-from supervisor.web.health import health_routes
-from supervisor.web.login import login_routes
-from supervisor.web.metrics import Metrics
-from supervisor.web.pages import page_routes
-from supervisor.web.problems import (
+from supervisor.ledger.connection import NotServed, check_served, explained
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.queues import Queues
+from supervisor.web.access import Access, Gate, SecurityHeaders
+from supervisor.web.actions import action_routes, login_routes
+from supervisor.web.api import Api, api_routes
+from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
+from supervisor.web.http import (
     Refused,
     ledger_unavailable,
     not_served,
@@ -37,7 +33,65 @@ from supervisor.web.problems import (
     too_late,
     unknown,
 )
-from supervisor.web.watch import Watch
+from supervisor.web.live import Watch, event_routes
+from supervisor.web.metrics import Metrics
+from supervisor.web.pages import page_routes
+
+# What machines ask: /metrics, /healthz, /readyz. Each is answered in time while Redis hangs.
+
+
+#: A scrape waits for the one before; of those who ask whether the server is ready, each is quick.
+SCRAPE_THREADS, READY_THREADS = 2, 4
+
+#: What is left of the budget then is for asking whether the ledger answers at all.
+SCRAPE_SECONDS = BUDGET_SECONDS - 1
+
+log = structlog.get_logger("supervisor.web")
+
+
+def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
+    scrape_threads, ready_threads = Threads(SCRAPE_THREADS, SCRAPE_SECONDS), Threads(READY_THREADS)
+
+    async def metrics(request: Request) -> Response:
+        accept = request.headers.get("accept", "")
+        try:
+            text, content_type = await scrape_threads.run(request, scraped.exposed, accept)
+        except OutOfTime:
+            if await answers(request):
+                return PlainTextResponse("the scrape takes too long\n", 503)
+            text, content_type = scraped.without_ledger(accept)
+        return StreamingResponse(in_parts(text), headers={"Content-Type": content_type})
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def readyz(request: Request) -> Response:
+        """Answers everybody, so it does not say where the ledger is."""
+        try:
+            if await answers(request):
+                return PlainTextResponse("ready\n")
+        except NotServed as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return PlainTextResponse("the ledger is unavailable\n", 503)
+
+    async def answers(request: Request) -> bool:
+        try:
+            await ready_threads.run(request, check_served, ledger.client)
+        except NotServed:
+            raise
+        except (RedisError, OSError, OutOfTime) as error:
+            log.warning("ledger unavailable", error=explained(error))
+            return False
+        return True
+
+    return [Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
+    """Made as they are sent, without a thread for each: a part takes milliseconds."""
+    for part in parts:
+        yield part
+
 
 READ_ONLY = Access()
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from supervisor.display.rows import why
-from supervisor.display.words import duration, stamp
-from supervisor.runs.run import Attempt, Run, RunState
+from supervisor.job.run import Attempt, Run, RunState
+from supervisor.operate.tables import why
+from supervisor.operate.words import duration, stamp
 
 #: Spans that one can look at.
 SPANS = {

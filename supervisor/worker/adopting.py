@@ -7,7 +7,7 @@ from typing import Any
 
 from celery import Celery, Task
 
-from supervisor.worker.tasks import GuardedTask
+from supervisor.worker.task import GuardedTask
 
 
 def adopt(app: Celery) -> None:

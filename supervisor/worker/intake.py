@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
-from supervisor.execution.delivery import HEADER, is_well_formed
+from supervisor.guard.delivery import HEADER, is_well_formed
 from supervisor.worker.strangers import Strangers
 
 log = structlog.get_logger("supervisor.intake")

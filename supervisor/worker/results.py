@@ -21,17 +21,17 @@ from celery.app.task import get_actual_ignore_result  # type: ignore[attr-define
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from supervisor.app import required_settings
-from supervisor.execution import at_work
-from supervisor.execution.context import current_run, set_current_run
-from supervisor.execution.delivery import Delivery
-from supervisor.execution.reporter import Reporter
+from supervisor.guard import child_table
+from supervisor.guard.current_run import current_run, set_current_run
+from supervisor.guard.delivery import Delivery
+from supervisor.guard.progress import Reporter
+from supervisor.job.run import SaidProgress
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.reports import Reports
+from supervisor.ledger.progress import Reports
 from supervisor.ledger.scripts import Scripts
-from supervisor.runs.progress import SaidProgress
-from supervisor.times.elapsed import clock
+from supervisor.sending.app_settings import required_settings
+from supervisor.times import clock
 
 PROGRESS = "PROGRESS"
 
@@ -77,7 +77,7 @@ def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
     finally:
         # What is left to do is ours: no cancellation may interrupt it any more.
         delivery.at_work, delivery.ended_at = False, clock()
-        at_work.tell(None)
+        child_table.tell(None)
         reporter.close(report)
 
 

@@ -18,12 +18,12 @@ import structlog
 from celery import Celery
 from celery.utils.log import get_logger
 
-from supervisor.app import owner_of, required_settings
 from supervisor.errors import WrongSchema
-from supervisor.execution.delivery import LEDGER, RETURNED_BY, supervised
+from supervisor.guard.delivery import LEDGER, RETURNED_BY, supervised
 from supervisor.ledger.connection import RedisError
+from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.publisher import publisher_of
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 
 #: Seconds; shorter than beat waits before it takes a message for vanished.
 HELD = 1.0

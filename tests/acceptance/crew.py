@@ -12,8 +12,8 @@ from typing import Any
 
 from celery import Celery
 
+from supervisor.job.run import Run
 from supervisor.ledger.requests import RunRequest
-from supervisor.runs.run import Run
 from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project, Sign
 from tests.conftest import emptied

@@ -18,15 +18,15 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
+from supervisor.beat.load import load
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.files.schedule_files import load as schedule_set
+from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run, RunState
+from supervisor.ledger.requests import Tick
 from supervisor.settings import Settings
 
 DUMP = Path(__file__).with_name("first_release.json")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.local.embedded import free_port, server_binary
+from supervisor.deploy.embedded import free_port, server_binary
 
 
 @dataclass

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import Run
+from supervisor.job.run import Run
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from team import app, sign
 
 from supervisor import current_run
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 
 HERE = Path(__file__).parent
 

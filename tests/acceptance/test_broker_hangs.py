@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.runs.run import Run
+from supervisor.job.run import Run
 from supervisor.sending.publisher import Publisher
 from tests.acceptance.project import Project
 from tests.proxy import Proxy, proxy_to

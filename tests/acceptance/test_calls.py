@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project, overlapping
 from tests.conftest import emptied
 from tests.waiting import wait_until
@@ -196,7 +196,7 @@ def test_a_task_class_of_the_apps_own_is_kept_and_guarded(team: Project) -> None
         """
 from celery import Celery, Task
 from supervisor.app import supervise
-from supervisor.worker.tasks import GuardedTask
+from supervisor.worker.task import GuardedTask
 class Contextual(Task):
     abstract = True
     def __call__(self, *args, **kwargs):

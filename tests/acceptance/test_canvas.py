@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.waiting import wait_until

@@ -8,8 +8,8 @@ from signal import SIGKILL
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.processes import is_alive, parent_of

@@ -6,7 +6,7 @@ import os
 import signal
 
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.ticks import Tick
+from supervisor.ledger.requests import Tick
 from tests.acceptance.project import Project, overlapping, ticks_between
 from tests.acceptance.test_ticks import accounted
 from tests.waiting import status_of, wait_until

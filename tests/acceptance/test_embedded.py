@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import EmbeddedServerFailed
-from supervisor.local.embedded import EmbeddedServer
 from tests.waiting import wait_until
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until
 

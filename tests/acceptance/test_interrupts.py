@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run, RunState
 from supervisor.ledger.replies import Cancellation
-from supervisor.ledger.ticks import Tick
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run, RunState
+from supervisor.ledger.requests import Tick
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.conftest import emptied
 from tests.processes import family_of, freeze, is_alive, parent_of, thaw

@@ -10,7 +10,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 from celery import Celery
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import wait_until
 

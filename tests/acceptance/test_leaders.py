@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.ticks.auditing import audit
+from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project
 from tests.processes import freeze, thaw
 from tests.waiting import wait_until

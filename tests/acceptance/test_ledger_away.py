@@ -10,8 +10,8 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run
 from tests.acceptance.project import Project
 from tests.processes import is_alive
 from tests.waiting import status_of, wait_until

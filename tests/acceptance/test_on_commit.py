@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.waiting import wait_until
@@ -40,7 +40,7 @@ def pack(self, number):
 
 #: A caller's program: one transaction for each order; those with an odd number are given up.
 ORDER = """
-from supervisor.on_commit.sqlalchemy import trigger_on_commit
+from supervisor.integrations.sqlalchemy import trigger_on_commit
 engine = team.create_engine(f"sqlite:///{team.DATABASE}")
 team.Base.metadata.create_all(engine)
 told = []

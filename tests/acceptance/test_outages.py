@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project, overlapping, ticks_between
 from tests.acceptance.test_ticks import accounted
 from tests.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until

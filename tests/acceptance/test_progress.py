@@ -14,10 +14,9 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from supervisor.execution.assignments import of_job
-from supervisor.execution.delivery import HEADER, message_header
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run, ulid
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.guard.delivery import HEADER, message_header, of_job
+from supervisor.job.run import Run, ulid
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.waiting import patience, wait_until
 

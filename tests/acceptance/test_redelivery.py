@@ -12,9 +12,9 @@ import pytest
 import redis
 from celery import Celery
 
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.ticks import Tick
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.ledger.requests import Tick
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until

@@ -11,8 +11,8 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import free_port
+from supervisor.deploy.embedded import free_port
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from redis import Redis
 
 from supervisor.cli import main
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.waiting import patience, wait_until

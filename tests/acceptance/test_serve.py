@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.web.budget import BUDGET_SECONDS
 from tests.ledger.jobs import job, ticks

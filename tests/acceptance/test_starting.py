@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 

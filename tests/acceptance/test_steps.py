@@ -9,9 +9,9 @@ from signal import SIGKILL
 
 import pytest
 
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run, RunState
 from supervisor.ledger.requests import RunRequest
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run, RunState
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.acceptance.project import Sign
 from tests.waiting import wait_until

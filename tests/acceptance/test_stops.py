@@ -8,7 +8,7 @@ from signal import SIGINT, SIGQUIT, SIGTERM, Signals
 
 import pytest
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.crew import Crew, Process, crew_of, database
 
 JOBS = """

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run, RunState
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run, RunState
 from tests.acceptance.project import Project
 from tests.conftest import emptied
 from tests.waiting import status_of, wait_until
@@ -176,9 +176,9 @@ STARTED_BY_CODE = """
 import os
 from celery.concurrency.base import BasePool
 from celery.contrib.testing.worker import start_worker
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.worker.process import TellsChildren
+from supervisor.worker.request import TellsChildren
 
 class Green(BasePool):
     is_green = True

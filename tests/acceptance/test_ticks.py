@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import wait_until
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from celery import Celery
 
-from supervisor.execution.guard import PATIENCE
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import free_port
-from supervisor.runs.run import Batch, RunState
+from supervisor.deploy.embedded import free_port
+from supervisor.guard.guard import PATIENCE
+from supervisor.job.run import Batch, RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.waiting import status_of, wait_until
 

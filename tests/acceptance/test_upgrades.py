@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from signal import SIGKILL
 
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.schema import SCHEMA
-from supervisor.runs.run import Run, RunState
-from supervisor.ticks.auditing import audit
+from supervisor.job.run import Run, RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.scripts import SCHEMA
+from supervisor.ticks.audit import audit
 from tests.acceptance.first_release import DUMP, JOBS, restore
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until

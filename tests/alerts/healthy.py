@@ -16,14 +16,10 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram
-from supervisor.ledger.open_runs import OpenRuns
+from supervisor.ledger.records import Histogram, OpenRuns
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.web.exposition import Format
-from supervisor.web.job_lines import COUNTED, job_texts, of_jobs
-from supervisor.web.outlook import Outlooks
-from supervisor.web.scrape import Job
-from supervisor.web.status import FIELDS, Status
+from supervisor.web.metrics import COUNTED, Format, job_texts, of_jobs
+from supervisor.web.metrics_scrape import FIELDS, Job, Outlooks, Status
 
 MINUTES = 20
 

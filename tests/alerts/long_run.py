@@ -20,7 +20,7 @@ from typing import Any
 import click
 import yaml
 
-from supervisor.local.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer, free_port
 from tests.alerts.files import PROMETHEUS, RULES
 from tests.alerts.monitoring import LOOPBACK, Prometheus, running
 from tests.programs import needed

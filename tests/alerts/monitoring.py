@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import yaml
 
-from supervisor.local.embedded import free_port
+from supervisor.deploy.embedded import free_port
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
 from tests.programs import needed
 from tests.waiting import patience, status_of, wait_until

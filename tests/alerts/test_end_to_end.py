@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.local.embedded import free_port
+from supervisor.deploy.embedded import free_port
 from tests.acceptance.project import Project
 from tests.alerts.files import queries, selectors
 from tests.alerts.monitoring import (

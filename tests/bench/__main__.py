@@ -14,7 +14,7 @@ from pathlib import Path
 
 import redis
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.bench import (
     batches,
     emission,

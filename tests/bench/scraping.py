@@ -6,13 +6,13 @@ import os
 import time
 from statistics import median
 
-from supervisor import garbage
+from supervisor import process
 from supervisor.ledger.connection import Client
-from supervisor.ledger.histograms import HISTOGRAM_FIELDS
-from supervisor.ledger.readings import chunks
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.reads import chunks
+from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.web.metrics import Metrics
-from supervisor.web.table import COUNTERS
+from supervisor.web.metrics_table import COUNTERS
 
 #: Calls of Redis that took longer, in microseconds, are remembered, the last so many of them.
 LONG_US = 200
@@ -24,7 +24,7 @@ def scraped(ledger: Ledger, jobs: int) -> dict[str, float]:
 
     The work of the first is its time on the processor outside the kernel, which gives it memory.
     """
-    garbage.collect_rarely()  # as serve does
+    process.collect_rarely()  # as serve does
     metrics, client = Metrics(ledger), ledger.client
     client.slowlog_reset()  # not right before a scrape, whose first call would wait for it
     let_all_have_run(ledger)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import Run, RunState
+from supervisor.job.run import Run, RunState
+from supervisor.ledger.ledger import Ledger
 from tests.chaos.jobs import JOBS
 
 ROWS = 1000

@@ -101,7 +101,7 @@ BREAKS = (
         "a late grant starts the body",
         [
             Edit(
-                "execution/guard.py",
+                "guard/guard.py",
                 "return clock() < trusted_until(grant.asked_at, grant.lease_ttl)",
                 "return True",
             )

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer, port_is_free
+from supervisor.deploy.embedded import EmbeddedServer, port_is_free
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.chaos.agenda import Agenda
 from tests.chaos.chronicle import Chronicle, Kind, OpenWindow

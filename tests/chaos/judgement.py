@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
 from tests.chaos.chronicle import Kind
 from tests.chaos.facts import Facts, Finding
 from tests.chaos.intervals import Interval

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from supervisor.ledger.leader import LEADER_TTL
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.chaos.chronicle import Chronicle, Kind, Window
 from tests.chaos.facts import Finding
 from tests.chaos.intervals import Interval

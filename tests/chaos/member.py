@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.child_processes import die_with_parent
+from supervisor.process import die_with_parent
 from tests.proxy import Proxy
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import server_binary
+from supervisor.deploy.embedded import server_binary
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import TOKEN, Project, Sign
 from tests.hosts.network import Host, Network, network

@@ -8,10 +8,10 @@ from datetime import datetime
 
 import pytest
 
+from supervisor.job.run import Run
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.requests import RunRequest
-from supervisor.runs.run import Run
-from supervisor.ticks.auditing import compare_records
+from supervisor.ticks.audit import compare_records
 from tests.acceptance.project import Sign
 from tests.hosts.fleet import BEATS, WORKERS, Fleet, fleet
 from tests.hosts.network import Host

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, LeaseState
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
+from supervisor.ledger.requests import Tick
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 
 
 def run_machine(machine: Any, ledger: Ledger, steps: int, first_seed: int | None = None) -> None:

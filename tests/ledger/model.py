@@ -6,10 +6,17 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from supervisor.job.fields import LARGEST_COUNT
-from supervisor.job.overlap import Decision, OnMaxSkips, Situation, SkipReason, Verdict, decide
-from supervisor.job.policies import OnCrash
+from supervisor.job.policies import (
+    Decision,
+    OnCrash,
+    OnMaxSkips,
+    Situation,
+    SkipReason,
+    Verdict,
+    decide,
+)
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.runs.run import RunState
 
 
 @dataclass

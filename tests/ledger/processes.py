@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts, digest_of
-from supervisor.ledger.runs import Ledger
 
 
 def worker_is_there(

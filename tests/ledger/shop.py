@@ -15,7 +15,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from supervisor.app import supervise
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import job
 
 #: Nobody listens there: the port is reserved.

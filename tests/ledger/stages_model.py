@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.job.spec import JobSpec
-from supervisor.job.step_spec import StepSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import StepId
+from supervisor.job.run import StepId
+from supervisor.job.spec import JobSpec, StepSpec
+from supervisor.ledger.ledger import Ledger
 
 OPEN = ("waiting", "queued", "running", "retrying")
 LETTERS = {

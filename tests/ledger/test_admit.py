@@ -8,14 +8,12 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from supervisor.job.overlap import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
-from supervisor.ledger.admissions import RUNS_PER_CALL, portions
+from supervisor.job.policies import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
+from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError
+from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger, portions
 from supervisor.ledger.replies import Placement, instant, ms_of
-from supervisor.ledger.requests import RunRequest, request_facts
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import PassedOver, Tick, tick_facts
-from supervisor.runs.run import RunState
+from supervisor.ledger.requests import PassedOver, RunRequest, Tick, request_facts, tick_facts
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
 from tests.waiting import wait_until
 

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refusal, Refused
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import (
     begin,
     job,

@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.audit import Audited
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.stretches import Audited
-from supervisor.ledger.ticks import PassedOver
-from supervisor.runs.run import RunState
-from supervisor.ticks import auditing
-from supervisor.ticks.auditing import AUDIT_INTERVAL, Auditor, audit, compare_records
-from supervisor.ticks.backfilling import backfill
+from supervisor.ledger.requests import PassedOver
+from supervisor.ticks import audit as auditing
+from supervisor.ticks.audit import AUDIT_INTERVAL, Auditor, audit, compare_records
+from supervisor.ticks.backfill import backfill
 from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.overlap import OverlapPolicy
-from supervisor.job.stages import ITEMS_AT_ONCE
-from supervisor.ledger.portions import RUNS_PER_RESCUE
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import RunState
+from supervisor.job.steps import ITEMS_AT_ONCE
+from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.replies import (
     Cancellation,
     Ending,
@@ -18,9 +19,7 @@ from supervisor.ledger.replies import (
     Refusal,
     Refused,
 )
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
 
 

@@ -13,16 +13,15 @@ from celery import Celery
 from redis import Redis
 
 from supervisor.app import supervise
-from supervisor.beat import emitting
-from supervisor.beat.emitting import Emitter
+from supervisor.beat import emitter as emitting
+from supervisor.beat.emitter import Emitter, Preparer
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
-from supervisor.beat.preparing import Preparer
+from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
 from tests.ledger.jobs import states
 from tests.ledger.test_envelopes import envelopes_of
 from tests.waiting import wait_until

@@ -11,9 +11,9 @@ from celery import Celery, current_task, group, signals
 from celery._state import _task_stack  # type: ignore[attr-defined]
 
 from supervisor.app import supervise
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 
 
 @pytest.fixture

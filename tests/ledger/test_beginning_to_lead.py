@@ -13,15 +13,15 @@ from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.app import supervise
 from supervisor.beat import scheduler
-from supervisor.beat.reloading import Reloading
+from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import RunState
 from supervisor.ledger import leader
-from supervisor.ledger.circumstances import silences
 from supervisor.ledger.leader import SILENCE, SILENCES_KEPT
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import silences
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from supervisor.ticks import emission
 from tests.proxy import proxy_to

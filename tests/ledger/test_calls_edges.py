@@ -12,10 +12,10 @@ from celery import Celery, Task
 from celery.contrib.abortable import AbortableTask
 from celery.exceptions import TaskRevokedError
 
-from supervisor import control
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard, InvalidRequest, UnsafeContent
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
 from tests.waiting import patience
 
 

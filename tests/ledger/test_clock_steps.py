@@ -13,16 +13,16 @@ from redis import Redis
 
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
-from supervisor.checkup.processes import clocks
-from supervisor.checkup.reading import read
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import RunState
+from supervisor.operate.doctor import clocks
+from supervisor.operate.doctor_facts import read
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_job
 from supervisor.settings import Settings
-from supervisor.why.answer import answer
-from supervisor.why.reading import facts_of_job
 from tests.programs import needed
 from tests.waiting import wait_until
 

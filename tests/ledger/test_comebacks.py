@@ -6,15 +6,15 @@ import json
 
 import pytest
 
+from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import HISTOGRAM_FIELDS
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
 from supervisor.ledger.requests import Asked, Work
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import Run, RunState
-from supervisor.ticks.auditing import audit
-from supervisor.why.answer import answer
-from supervisor.why.reading import facts_of_run_id
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_run_id
+from supervisor.ticks.audit import audit
 from tests.ledger.jobs import (
     MIDNIGHT,
     begin,

@@ -15,15 +15,15 @@ from click.testing import CliRunner, Result
 from supervisor.app import supervise
 from supervisor.beat.app_facts import LateTask, app_facts
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
-from supervisor.checkup.checks import examine
+from supervisor.beat.load import load
 from supervisor.cli import main
-from supervisor.cli.context import Context
-from supervisor.cli.doctoring import facts_of
+from supervisor.cli.ask import facts_of
+from supervisor.cli.common import Context
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there

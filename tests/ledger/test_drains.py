@@ -9,13 +9,13 @@ from click.testing import CliRunner
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
+from supervisor.beat.load import load
 from supervisor.cli import main
 from supervisor.errors import NOT_FOUND
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import begin, job
 from tests.waiting import wait_until

@@ -11,11 +11,11 @@ from celery import Celery, Task, signals
 from kombu.utils.json import loads
 
 from supervisor.app import supervise
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Message, Tick
-from supervisor.runs.run import RunState
-from supervisor.sending.envelopes import Envelopes
+from supervisor.ledger.requests import Message, Tick
+from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from supervisor import errors
 from supervisor.cli import MODULES, main
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import begin, job, ticks
 
 NOWHERE = "redis://127.0.0.1:1/0"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement, Refusal, Refused
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job
 from tests.waiting import wait_until
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarded-tasks.md").read_text()

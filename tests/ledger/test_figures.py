@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.ledger.figures import JOBS_PER_CALL
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 
 FIELDS = ("n:started", "next", "absent")
 

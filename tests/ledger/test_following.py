@@ -16,9 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.progress import Said, SaidLine, SaidProgress
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import patience, status_of, wait_until
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
-from supervisor.ledger.runs import Ledger
 
 HOST = socket.gethostname()
 

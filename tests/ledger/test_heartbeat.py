@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.execution.guard import Guard
-from supervisor.execution.heartbeat import Heartbeat
-from supervisor.execution.leases import SURELY_OVER_SECONDS, HeldLease
+from supervisor.guard.guard import Guard
+from supervisor.guard.heartbeat import Heartbeat
+from supervisor.guard.leases import SURELY_OVER_SECONDS, HeldLease
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost

@@ -12,13 +12,13 @@ from typing import Self
 import pytest
 import structlog
 
-from supervisor.execution import at_work
-from supervisor.execution.guard import Guard
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.guard import child_table
+from supervisor.guard.guard import Guard
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import proxy_to
@@ -37,8 +37,8 @@ def fragile(tmp_path: Path) -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a worker; the process is its own child here."""
-    monkeypatch.setattr(at_work, "_table", None)
-    at_work.share()
+    monkeypatch.setattr(child_table, "_table", None)
+    child_table.share()
 
 
 class Child:
@@ -98,11 +98,11 @@ def test_who_reports_an_end_gives_up_some_time_after_the_worker_was_told_to_stop
         child.thread.start()
         wait_until(child.is_insisting, 20)
         assert child.thread.is_alive()
-        at_work.tell_stopping()
+        child_table.tell_stopping()
         child.thread.join(patience(20))
         assert child.has_given_up()
         # What it could not say is known to who buries it.
-        told = at_work.end_of(os.getpid(), "token")
+        told = child_table.end_of(os.getpid(), "token")
         assert told is not None
         assert told[0] is RunState.SUCCEEDED
 
@@ -130,20 +130,20 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
 
 
 def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
-    at_work.tell_end("token", RunState.FAILED, 1.5)
-    assert at_work.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
-    assert at_work.end_of(os.getpid(), "toke") is None
-    assert at_work.end_of(os.getpid() + 1, "token") is None
-    assert not at_work.is_at_work(os.getpid(), "token")
+    child_table.tell_end("token", RunState.FAILED, 1.5)
+    assert child_table.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
+    assert child_table.end_of(os.getpid(), "toke") is None
+    assert child_table.end_of(os.getpid() + 1, "token") is None
+    assert not child_table.is_at_work(os.getpid(), "token")
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    at_work.tell("token")
-    assert at_work.is_at_work(os.getpid(), "token")
-    assert not at_work.is_at_work(os.getpid(), "the next one's")
-    assert at_work.end_of(os.getpid(), "token") is None
-    at_work.tell(None)
-    assert not at_work.is_at_work(os.getpid(), "token")
+    child_table.tell("token")
+    assert child_table.is_at_work(os.getpid(), "token")
+    assert not child_table.is_at_work(os.getpid(), "the next one's")
+    assert child_table.end_of(os.getpid(), "token") is None
+    child_table.tell(None)
+    assert not child_table.is_at_work(os.getpid(), "token")
 
 
 def test_an_end_is_told_to_the_main_process_before_a_server_that_hangs_has_it(
@@ -152,6 +152,6 @@ def test_an_end_is_told_to_the_main_process_before_a_server_that_hangs_has_it(
     with proxy_to(redis_url) as way, Child(way.url) as child:
         way.freeze()
         child.thread.start()
-        wait_until(lambda: at_work.end_of(os.getpid(), "token"), 3)
+        wait_until(lambda: child_table.end_of(os.getpid(), "token"), 3)
         assert child.log == []
         way.thaw()

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState
 from supervisor.ledger.requests import Begun
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 from tests.ledger.jobs import begin, run_id, ticks
 from tests.ledger.test_rescue import lost
 from tests.waiting import wait_until

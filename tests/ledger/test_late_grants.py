@@ -12,13 +12,12 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from supervisor.app import supervise
-from supervisor.execution.assignments import Assignments
-from supervisor.execution.delivery import HEADER, message_header
+from supervisor.guard.delivery import HEADER, Assignments, message_header
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.sending.signing import SIGNATURE, Signer
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until

@@ -14,20 +14,20 @@ import structlog
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.beat import reloading
+from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
-from supervisor.beat.reloading import Reloading
+from supervisor.beat.load import load
+from supervisor.beat.reload import Reloading
 from supervisor.errors import PlanOutdated
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.marks import Pause
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import Pause
 from supervisor.ledger.replies import Placement, ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
-from supervisor.ticks.auditing import audit
+from supervisor.ledger.requests import Tick
+from supervisor.schedule import schedule_of
+from supervisor.ticks.audit import audit
 from supervisor.ticks.emission import emission
-from supervisor.timing import schedule_of
 from tests.waiting import wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

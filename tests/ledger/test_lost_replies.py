@@ -10,9 +10,9 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
 from supervisor.settings import Settings
 from tests.ledger.jobs import job
 from tests.proxy import Proxy, proxy_to

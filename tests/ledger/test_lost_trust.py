@@ -9,15 +9,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.execution import at_work
-from supervisor.execution.heartbeat import Heartbeat
-from supervisor.execution.leases import HeldLease
+from supervisor.guard import child_table
+from supervisor.guard.heartbeat import Heartbeat
+from supervisor.guard.leases import HeldLease
+from supervisor.job.run import RunState
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
-from supervisor.times.elapsed import clock
+from supervisor.times import clock
 from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
 from tests.ledger.test_heartbeat import began, held
 from tests.proxy import proxy_to
@@ -97,8 +97,8 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
     deaf: subprocess.Popen[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(at_work, "_table", None)
-    at_work.share()  # in which the child says nothing yet
+    monkeypatch.setattr(child_table, "_table", None)
+    child_table.share()  # in which the child says nothing yet
     spec = job(ledger, lease_ttl="4s")
     ledger.admit(ticks(spec, 0))
     lease = held(spec, deaf.pid)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import RUNS_PER_DISMISSAL
-from supervisor.runs.run import RunState
-from supervisor.why.answer import answer
-from supervisor.why.reading import facts_of_job, facts_of_run_id
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import facts_of_job, facts_of_run_id
 from tests.ledger.jobs import begin, job
 
 FEW, MANY = 200, 1_200

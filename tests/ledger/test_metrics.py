@@ -16,19 +16,19 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from supervisor.job.overlap import SkipReason
+from supervisor.job.policies import SkipReason
+from supervisor.job.run import OUTCOMES, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.figures import JOBS_PER_CALL
-from supervisor.ledger.open_runs import JOBS_PER_CALL as OPEN_AT_ONCE
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import JOBS_PER_CALL as OPEN_AT_ONCE
 from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import OUTCOMES, RunState
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
-from supervisor.web import job_lines
+from supervisor.web import metrics as job_lines
 from supervisor.web.metrics import Metrics
-from supervisor.web.table import COUNTERS
+from supervisor.web.metrics_table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 from tests.programs import needed

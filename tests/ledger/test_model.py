@@ -20,13 +20,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
-from supervisor.job.policies import OnCrash
+from supervisor.job.policies import OnCrash, OnMaxSkips, OverlapPolicy
+from supervisor.job.run import OPEN_STATES, RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, Placement
-from supervisor.ledger.requests import RunRequest, Work
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Message
-from supervisor.runs.run import OPEN_STATES, RunState
+from supervisor.ledger.requests import Message, RunRequest, Work
 from tests.ledger.contents import DIGESTS
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
 from tests.ledger.machines import run_machine

@@ -6,7 +6,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import scripts
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.machines import run_machine
 from tests.ledger.test_model import LedgerMachine
 

@@ -13,10 +13,10 @@ from celery import Celery
 from sqlalchemy.orm import Session
 
 from supervisor.errors import ArgumentsNotJson, InvalidGuard, InvalidKey, NotConfigured
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.integrations.sqlalchemy import trigger_on_commit
+from supervisor.job.policies import OverlapPolicy
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.runs import Ledger
-from supervisor.on_commit.sqlalchemy import trigger_on_commit
 from tests.ledger.jobs import job
 from tests.ledger.shop import (
     NOWHERE,

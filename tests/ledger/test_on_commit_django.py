@@ -15,8 +15,8 @@ from django.db import connections, models, transaction
 from structlog.testing import capture_logs
 
 from supervisor.errors import ArgumentsNotJson
-from supervisor.ledger.runs import Ledger
-from supervisor.on_commit.django import trigger_on_commit
+from supervisor.integrations.django import trigger_on_commit
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.shop import NOWHERE, Tasks, nightly, numbers, runs, sent, shop_app
 
 TABLE = "CREATE TABLE orders (number INTEGER PRIMARY KEY)"

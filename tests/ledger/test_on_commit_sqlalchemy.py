@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from structlog.testing import capture_logs
 
-from supervisor.ledger.runs import Ledger
-from supervisor.on_commit.sqlalchemy import trigger_on_commit
+from supervisor.integrations.sqlalchemy import trigger_on_commit
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.shop import (
     NOWHERE,
     Order,

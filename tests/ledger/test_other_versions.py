@@ -15,20 +15,20 @@ from structlog.testing import capture_logs
 from supervisor.app import supervise
 from supervisor.beat.app_facts import app_facts
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
-from supervisor.checkup.checks import examine
-from supervisor.checkup.reading import read
+from supervisor.beat.load import load
 from supervisor.errors import UnknownJob, UnreadableJob
-from supervisor.execution.assignments import Assignments
+from supervisor.guard.delivery import Assignments
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger import scripts, spec_texts
+from supervisor.ledger import reads, scripts
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
+from supervisor.ledger.requests import Tick
+from supervisor.operate.doctor import examine
+from supervisor.operate.doctor_facts import read
 from supervisor.sending.publisher import Publisher
-from supervisor.ticks.auditing import audit
+from supervisor.ticks.audit import audit
 from tests.ledger.jobs import job
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -83,8 +83,8 @@ def newer(ledger: Ledger, entries: Entries) -> JobSpec:
 def test_what_cannot_be_read_keeps_nobody_from_the_rest(
     ledger: Ledger, app: Celery, entries: Entries
 ) -> None:
-    spec_texts.job_spec.cache_clear()
-    spec_texts.note.cache_clear()
+    reads.job_spec.cache_clear()
+    reads.note.cache_clear()
     with capture_logs() as logs:
         for _ in range(2):
             assert list(ledger.scheduled()) == list(ledger.specs()) == ["ours"]

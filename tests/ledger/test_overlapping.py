@@ -7,12 +7,12 @@ from datetime import timedelta
 import pytest
 
 from supervisor.errors import InvalidKey
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import HANDOVER_GRACE
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import (
     begin,
     job,

@@ -10,13 +10,14 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 
-from supervisor.app import owner_of, supervise
+from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
-from supervisor.checkup.processes import owner
-from supervisor.checkup.reading import read
 from supervisor.cli import main
 from supervisor.errors import ForeignLedger
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.doctor import owner
+from supervisor.operate.doctor_facts import read
+from supervisor.sending.app_settings import owner_of
 from tests.ledger.contents import digests
 from tests.waiting import wait_until
 

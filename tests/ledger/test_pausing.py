@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement, to_instant
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.ticks.backfilling import backfill, missed_in_pause
+from supervisor.ledger.requests import Tick
+from supervisor.ticks.backfill import backfill, missed_in_pause
 from tests.ledger.jobs import MIDNIGHT, job, pause, run_id, states, ticks
 from tests.waiting import wait_until
 

@@ -16,14 +16,14 @@ from uuid import UUID
 import pytest
 from structlog.testing import capture_logs
 
+from supervisor.beat.notify import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
 from supervisor.job.changes import edits
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.pings import Pings
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.outboxes import Pings
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_PINGS
-from supervisor.pings.pinging import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.waiting import patience, slowness, wait_until

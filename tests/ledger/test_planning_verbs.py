@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
 from tests.ledger.jobs import job
 
 APPS = "tests.ledger.planned_app"

@@ -11,8 +11,8 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from supervisor.app import supervise
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues

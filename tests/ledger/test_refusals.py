@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.ledger.connection import Unavailable
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.ledger.processes import worker_is_there
 

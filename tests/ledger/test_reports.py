@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.execution.reporter import PATIENCE, Reporter
-from supervisor.execution.reports import clock
+from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.guard.progress import PATIENCE, Reporter, clock
+from supervisor.job.run import LINES_KEPT, RunState, Said, SaidLine, SaidProgress
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.reports import Reports
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.progress import Reports
 from supervisor.ledger.scripts import HISTORY_TTL
-from supervisor.local.embedded import EmbeddedServer, free_port
-from supervisor.runs.progress import LINES_KEPT, Said, SaidLine, SaidProgress
-from supervisor.runs.run import RunState
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.waiting import patience, wait_until

@@ -9,17 +9,17 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
-from supervisor.beat.loading import load
+from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
-from supervisor.checkup.bookkeeping import schema
-from supervisor.checkup.reading import read
 from supervisor.errors import UpgradeBlocked, WrongSchema
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.schema import SCHEMA
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
+from supervisor.ledger.requests import Tick
+from supervisor.ledger.scripts import SCHEMA
+from supervisor.operate.doctor import schema
+from supervisor.operate.doctor_facts import read
 from tests.ledger.contents import digests
 from tests.ledger.jobs import job
 

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import PAGE, Wanted, search
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.searching import PAGE, Wanted, search
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import wait_until
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, renew, run_id, ticks
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import scripts
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Placement
-from supervisor.ledger.requests import Message, RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
+from supervisor.ledger.requests import Message, RunRequest, Tick
 from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
 from tests.ledger.test_batches import batch, end
 from tests.ledger.test_model_catches import break_scripts

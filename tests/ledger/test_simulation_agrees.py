@@ -13,13 +13,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.job.overlap import OverlapPolicy
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
-from supervisor.simulation.engine import simulate
-from supervisor.simulation.parts import SimulatedJob, SimulatedRun, Transition
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import Tick
+from supervisor.ticks.simulation import SimulatedJob, SimulatedRun, Transition, simulate
 from tests.ledger.jobs import MIDNIGHT, begin
 
 END = MIDNIGHT + timedelta(minutes=2)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused, ms_of
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import LARGEST_KEPT_PARAM
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 
 STEPS = (

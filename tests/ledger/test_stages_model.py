@@ -22,12 +22,12 @@ from hypothesis.stateful import (
     rule,
 )
 
+from supervisor.job.run import RunState, StepId
 from supervisor.ledger import scripts
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant
 from supervisor.ledger.requests import RunRequest, Work
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import Scripts
-from supervisor.runs.run import RunState, StepId
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults

@@ -13,9 +13,9 @@ from supervisor.app import supervise
 from supervisor.beat import sweeping
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.beat.sweeping import Sweeper
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
 from supervisor.sending.publisher import Publisher
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, ticks

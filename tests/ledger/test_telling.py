@@ -13,11 +13,11 @@ from celery.backends.base import KeyValueStoreBackend
 from structlog.testing import capture_logs
 
 from supervisor.app import supervise
-from supervisor.beat import telling
-from supervisor.beat.telling import GIVE_UP_AFTER, MOST_FAILURES, Teller
+from supervisor.beat import notify
+from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Teller
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.outboxes import Untold
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.untold import Untold
 from tests.ledger.jobs import job
 from tests.waiting import wait_until
 
@@ -43,7 +43,7 @@ class Memory(KeyValueStoreBackend):  # type: ignore[misc]
 def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     monkeypatch.setattr(Memory, "stored", {})
     monkeypatch.setattr(Memory, "asked", 0)
-    monkeypatch.setattr(telling, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "PAUSE_SECONDS", 0.0)
     app = supervise(Celery("telling", broker=redis_url, backend=f"{__name__}:Memory"))
     yield app
     app.close()
@@ -102,7 +102,7 @@ def test_some_that_fail_are_enough_to_try(
     for number in range(2 * MOST_FAILURES):
         cancelled(ledger, number)
     monkeypatch.setattr(Memory, "is_away", True)
-    monkeypatch.setattr(telling, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(notify, "PAUSE_SECONDS", 60.0)
     teller = Teller(app, ledger)
     with capture_logs() as lines:
         told(ledger, teller)

@@ -9,11 +9,11 @@ import pytest
 from celery import Celery
 
 from supervisor.app import supervise
-from supervisor.beat import unbegun
-from supervisor.beat.unbegun import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
+from supervisor.beat import vanished
+from supervisor.beat.vanished import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from tests.ledger.jobs import begin, job, run_id, ticks
@@ -150,7 +150,7 @@ def test_of_a_long_queue_a_few_at_a_time_are_suspected_the_oldest_first(broken: 
 def test_a_queue_that_nobody_works_does_not_hide_what_others_lose(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unbegun, "RUNS_PER_CHECK", 10)
+    monkeypatch.setattr(vanished, "RUNS_PER_CHECK", 10)
     broken.send("stuck", 25)
     lost = broken.send("mail", 2)
     broken.lose("mail")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.outboxes import Untold
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import MOST_UNTOLD
-from supervisor.ledger.untold import Untold
-from supervisor.runs.run import Run, RunState
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner, Result
 
 from supervisor.cli import main
 from supervisor.errors import NOT_FOUND
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.requests import Tick
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
-from supervisor.ledger.ticks import Tick
-from supervisor.runs.run import RunState
 from tests.ledger.jobs import begin, job, run_id, ticks, try_often
 
 Supervisor = Callable[..., Result]

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.ticks import PassedOver, Tick
-from supervisor.runs.run import RunState
+from supervisor.ledger.requests import PassedOver, Tick
 from tests.ledger.jobs import begin, job, lease_runs_out, pause, run_id, ticks
 
 Supervisor = Callable[..., Result]

@@ -21,7 +21,7 @@ from typing import Any
 import redis
 import yaml
 
-from supervisor.local.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.mutants.judges import BROKEN, judges_of
 from tests.mutants.mutants import Mutant, mutants_of
 from tests.waiting import patience

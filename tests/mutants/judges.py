@@ -7,13 +7,12 @@ from fnmatch import fnmatch
 #: All Lua, and the Python that decides whether two runs overlap and whether a tick is lost.
 BROKEN = (
     "supervisor/ledger/*.lua",
-    "supervisor/job/overlap.py",
-    "supervisor/execution/guard.py",
-    "supervisor/execution/leases.py",
-    "supervisor/execution/heartbeat.py",
-    "supervisor/execution/enforcement.py",
+    "supervisor/job/policies.py",
+    "supervisor/guard/guard.py",
+    "supervisor/guard/leases.py",
+    "supervisor/guard/heartbeat.py",
     "supervisor/ticks/emission.py",
-    "supervisor/ticks/auditing.py",
+    "supervisor/ticks/audit.py",
 )
 
 #: How a run goes from its admission to its end.
@@ -56,13 +55,13 @@ JUDGES = {
     "*/restless.lua": ledger_tests("audit", "beat_ticks"),
     "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
-    "*/overlap.py": ["tests/unit/test_overlap.py", *ledger_tests("simulation_agrees")],
+    "*/policies.py": ["tests/unit/test_overlap.py", *ledger_tests("simulation_agrees")],
     "*/emission.py": [
         *("tests/unit/test_emission.py", "tests/unit/test_simulation.py"),
         *ledger_tests("beat_ticks"),
     ],
-    "*/auditing.py": [*ledger_tests("audit"), "tests/unit/test_checkup.py"],
-    "*/execution/*.py": list(HEARTBEAT),
+    "*/ticks/audit.py": [*ledger_tests("audit"), "tests/unit/test_checkup.py"],
+    "*/guard/*.py": list(HEARTBEAT),
 }
 
 

@@ -15,12 +15,12 @@ from signal import SIGCONT, SIGSTOP
 import kombu
 import pytest
 
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import Run
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer
-from supervisor.runs.run import Run
 from supervisor.sending.publisher import KEPT_LONGER_MS
-from supervisor.ticks.auditing import compare_records
+from supervisor.ticks.audit import compare_records
 from tests.acceptance.crew import database
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.conftest import emptied

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from supervisor.deploy.plan import Plan
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
-from supervisor.render.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from supervisor.local.embedded import server_binary
+from supervisor.deploy.embedded import server_binary
 from tests.render.jobs import ROOT
 
 PROGRAMS = Path(sys.executable).parent

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.render.directory import rendered_before
+from supervisor.deploy.directory import rendered_before
 from tests.render.jobs import ROOT
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor.deploy import targets
+from supervisor.deploy.directory import write
+from supervisor.deploy.targets import ComposeOptions
 from supervisor.job.spec import JobSpec
-from supervisor.render import compose
-from supervisor.render.compose import ComposeOptions
-from supervisor.render.directory import write
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.render.layouts import env_files
@@ -21,7 +21,7 @@ COMMITTED = ROOT / "deploy" / "compose"
 
 def rendered(*jobs: JobSpec, **options: object) -> dict[str, Any]:
     chosen = ComposeOptions(schedules="../../schedules", **options)  # type: ignore[arg-type]
-    text = compose.render(plan_of(*jobs), chosen)["compose.yaml"]
+    text = targets.render_compose(plan_of(*jobs), chosen)["compose.yaml"]
     return yaml.safe_load(text)  # type: ignore[no-any-return]
 
 
@@ -103,7 +103,7 @@ def test_valkey_loses_at_most_a_second_and_evicts_nothing(services: dict[str, An
 
 
 def test_what_is_special_to_compose_is_escaped() -> None:
-    text = compose.render(
+    text = targets.render_compose(
         plan_of(), ComposeOptions(schedules=".", environment=(("PRICE", 'a "$5" one'),))
     )["compose.yaml"]
     environment = yaml.safe_load(text)["services"]["beat"]["environment"]
@@ -117,7 +117,7 @@ def mounted(document: dict[str, Any]) -> set[str]:
 
 
 def test_what_is_mounted_is_rendered_beside_the_file(tmp_path: Path) -> None:
-    files = compose.render(plan_of(), ComposeOptions(schedules="./schedules"))
+    files = targets.render_compose(plan_of(), ComposeOptions(schedules="./schedules"))
     write(tmp_path, "compose", files)
     paths = mounted(yaml.safe_load((tmp_path / "compose.yaml").read_text())) - {"./schedules"}
     assert "./monitoring/prometheus/rules.yml" in paths

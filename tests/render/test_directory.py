@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.render.directory import Difference, ForeignFile, difference, write
+from supervisor.deploy.directory import Difference, ForeignFile, difference, write
 
 
 def test_files_are_added_changed_and_removed_and_a_second_time_nothing_is(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from supervisor.deploy import targets
+from supervisor.deploy.directory import texts_of, write
+from supervisor.deploy.targets import KubernetesOptions
 from supervisor.job.spec import JobSpec
-from supervisor.render import compose, kubernetes
-from supervisor.render.directory import write
-from supervisor.render.kubernetes import KubernetesOptions
-from supervisor.render.schedule_texts import texts_of
 from tests.programs import optional, output_of
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
@@ -41,7 +40,7 @@ needs_kubectl = optional("kubectl")
 
 def files_of(*jobs: JobSpec, **options: object) -> Mapping[str, str]:
     chosen: dict[str, Any] = {"schedules": texts_of(ROOT / "schedules"), "rules": RULES, **options}
-    return kubernetes.render(plan_of(*jobs), KubernetesOptions(**chosen))
+    return targets.render_kubernetes(plan_of(*jobs), KubernetesOptions(**chosen))
 
 
 def objects(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -133,8 +132,8 @@ def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
 
 def test_pods_run_what_the_containers_of_compose_run(files: Mapping[str, str]) -> None:
     """Which is tried: see test_processes."""
-    options = compose.ComposeOptions(schedules="./schedules")
-    text = compose.render(plan_of(*examples()), options)["compose.yaml"]
+    options = targets.ComposeOptions(schedules="./schedules")
+    text = targets.render_compose(plan_of(*examples()), options)["compose.yaml"]
     commands = [one.get("command") for one in yaml.safe_load(text)["services"].values()]
     for name, pod in pods(files).items():
         if name != "valkey":
@@ -196,7 +195,7 @@ def test_keda_looks_at_every_queue_of_the_default_worker() -> None:
 def test_names_are_dns_labels_and_never_the_same() -> None:
     queues = ["a.b", "a-b", "a_b", "A-b", "x" * 100, "x" * 99, "1"]
     plan = plan_of(*(job(f"job{n}", serial=queue) for n, queue in enumerate(queues)))
-    names = {kubernetes.object_name(worker) for worker in plan.workers}
+    names = {targets.object_name(worker) for worker in plan.workers}
     assert len(names) == len(queues) + 1
     assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) for name in names)
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli import main
-from supervisor.render import monitoring
+from supervisor.deploy import targets
 from tests.render.jobs import ROOT
 
 
@@ -30,9 +30,9 @@ def test_it_needs_no_app_and_no_schedule_files(
 
 def test_the_dashboard_says_in_json_whose_it_is(tmp_path: Path) -> None:
     CliRunner().invoke(main, ["render", "monitoring", "--output", str(tmp_path)])
-    written = json.loads((tmp_path / monitoring.DASHBOARD).read_text())
+    written = json.loads((tmp_path / targets.DASHBOARD).read_text())
     assert 'grafana/periodic-jobs.json, by "supervisor render monitoring"' in written.pop("//")
-    assert written == json.loads(monitoring.text_of(monitoring.DASHBOARD))
+    assert written == json.loads(targets.text_of(targets.DASHBOARD))
 
 
 def test_the_wheel_has_all_that_is_rendered_from(tmp_path: Path) -> None:
@@ -47,5 +47,5 @@ def test_the_wheel_has_all_that_is_rendered_from(tmp_path: Path) -> None:
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert "supervisor/render/files/prometheus/rules.yml" in sources
+    assert "supervisor/deploy/files/prometheus/rules.yml" in sources
     assert sources - set(ZipFile(wheel).namelist()) == set()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from click.testing import CliRunner
 
 from supervisor.cli import main
-from supervisor.render.plan import LONGEST_RUN, WORKER_MARGIN, Plan, Role
+from supervisor.deploy.plan import LONGEST_RUN, WORKER_MARGIN, Plan, Role
 from tests.render.jobs import APP, examples, job, plan_of
 
 

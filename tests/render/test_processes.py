@@ -18,10 +18,10 @@ import httpx
 import pytest
 import redis
 
-from supervisor.ledger.runs import Ledger
-from supervisor.ledger.searching import Wanted, search
-from supervisor.local.embedded import free_port
-from supervisor.runs.run import RunState
+from supervisor.deploy.embedded import free_port
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import Wanted, search
 from supervisor.settings import Settings
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member

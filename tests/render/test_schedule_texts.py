@@ -8,12 +8,12 @@ from shutil import rmtree
 import pytest
 import yaml
 
+from supervisor.beat.reload import Watching
+from supervisor.deploy import targets
+from supervisor.deploy.directory import NotInConfigMap, texts_of
+from supervisor.deploy.targets import KubernetesOptions
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
-from supervisor.files.watching import Watching
-from supervisor.render import kubernetes
-from supervisor.render.kubernetes import KubernetesOptions
-from supervisor.render.schedule_texts import NotInConfigMap, texts_of
 from tests.render.jobs import ROOT, plan_of
 from tests.waiting import wait_until
 
@@ -22,7 +22,7 @@ JOB = "jobs: {a: {task: t, cron: '0 3 * * *', exclude: [{file: %s}]}}\n"
 
 def config_map(directory: Path) -> dict[str, str]:
     options = KubernetesOptions(schedules=texts_of(directory))
-    text = kubernetes.render(plan_of(), options)["base/schedules.yaml"]
+    text = targets.render_kubernetes(plan_of(), options)["base/schedules.yaml"]
     return yaml.safe_load(text)["data"]  # type: ignore[no-any-return]
 
 

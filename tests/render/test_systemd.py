@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from supervisor.deploy import targets
+from supervisor.deploy.directory import write
+from supervisor.deploy.embedded import free_port, server_binary
+from supervisor.deploy.targets import SystemdOptions
 from supervisor.job.spec import JobSpec
-from supervisor.local.embedded import free_port, server_binary
-from supervisor.render import systemd
-from supervisor.render.directory import write
-from supervisor.render.systemd import SystemdOptions
 from tests.programs import needed, optional
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.waiting import status_of, wait_until
@@ -31,7 +31,7 @@ WORKERS = ["supervisor-worker@default", "supervisor-worker@serial.checksum-docs"
 
 
 def rendered(*jobs: JobSpec, **options: object) -> Mapping[str, str]:
-    return systemd.render(plan_of(*jobs), SystemdOptions(**options))  # type: ignore[arg-type]
+    return targets.render_systemd(plan_of(*jobs), SystemdOptions(**options))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_beat_follows_the_schedule_files_that_were_read(
     monkeypatch.chdir(here)
     path = Path(schedules.format(here=here))
     expected = followed.format(above=tmp_path)
-    seen = systemd.seen_from("/opt/supervisor", path)
+    seen = targets.seen_from("/opt/supervisor", path)
     assert os.path.normpath(seen) == expected
     beat = rendered(schedules=seen)["supervisor-beat@.service"]
     assert f"Environment=SUPERVISOR_SCHEDULES={seen}\n" in beat

@@ -14,7 +14,7 @@ from cronsim import CronSim
 
 from supervisor.job.fields import zone_names
 from supervisor.job.spec import JobSpec
-from supervisor.timing import Schedule, missed_before, schedule_of, ticks_between
+from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 
 FIRST, LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.ical import FIRST, LAST
+from supervisor.files.calendars import FIRST, LAST
 from supervisor.files.schedule_files import load
 from supervisor.job.exclusions import parse_all
 from supervisor.job.spec import JobSpec

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.files.schedule_files import load
-from supervisor.runs.run import RunState
+from supervisor.job.run import RunState
 from tests.chaos.books import Row
 from tests.chaos.breaks import BREAKS, Edit, PatchDoesNotApply, broken_copy
 from tests.chaos.chronicle import Chronicle, Kind, Window

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from supervisor.beat.app_facts import AppFacts, LateTask, Overridden
-from supervisor.checkup.checks import CHECKS, examine
-from supervisor.checkup.facts import Facts, ServerFacts
-from supervisor.execution.consumption import Queue
-from supervisor.ledger.beat_record import BeatRecord
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
+from supervisor.ledger.queues import Queue
+from supervisor.ledger.records import BeatRecord
+from supervisor.operate.doctor import CHECKS, examine
+from supervisor.operate.doctor_facts import DoctorFacts, ServerFacts
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
@@ -50,7 +50,7 @@ def roll(*present: Present) -> Roll:
 
 BEAT = BeatRecord("a", NOW, True, NOW, ())
 
-HEALTHY = Facts(
+HEALTHY = DoctorFacts(
     now=NOW,
     server=SERVER,
     roll=roll(*BEATS, worker()),

@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 ALONE = """
 import os, signal
 from pathlib import Path
-from supervisor.child_processes import Child, Limits
+from supervisor.process import Child, Limits
 {}
 """
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from supervisor.job.spec import JobSpec
-from supervisor.timing import schedule_of
+from supervisor.schedule import schedule_of
 
 #: Name of a column -> the job whose ticks it marks.
 JOBS = {

@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from supervisor.display.plans import surprise_text
 from supervisor.job.spec import JobSpec
-from supervisor.plan.clock_changes import clock_changes, surprises
+from supervisor.operate.tables import surprise_text
+from supervisor.ticks.clock_changes import clock_changes, surprises
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)

@@ -12,9 +12,9 @@ from celery import Celery, signals, states
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject, Retry
 
-from supervisor.execution.delivery import Delivery
-from supervisor.runs.run import manual_id
-from supervisor.worker.endings import end_of
+from supervisor.guard.delivery import Delivery
+from supervisor.job.run import manual_id
+from supervisor.worker.task import end_of
 
 
 def delivery() -> Delivery:

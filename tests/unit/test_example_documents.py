@@ -18,8 +18,8 @@ import pytest
 from supervisor.examples.documents import build_index, list_files, measure_tree, report, words
 from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
 from supervisor.examples.storage import database
-from supervisor.execution.context import CurrentRun, set_current_run
 from supervisor.files.schedule_files import load
+from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import status_of
 
 ROOT = Path(__file__).parents[2]

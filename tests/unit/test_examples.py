@@ -25,8 +25,8 @@ from supervisor.examples.sampling import read_sample, sample_load
 from supervisor.examples.storage import database, write_atomically
 from supervisor.examples.summary import daily_summary, summarise
 from supervisor.examples.witness import read
-from supervisor.execution.context import CurrentRun, set_current_run
 from supervisor.files.schedule_files import load
+from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import patience, status_of, wait_until
 
 SCHEDULES = Path(__file__).parents[2] / "schedules"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import Histogram
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.ticks.expectations import (
@@ -20,8 +20,7 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.web.outlook import Outlook, Outlooks
-from supervisor.web.status import Status
+from supervisor.web.metrics_scrape import Outlook, Outlooks, Status
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.display.foresights import foretold, often
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.histograms import Histogram
+from supervisor.ledger.records import Histogram
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.plan.foresight import Foresight, drawn_from, durations_of, foresee, round_up
+from supervisor.operate.tables import foretold, often
+from supervisor.ticks.plan import Foresight, drawn_from, durations_of, foresee, round_up
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

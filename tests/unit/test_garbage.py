@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from celery import signals
 
-import supervisor.beat.emitting  # noqa: F401 - as beat does
-from supervisor import garbage
+import supervisor.beat.emitter  # noqa: F401 - as beat does
+from supervisor import process
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +20,6 @@ def as_before() -> Iterator[None]:
 
 
 def test_beat_says_so_when_it_starts() -> None:
-    assert gc.get_threshold() != garbage.RARELY
+    assert gc.get_threshold() != process.RARELY
     signals.beat_init.send(sender=None)
-    assert gc.get_threshold() == garbage.RARELY
+    assert gc.get_threshold() == process.RARELY

@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from supervisor.app import supervise
 from supervisor.errors import InvalidGuard
-from supervisor.files.guarded import GuardedCall, guarded_task_spec
-from supervisor.job.overlap import OverlapPolicy
-from supervisor.on_commit.triggers import trigger_of
-from supervisor.runs.run import is_below
-from supervisor.sending.call_requests import request_of
+from supervisor.files.job_checks import GuardedCall, guarded_task_spec
+from supervisor.integrations.on_commit import trigger_of
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import is_below
+from supervisor.sending.calls import request_of
 from supervisor.sending.starting import start
 
 

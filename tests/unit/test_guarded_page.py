@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from supervisor.files.guarded import NOT_IN_A_GUARD
+from supervisor.files.job_checks import NOT_IN_A_GUARD
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarded-tasks.md").read_text()
 

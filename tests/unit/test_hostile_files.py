@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from supervisor.child_processes import Limits
 from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files import calendars
 from supervisor.files.schedule_files import MOST_PROBLEMS, load
+from supervisor.process import Limits
 
 MIB = 1024 * 1024
 JOB = "jobs:\n  j:\n    task: t\n    every: 1h\n"

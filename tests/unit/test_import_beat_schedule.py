@@ -9,11 +9,9 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
-from supervisor.celery_import.beat_schedule import read_beat_schedule
-from supervisor.celery_import.zones import zone_name, zone_remark
 from supervisor.errors import NotTranslatable
-from supervisor.importing.found import Found, Item, LeftOut
-from supervisor.importing.schedule_text import fault_of, said
+from supervisor.operate.import_celery import read_beat_schedule, zone_name, zone_remark
+from supervisor.operate.import_text import Found, Item, LeftOut, fault_of, said
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.errors import NotTranslatable
-from supervisor.importing.cron_text import (
+from supervisor.job.spec import JobSpec
+from supervisor.operate.import_text import (
+    CRON_WEEKDAYS,
     DAYS,
     HOURS,
     MINUTES,
     MONTHS,
-    WEEKDAYS,
     compact,
     expression,
 )
-from supervisor.job.spec import JobSpec
-from supervisor.timing import schedule_of
+from supervisor.schedule import schedule_of
 
 APP = Celery("proj", set_as_current=False)
 YEARS = timedelta(days=6 * 366)
@@ -55,7 +55,7 @@ def crontabs(draw: Callable[..., set[int]]) -> crontab:
     return crontab(
         minute=draw(subsets(MINUTES)),
         hour=draw(subsets(HOURS)),
-        day_of_week=draw(subsets(WEEKDAYS)),
+        day_of_week=draw(subsets(CRON_WEEKDAYS)),
         day_of_month=days if min(days) <= 29 else {*days, 1},
         month_of_year=months,
         app=APP,
@@ -99,7 +99,7 @@ def test_the_next_times_are_those_of_celerys_own_schedule(source: crontab, naive
         cron = cron_of(source)
     except NotTranslatable:
         assert source.day_of_month != set(DAYS)
-        assert source.day_of_week != set(WEEKDAYS)
+        assert source.day_of_week != set(CRON_WEEKDAYS)
         return
     until = at + YEARS
     assert first(times_of_ours(cron, at), until) == first(times_of_celery(source, at), until)

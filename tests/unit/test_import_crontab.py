@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from supervisor.errors import NotTranslatable
 from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import read as read_yaml
-from supervisor.importing.commands import name_of, shell_text
-from supervisor.importing.crontab_file import read_crontab
-from supervisor.importing.found import Found, Item, LeftOut, Remark
-from supervisor.importing.schedule_text import write
+from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
+from supervisor.operate.import_text import Found, Item, LeftOut, Remark, write
 
 DEBIAN = """\
 # /etc/crontab: system-wide crontab

@@ -15,13 +15,21 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from redbeat.schedules import rrule
 
-from supervisor.celery_import.whens import when_of
 from supervisor.errors import NotTranslatable
-from supervisor.importing.cron_text import DAYS, HOURS, MINUTES, MONTHS, WEEKDAYS
-from supervisor.importing.rule_text import rule_for, rule_text
-from supervisor.importing.schedule_text import fault_of, said
 from supervisor.job.spec import JobSpec
-from supervisor.timing import schedule_of
+from supervisor.operate.import_celery import when_of
+from supervisor.operate.import_text import (
+    CRON_WEEKDAYS,
+    DAYS,
+    HOURS,
+    MINUTES,
+    MONTHS,
+    fault_of,
+    rule_for,
+    rule_text,
+    said,
+)
+from supervisor.schedule import schedule_of
 
 APP = Celery("proj", broker="redis://", set_as_current=False)
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -58,7 +66,7 @@ def some(field: range) -> st.SearchStrategy[set[int]]:
     some(HOURS),
     st.sets(st.integers(1, 28), min_size=1),
     some(MONTHS),
-    some(WEEKDAYS),
+    some(CRON_WEEKDAYS),
     st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)),
 )
 def test_every_crontab_of_celery_has_a_translation(
@@ -160,7 +168,7 @@ def test_days_that_must_match_both_fields_are_a_rule(source: crontab, rule: str)
 
 def test_a_field_without_values_never_fires() -> None:
     with pytest.raises(NotTranslatable, match="never fires"):
-        rule_for({0}, set(), DAYS, MONTHS, WEEKDAYS)
+        rule_for({0}, set(), DAYS, MONTHS, CRON_WEEKDAYS)
 
 
 def test_a_part_that_a_job_cannot_have_says_so() -> None:

@@ -13,11 +13,11 @@ from celery import Celery
 from dateutil.rrule import FR, MO, TU, WE
 from redbeat.schedules import rrule
 
-from supervisor.celery_import.whens import when_of
 from supervisor.errors import NotTranslatable
-from supervisor.importing.schedule_text import fault_of, said
 from supervisor.job.spec import JobSpec
-from supervisor.timing import schedule_of
+from supervisor.operate.import_celery import when_of
+from supervisor.operate.import_text import fault_of, said
+from supervisor.schedule import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 START = datetime(2026, 1, 5, 3, 30, tzinfo=UTC)  # a Monday

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from supervisor.files.job_checks import KEYS, check_job
 from supervisor.files.yaml_source import read
-from supervisor.importing.found import Found, LeftOut, Remark
-from supervisor.importing.names import job_name
-from supervisor.importing.schedule_text import ORDER, write
-from supervisor.job.references import resolved
+from supervisor.job.secrets import resolved
 from supervisor.job.spec import JobSpec
+from supervisor.operate.import_text import ORDER, Found, LeftOut, Remark, job_name, write
 
 JSON = st.recursive(
     st.none()

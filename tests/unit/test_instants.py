@@ -10,8 +10,8 @@ import pytest
 from celery import Celery
 from celery.utils.time import maybe_make_aware
 
-from supervisor.sending import call_requests
-from supervisor.worker import retrying
+from supervisor.sending import calls
+from supervisor.worker import retries
 
 IN_AN_HOUR = timedelta(hours=1)
 
@@ -35,8 +35,8 @@ def is_in_an_hour(delay: timedelta | None) -> bool:
 
 
 def test_a_retry_at_a_naive_time_is_at_that_time_in_utc_wherever_the_worker_is(zone: str) -> None:
-    assert is_in_an_hour(retrying.until(naive(), None, 0))
-    assert is_in_an_hour(retrying.until(naive().replace(tzinfo=UTC), None, 0))
+    assert is_in_an_hour(retries.until(naive(), None, 0))
+    assert is_in_an_hour(retries.until(naive().replace(tzinfo=UTC), None, 0))
     # So does Celery's worker, whose app's zone is the last word only for what it shows.
     assert is_in_an_hour(maybe_make_aware(naive(), zone) - datetime.now(UTC))
 
@@ -44,9 +44,9 @@ def test_a_retry_at_a_naive_time_is_at_that_time_in_utc_wherever_the_worker_is(z
 def test_a_call_for_a_naive_time_is_for_that_time_in_utc_whatever_the_apps_zone(zone: str) -> None:
     app = Celery("team", set_as_current=False)
     app.conf.timezone = zone
-    assert is_in_an_hour(call_requests.until(naive()))
-    assert is_in_an_hour(call_requests.until(naive().replace(tzinfo=UTC)))
+    assert is_in_an_hour(calls.until(naive()))
+    assert is_in_an_hour(calls.until(naive().replace(tzinfo=UTC)))
 
 
 def test_a_retry_for_a_time_that_has_passed_is_due_now() -> None:
-    assert retrying.until(datetime.now(UTC) - IN_AN_HOUR, None, 0) == timedelta()
+    assert retries.until(datetime.now(UTC) - IN_AN_HOUR, None, 0) == timedelta()

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.execution import at_work, leases
-from supervisor.execution.enforcement import lose
-from supervisor.execution.leases import HeldLease
+from supervisor.guard import child_table, leases
+from supervisor.guard.heartbeat import lose
+from supervisor.guard.leases import HeldLease
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.requests import Begun, Work
 
 #: Of a child's entry in the table, which is found by what is left of its process id.
-CHILD = os.getpid() + at_work.ENTRIES
+CHILD = os.getpid() + child_table.ENTRIES
 
 TTL = 6
 TAKEN_AT = 1000.0
@@ -45,8 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(autouse=True)
 def table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_work, "_table", None)
-    at_work.share()
+    monkeypatch.setattr(child_table, "_table", None)
+    child_table.share()
 
 
 def held(
@@ -102,7 +102,7 @@ def test_what_is_known_of_a_lease(
     deadline: float,
 ) -> None:
     lease = held(**facts)
-    at_work.tell("token" if works else None)
+    child_table.tell("token" if works else None)
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))

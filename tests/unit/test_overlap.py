@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.job.overlap import (
+from supervisor.job.policies import (
     REPLACE,
     REQUEUE,
     START,

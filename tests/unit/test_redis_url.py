@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 from redbeat.schedulers import ensure_conf, get_redis
 from redis import CredentialProvider, SSLConnection
 
-from supervisor.app import (
+from supervisor.app import supervise
+from supervisor.cli import main
+from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
+from supervisor.ledger.connection import connect
+from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
     redbeat_apart,
     required_settings,
     settings_of,
-    supervise,
 )
-from supervisor.cli import main
-from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
-from supervisor.ledger.connection import connect
-from supervisor.redis_url import SentinelUrl, is_redis, parsed, same_database
-from supervisor.settings import Settings
+from supervisor.settings import SentinelUrl, Settings, is_redis, parsed, same_database
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
 

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from supervisor.beat.notify import address_of
 from supervisor.cli import main
 from supervisor.errors import ScheduleFilesInvalid, SecretMissing
 from supervisor.files.schedule_files import load
 from supervisor.job.changes import edits
-from supervisor.job.masks import masked
-from supervisor.job.references import LARGEST_SECRET, resolved
+from supervisor.job.secrets import LARGEST_SECRET, masked, resolved
 from supervisor.job.spec import JobSpec
-from supervisor.pings.pinging import address_of
 
 
 @pytest.fixture

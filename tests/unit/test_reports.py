@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.display.reports import LogText, harmless, progress_words
-from supervisor.execution.context import CurrentRun
-from supervisor.execution.reports import Report
-from supervisor.runs.progress import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
+from supervisor.guard.current_run import CurrentRun
+from supervisor.guard.progress import Report
+from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
+from supervisor.operate.shapes import LogText, harmless, progress_words
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from celery import Celery
 from celery.worker.request import Request
 
 from supervisor.app import supervise
-from supervisor.worker.process import GuardedRequest, guarded_request, take_over_requests
+from supervisor.worker.request import GuardedRequest, guarded_request, take_over_requests
 
 
 class Own(Request):

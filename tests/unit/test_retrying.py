@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from supervisor.worker.retrying import given_once
+from supervisor.worker.retries import given_once
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from supervisor.errors import Problem, ScheduleFilesInvalid
 from supervisor.files.job_checks import KEYS
 from supervisor.files.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
-from supervisor.job.step_spec import StepSpec
+from supervisor.job.spec import StepSpec
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
 

@@ -11,10 +11,8 @@ import pytest
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.job_checks import KEYS, LARGEST_ARGUMENTS, NOT_IN_DEFAULTS
 from supervisor.files.schedule_files import load
-from supervisor.files.text_files import LARGEST_FILE
-from supervisor.files.yaml_source import DEEPEST, read
-from supervisor.job.limits import MOST_JOBS
-from supervisor.job.spec import JobSpec
+from supervisor.files.yaml_source import DEEPEST, LARGEST_FILE, read
+from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "schedule-file.md").read_text()

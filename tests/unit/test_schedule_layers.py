@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.spec import JobSpec
+from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 from supervisor.ticks.emission import emission
-from supervisor.timing import Schedule, missed_before, schedule_of, ticks_between
 from tests.waiting import patience
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.runs.run import RunState
-from supervisor.simulation.engine import simulate
-from supervisor.simulation.parts import SimulatedJob, Transition
-from supervisor.simulation.tally import JobTally, Tally
-from supervisor.simulation.ticks import CHUNK, number_of_ticks, ticks_of
+from supervisor.ticks.simulation import (
+    CHUNK,
+    JobTally,
+    SimulatedJob,
+    Tally,
+    Transition,
+    number_of_ticks,
+    simulate,
+    ticks_of,
+)
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

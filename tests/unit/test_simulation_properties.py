@@ -8,12 +8,10 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.job.overlap import OnMaxSkips, OverlapPolicy
+from supervisor.job.policies import OnMaxSkips, OverlapPolicy
+from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.runs.run import RunState
-from supervisor.simulation.engine import simulate
-from supervisor.simulation.parts import SimulatedJob, SimulatedRun, Transition
-from supervisor.simulation.tally import Tally
+from supervisor.ticks.simulation import SimulatedJob, SimulatedRun, Tally, Transition, simulate
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 END = NOON + timedelta(minutes=4)

@@ -10,9 +10,7 @@ import pytest
 from supervisor.errors import ScheduleFilesInvalid, UnusableReturn
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
-from supervisor.job.stages import plan
-from supervisor.runs.arguments import filled
-from supervisor.runs.params import Params, handed_on
+from supervisor.job.steps import Params, filled, handed_on, plan
 
 STEPS = """jobs:
   documents:

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.display import rows, simulated, steps
-from supervisor.display.tables import INDENT, Columns, lines
+from supervisor.operate import shapes, tables
+from supervisor.operate.table_layout import INDENT, Columns, lines
 
 TABLES = {
-    "jobs": rows.JOB_COLUMNS,
-    "runs": rows.RUN_COLUMNS,
-    "steps": steps.STEP_COLUMNS,
-    "simulated jobs": simulated.JOB_COLUMNS,
-    "simulated queues": simulated.QUEUE_COLUMNS,
+    "jobs": tables.JOB_COLUMNS,
+    "runs": tables.RUN_COLUMNS,
+    "steps": shapes.STEP_COLUMNS,
+    "simulated jobs": tables.SIMULATED_COLUMNS,
+    "simulated queues": tables.QUEUE_COLUMNS,
 }
 
 RUN = "flaky-fetch@2026-11-21T16:26:58Z"
@@ -51,14 +51,14 @@ def test_what_names_a_row_is_never_left_out(columns: Columns) -> None:
 
 @pytest.mark.parametrize("width", [None, 200, 120, 80, 60])
 def test_the_ids_of_runs_and_their_reasons_can_be_copied(width: int | None) -> None:
-    text = lines(rows.RUN_COLUMNS, RUNS, width)
+    text = lines(tables.RUN_COLUMNS, RUNS, width)
     assert sum(line.startswith(RUN) for line in text) == 2
     assert RUN[:-3] + "50Z," in " ".join(text).split()
     assert all(len(line) <= (width or 500) for line in text)
 
 
 def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
-    assert lines(rows.RUN_COLUMNS, RUNS, 70) == [
+    assert lines(tables.RUN_COLUMNS, RUNS, 70) == [
         "run                               attempt  state      duration",
         "    reason",
         f"{RUN}  1        succeeded  0.2s",
@@ -70,4 +70,4 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
 
 
 def test_where_nothing_helps_the_terminal_wraps_the_line() -> None:
-    assert lines(rows.RUN_COLUMNS, RUNS, 10)[2].startswith(f"{RUN}  succeeded")
+    assert lines(tables.RUN_COLUMNS, RUNS, 10)[2].startswith(f"{RUN}  succeeded")

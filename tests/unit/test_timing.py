@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.errors import InvalidSchedule
 from supervisor.job.spec import JobSpec
-from supervisor.timing import EPOCH, Schedule, missed_before, schedule_of, ticks_between
+from supervisor.schedule import EPOCH, Schedule, missed_before, schedule_of, ticks_between
 from tests.waiting import patience
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

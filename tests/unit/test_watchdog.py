@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 
-from supervisor.beat.watchdog import EXIT_STATUS, Watchdog
+from supervisor.beat.scheduler import EXIT_STATUS, Watchdog
 from tests.waiting import status_of
 
 HANGS = """
 import time
-from supervisor.beat.watchdog import Watchdog
+from supervisor.beat.scheduler import Watchdog
 Watchdog(0.5).start()
 print("hangs", flush=True)
 time.sleep(60)

@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli.ask import answer_shape
+from supervisor.job.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.beat_record import BeatRecord
-from supervisor.ledger.open_runs import OpenRuns
-from supervisor.ledger.records import JobRecord, job_from
-from supervisor.runs.run import Attempt, Blocker, Run, RunState, StepRecord, tick_id
-from supervisor.why.answer import answer
-from supervisor.why.asked import nominal_time
-from supervisor.why.calendar import calendar_of
-from supervisor.why.facts import Away, Crew, Facts, RunFacts, Usual
-from supervisor.why.shapes import answer_shape
+from supervisor.ledger.records import BeatRecord, JobRecord, OpenRuns, job_from
+from supervisor.operate.why import answer
+from supervisor.operate.why_facts import (
+    Away,
+    Crew,
+    Facts,
+    RunFacts,
+    Usual,
+    calendar_of,
+    nominal_time,
+)
 
 JOB = JobSpec(name="orders", task="shop.orders", every="5m", max_retries=2)
 USUAL = Usual(p95=240, attempts=31)

@@ -26,27 +26,22 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from supervisor import errors
-from supervisor.display.reports import harmless
-from supervisor.files import calendars, ical, yaml_source
-from supervisor.hints import did_you_mean
-from supervisor.importing.commands import name_of, shell_text
-from supervisor.importing.crontab_file import read_crontab
-from supervisor.importing.names import job_name
-from supervisor.importing.schedule_text import write
-from supervisor.job import exclusions, lock_keys, references
+from supervisor import errors, times
+from supervisor.errors import did_you_mean
+from supervisor.files import calendars, yaml_source
+from supervisor.job import exclusions, lock_keys, secrets
 from supervisor.job.fields import is_address
+from supervisor.job.run import StepId, is_below
 from supervisor.job.spec import JobSpec
-from supervisor.redis_url import SentinelUrl, place_of
-from supervisor.runs.run import StepId, is_below
-from supervisor.times import durations, moments
-from supervisor.timing import cron_fields, rrule_fields
-from supervisor.web.access import is_loopback, without_port
-from supervisor.web.bodies import validated
-from supervisor.web.login import own_path
-from supervisor.web.problems import Refused
-from supervisor.web.requests import Trigger
-from supervisor.web.sessions import is_session
+from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
+from supervisor.operate.import_text import job_name, write
+from supervisor.operate.shapes import harmless
+from supervisor.schedule import cron, rrule
+from supervisor.settings import SentinelUrl, place_of
+from supervisor.web.access import is_loopback, is_session, without_port
+from supervisor.web.actions import own_path
+from supervisor.web.api_shapes import Trigger
+from supervisor.web.http import Refused, validated
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -257,7 +252,7 @@ def test_the_sweep_notices_patterns_that_take_longer(pattern: str, use: str) -> 
     pytest.fail("no text was found that takes long")
 
 
-def exhausted(reading: ical.Reading) -> Any:
+def exhausted(reading: calendars.Reading) -> Any:
     try:
         while True:
             next(reading)
@@ -271,19 +266,19 @@ def job(**keys: Any) -> JobSpec:
 
 #: What is read from files, requests, addresses and the command line; after `|` a beginning.
 PARSERS: dict[str, Callable[[str], object]] = {
-    "duration|1m": durations.parse,
-    "moment|2026-01-01T": moments.parse,
-    "moment asked for|": lambda text: moments.asked(text, ZoneInfo("UTC"), NOW, ahead=False),
+    "duration|1m": times.parse_duration,
+    "moment|2026-01-01T": times.parse_moment,
+    "moment asked for|": lambda text: times.asked(text, ZoneInfo("UTC"), NOW, ahead=False),
     "exclusion|2026-01-01..": lambda text: exclusions.parse_all([text]),
     "list of dates|2026-01-01\n": lambda text: exhausted(calendars.lines_of(text)),
-    "iCalendar|BEGIN:VCALENDAR\n": lambda text: exhausted(ical.texts_of(text)),
-    "cron|* * * * ": cron_fields.parse,
-    "rrule|FREQ=DAILY;BYDAY=": rrule_fields.parse,
+    "iCalendar|BEGIN:VCALENDAR\n": lambda text: exhausted(calendars.texts_of(text)),
+    "cron|* * * * ": cron.parse,
+    "rrule|FREQ=DAILY;BYDAY=": rrule.parse,
     "lock key|import:": lambda text: lock_keys.lock_key(text, job="j", task="t"),
     "lock's placeholders|{": lock_keys.placeholders,
-    "references|${file:/": references.malformed,
-    "has references|${": references.has_references,
-    "resolved|$${": lambda text: references.resolved(text, {}),
+    "references|${file:/": secrets.malformed,
+    "has references|${": secrets.has_references,
+    "resolved|$${": lambda text: secrets.resolved(text, {}),
     "zone|Europe/": lambda text: job(timezone=text),
     "name|a": lambda text: job(name=text),
     "address|https://": is_address,

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from tests.web.visits import TOKEN, visiting
 

@@ -10,11 +10,10 @@ from click.testing import CliRunner
 
 from supervisor.cli import main
 from supervisor.errors import NotConfigured
-from supervisor.ledger.runs import Ledger
-from supervisor.web.access import Access
-from supervisor.web.bodies import MOST_BYTES
-from supervisor.web.login import own_path
-from supervisor.web.sessions import COOKIE, SESSION_TTL, is_session, new_session
+from supervisor.ledger.ledger import Ledger
+from supervisor.web.access import COOKIE, SESSION_TTL, Access, is_session, new_session
+from supervisor.web.actions import own_path
+from supervisor.web.http import MOST_BYTES
 from tests.ledger.jobs import job
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in

@@ -12,13 +12,11 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 from starlette.routing import Route
 
-from supervisor.display.shapes import instant
 from supervisor.job.lock_keys import SERIAL_LOCK
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.progress import Said, SaidLine, SaidProgress
-from supervisor.runs.run import RunState
-from supervisor.web.openapi import document
-from supervisor.web.operations import API, OPERATIONS
+from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.shapes import instant
+from supervisor.web.api import API, OPERATIONS, document
 from supervisor.web.server import create
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import wait_until

@@ -13,10 +13,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.runs import Ledger
-from supervisor.local.embedded import EmbeddedServer, free_port
-from supervisor.runs.run import Run, RunState, ulid
+from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from tests.acceptance.crew import Crew, crew_of, database
 from tests.ledger.jobs import begin, job, run_id, ticks

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
-from supervisor.why.asked import nominal_time
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.why_facts import nominal_time
 from tests.ledger.jobs import begin, job, run_id, ticks
 
 API = "/api/v1"

@@ -21,12 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.cli import main
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
-from supervisor.web.access import Access
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.web.access import Access, Gate
 from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads, check
-from supervisor.web.gate import Gate
-from supervisor.web.problems import out_of_time
+from supervisor.web.http import out_of_time
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, slowness, wait_until
 from tests.web.conftest import Serve

@@ -5,13 +5,13 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from supervisor.checkup.checks import examine
-from supervisor.checkup.reading import read
-from supervisor.ledger.fingerprints import Kind, Topic, fingerprints
 from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import Kind, Topic, fingerprints
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.runs import Ledger
-from supervisor.why.reading import facts_of_job
+from supervisor.operate.doctor import examine
+from supervisor.operate.doctor_facts import read
+from supervisor.operate.why_facts import facts_of_job
 from tests.ledger.jobs import job
 from tests.ledger.processes import beat_is_there
 

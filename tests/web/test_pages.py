@@ -10,13 +10,12 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
+from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
-from supervisor.ledger.runs import Ledger
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
-from supervisor.runs.progress import Said, SaidLine, SaidProgress
-from supervisor.runs.run import RunState
 from supervisor.web.access import Access
-from supervisor.web.listing import PAGE_SIZE
+from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve

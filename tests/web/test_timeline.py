@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from supervisor.ledger.glances import Trace
-from supervisor.runs.run import Attempt, Run, RunState
-from supervisor.web.strip import HEIGHT, LENGTH, strip_of
+from supervisor.job.run import Attempt, Run, RunState
+from supervisor.ledger.page_reads import Trace
+from supervisor.web.jobs_page import HEIGHT, LENGTH, strip_of
 from supervisor.web.timeline import timeline_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 
-from supervisor.ledger.fingerprints import Kind, Topic, fingerprints
-from supervisor.ledger.runs import Ledger
-from supervisor.runs.run import RunState
-from supervisor.web import watch as watching
-from supervisor.web.problems import Refused
-from supervisor.web.watch import AWAY, Subscriber, Watch
+from supervisor.job.run import RunState
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import Kind, Topic, fingerprints
+from supervisor.web import live as watching
+from supervisor.web.http import Refused
+from supervisor.web.live import AWAY, Subscriber, Watch
 from tests.ledger.jobs import begin, job, run_id, ticks
 
 NOW, BEAT, NIGHTLY = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.JOB, "nightly")

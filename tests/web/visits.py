@@ -11,7 +11,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.server import create
 from tests.waiting import patience, wait_until

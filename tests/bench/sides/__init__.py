@@ -16,7 +16,7 @@ from typing import Any
 
 import redis
 
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 
 Process = subprocess.Popen[bytes]

@@ -21,10 +21,10 @@ USE_TZ = True
 app = Celery("due", broker=URL)
 app.conf.worker_prefetch_multiplier = 1
 if SIDE == "ours":
-    from supervisor.job import limits
+    from supervisor.job import spec
 
     # How its cost grows is measured beyond what it takes.
-    limits.MOST_JOBS, limits.KEPT_AT_HAND = 1_000_000, 2_000_000
+    spec.MOST_JOBS, spec.KEPT_AT_HAND = 1_000_000, 2_000_000
     from supervisor.app import supervise
 
     supervise(app, schedules="schedules")
@@ -136,7 +136,7 @@ def at(due):
 
 def scraped(jobs):
     """In a process of its own, as that of serve is."""
-    from supervisor.ledger.runs import Ledger
+    from supervisor.ledger.ledger import Ledger
     from supervisor.settings import Settings
     from tests.bench import scraping
 

@@ -12,7 +12,7 @@ from celery import Celery, chord
 
 import supervisor
 from supervisor.app import supervise
-from supervisor.ledger.runs import Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 
 SIDE, URL = os.environ["SIDE"], os.environ["BROKER"]

@@ -1,0 +1,385 @@
+"""What the leading beat sends to others: results of calls that never began, and pings.
+
+Tells Celery's result backend of calls that ended before they began.
+
+Who called may wait for the result, alone or in a chord. How a run ended is told by the worker that
+had it; of one that was skipped, cancelled or expired before, nobody would ever hear.
+
+1. The scripts that end such runs leave a word in the ledger, whoever called them.
+2. At each tick beat looks whether there are any. A thread tells them, for a backend may hang, and
+   takes each out of the ledger once it is told.
+3. A backend that is away is tried again. What it has not taken after `GIVE_UP_AFTER` is dropped.
+4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the second
+   time it changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Thread
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit, urlunsplit
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from uuid import UUID, uuid5
+
+import structlog
+from celery import Celery
+from redis.exceptions import RedisError
+
+from supervisor.errors import SecretMissing
+from supervisor.job.fields import is_address
+from supervisor.job.secrets import resolved
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.outboxes import Ping, PingKind, Pings, Untold, Word
+from supervisor.ledger.scripts import MOST_PINGS
+from supervisor.sending.calls import context_of
+from supervisor.times import render_duration
+
+log = structlog.get_logger("supervisor.telling")
+
+GIVE_UP_AFTER = timedelta(minutes=10)
+
+PAUSE_SECONDS = 5.0
+
+WORDS_PER_LOOK = 1_000
+
+#: In one look; what fails more often is not the fault of one call.
+MOST_FAILURES = 3
+
+
+class Teller:
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._untold = Untold(ledger.client, ledger.keys)
+        self._thread: Thread | None = None
+        self._next_try = 0.0
+
+    def look(self, now: datetime) -> None:
+        """Returns at once; the telling goes on in a thread that ends by itself."""
+        is_telling = self._thread is not None and self._thread.is_alive()
+        if not is_telling and time.monotonic() >= self._next_try:
+            self._thread = Thread(
+                target=self._run, args=(now,), name="supervisor-telling", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, now: datetime) -> None:
+        failures = 0
+        try:
+            for word in self._untold.oldest(WORDS_PER_LOOK):
+                failures += not self._is_done_with(word, now)
+                if failures == MOST_FAILURES:
+                    break
+        except RedisError as error:
+            log.warning("calls not told", error=str(error))
+        if failures:
+            self._next_try = time.monotonic() + PAUSE_SECONDS
+
+    def _is_done_with(self, word: Word, now: datetime) -> bool:
+        facts = {"job": word.job, "run": word.run}
+        try:
+            self._tell(word)
+        except Exception as error:  # noqa: BLE001 - each backend has errors of its own
+            if now - word.at <= GIVE_UP_AFTER:
+                log.warning("call not told", **facts, error=str(error))
+                return False
+            log.error("call not told", **facts, error=str(error), reason="given up")
+        self._untold.done(word)
+        return True
+
+    def _tell(self, word: Word) -> None:
+        task = self._app.tasks.get(word.job)
+        backend = self._app.backend if task is None else task.backend
+        options = next((run.options for run in self._ledger.runs([word.run])), {})
+        said = f"{word.outcome}: {word.reason}" if word.reason else word.outcome
+        backend.mark_as_revoked(word.run, said, request=context_of(word.run, options))
+
+
+# One ping over HTTP, in the form of healthchecks.io: the address says what happened, the body why.
+#
+# ``POST <url>/start?rid=<uuid>``, ``<url>``, ``<url>/fail``, ``<url>/log``. The `rid` is the same
+# for all pings of a run, so that the check knows its duration although runs may be at work side by
+# side.
+#
+# The server is not trusted: one that answers a byte now and then, or `100 Continue` again and
+# again, gets no more time than one that is silent.
+
+
+#: From the connection to the head of the answer; each attempt to connect has as much.
+TIMEOUT_SECONDS = 5.0
+
+#: Of an answer's head. The body is not read.
+MOST_BYTES = 64 * 1024
+
+#: Run ids become UUIDs in it.
+NAMESPACE = UUID("6d1f9bb4-70c1-5a4c-9f5e-0b3f1a6f1c53")
+
+PATHS = {
+    PingKind.START: "/start",
+    PingKind.SUCCESS: "",
+    PingKind.FAIL: "/fail",
+    PingKind.LOG: "/log",
+}
+
+#: Refusals that may pass.
+MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+class Answer(StrEnum):
+    """refused: asking again would not help. away: it may."""
+
+    TAKEN = "taken"
+    REFUSED = "refused"
+    AWAY = "away"
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """The address is a secret: nobody sends it on to others."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Answered(io.RawIOBase):
+    """What a socket receives, up to a deadline on the monotonic clock and to MOST_BYTES."""
+
+    def __init__(self, connected: socket.socket, ends_at: float) -> None:
+        self._socket = connected
+        self._ends_at = ends_at
+        self._bytes_left = MOST_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        seconds_left = self._ends_at - time.monotonic()
+        if seconds_left <= 0:
+            raise TimeoutError("the answer took too long")
+        if self._bytes_left <= 0:
+            raise HTTPException("the answer is too long")
+        self._socket.settimeout(seconds_left)
+        received = self._socket.recv_into(buffer)
+        self._bytes_left -= received
+        return received
+
+
+class BoundedSocket:
+    """As much of a socket as a connection of http.client needs once it is connected."""
+
+    def __init__(self, connected: socket.socket, ends_at: float) -> None:
+        self._socket = connected
+        self._ends_at = ends_at
+        self.sendall = connected.sendall
+        self.close = connected.close
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(Answered(self._socket, self._ends_at))
+
+
+class Bounded(HTTPConnection):
+    """A connection whose time-out is that of the whole exchange."""
+
+    def connect(self) -> None:
+        assert self.timeout is not None
+        ends_at = time.monotonic() + self.timeout
+        super().connect()
+        self.sock: Any = BoundedSocket(self.sock, ends_at)
+
+
+class BoundedTls(Bounded, HTTPSConnection):
+    pass
+
+
+class OverHttp(HTTPHandler):
+    def http_open(self, request: Request) -> Any:
+        return self.do_open(Bounded, request)
+
+
+class OverTls(HTTPSHandler):
+    def https_open(self, request: Request) -> Any:
+        return self.do_open(BoundedTls, request)
+
+
+_opener = build_opener(NoRedirects, OverHttp, OverTls)
+
+
+def send(url: str, ping: Ping, timeout: float = TIMEOUT_SECONDS) -> tuple[Answer, str]:
+    """Tells it, and gives what went wrong, in words that do not repeat the address."""
+    request = Request(address(url, ping), data=body(ping).encode(), method="POST")
+    request.add_header("Content-Type", "text/plain; charset=utf-8")
+    request.add_header("User-Agent", "celery-beat-supervisor")
+    try:
+        with _opener.open(request, timeout=timeout):
+            return Answer.TAKEN, ""
+    except HTTPError as error:
+        error.close()
+        final = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code not in MAY_PASS
+        return (Answer.REFUSED if final else Answer.AWAY), f"status {error.code}"
+    except URLError as error:
+        return Answer.AWAY, str(error.reason)
+    except (HTTPException, OSError, ValueError) as error:
+        return Answer.AWAY, type(error).__name__
+
+
+def address(url: str, ping: Ping) -> str:
+    parts = urlsplit(url)
+    query = "&".join(filter(None, (parts.query, f"rid={uuid5(NAMESPACE, ping.run)}")))
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + PATHS[ping.kind], query=query))
+
+
+def body(ping: Ping) -> str:
+    facts = {
+        "run": ping.run,
+        "outcome": ping.outcome,
+        "reason": ping.reason,
+        "attempt": str(ping.attempt) if ping.attempt else "",
+        "duration": render_duration(ping.lasted) if ping.attempt else "",
+    }
+    return "".join(f"{name}: {fact}\n" for name, fact in facts.items() if fact)
+
+
+# Tells starts and ends of runs to their jobs' `ping_url`, from threads beside the leading beat.
+#
+# 1. The scripts that begin and end runs write pings into an outbox: a worker that is killed has
+#    lost none, and no job waits for somebody else's server.
+# 2. At each tick beat looks at the outbox and starts a thread for each job that has pings and no
+#    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the
+#    first that was not.
+# 3. A thread sends for `TURN_SECONDS` and then makes way. Jobs whose server failed or was slow in
+#    their last turn have half of the threads at most, so that others are never without one.
+# 4. A job whose server is unavailable is tried again later and later. What is older than
+#    `GIVE_UP_AFTER` is dropped, logged and counted, and so is what the server refuses.
+# 5. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the
+#    checks know a run by its `rid`.
+
+
+FIRST_WAIT_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 60.0
+
+#: Looked at in one tick, and all of them where nothing of these can be sent now.
+PINGS_PER_LOOK = 1_000
+MOST_THREADS = 8
+MOST_SLOW_THREADS = MOST_THREADS // 2
+
+#: No ping is begun later in a turn; one that takes as long by itself makes its job a slow one.
+TURN_SECONDS = 3.0
+
+
+class Pinger:
+    def __init__(self, ledger: Ledger, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self._ledger = ledger
+        self._pings = Pings(ledger.client, ledger.keys)
+        self._timeout = timeout_seconds
+        self._sending: set[str] = set()
+        self._waits: dict[str, tuple[float, float]] = {}
+        self._slow: set[str] = set()
+        self._lock = threading.Lock()
+
+    def look(self, now: datetime) -> None:
+        """Returns at once; the sending goes on in threads that end by themselves."""
+        if not self._begin(PINGS_PER_LOOK, now):
+            self._begin(MOST_PINGS, now)  # those of other jobs may stand behind them
+
+    def _begin(self, limit: int, now: datetime) -> bool:
+        """Whether a thread began, or there is nothing beyond the `limit` oldest."""
+        with self._lock:
+            busy = set(self._sending)  # what is read of these may have been sent meanwhile
+        pings = self._pings.oldest(limit)
+        began = False
+        for job in dict.fromkeys(ping.job for ping in pings):
+            if job not in busy and self._is_to_send(job):
+                own = [ping for ping in pings if ping.job == job]
+                threading.Thread(
+                    target=self._run, args=(job, own, now), name="supervisor-ping", daemon=True
+                ).start()
+                began = True
+        return began or len(pings) < limit
+
+    def _is_to_send(self, job: str) -> bool:
+        """Whether a thread may begin for the job; it counts as begun from then on."""
+        next_try, _ = self._waits.get(job, (0.0, 0.0))
+        with self._lock:
+            if job in self._sending or len(self._sending) >= MOST_THREADS:
+                return False
+            if job in self._slow and len(self._sending & self._slow) >= MOST_SLOW_THREADS:
+                return False
+            if time.monotonic() < next_try:
+                return False
+            self._sending.add(job)
+            return True
+
+    def _run(self, job: str, pings: Sequence[Ping], now: datetime) -> None:
+        began = time.monotonic()
+        is_done = False
+        try:
+            is_done = self._send_all(job, pings, now, began + TURN_SECONDS)
+        except RedisError as error:
+            log.warning("pings not sent", job=job, error=str(error))
+        finally:
+            is_slow = not is_done or time.monotonic() - began > TURN_SECONDS
+            with self._lock:
+                self._sending.discard(job)
+                (self._slow.add if is_slow else self._slow.discard)(job)
+
+    def _send_all(self, job: str, pings: Sequence[Ping], now: datetime, until: float) -> bool:
+        """Whether nothing failed, and all were sent before `until` on the monotonic clock."""
+        spec = self._ledger.some_specs([job]).get(job)
+        for ping in pings:
+            if time.monotonic() > until:
+                return False
+            if spec is None or spec.ping_url is None:
+                self._pings.done(ping)
+            elif now - ping.at > GIVE_UP_AFTER:
+                self._drop(ping, "too old")
+            elif not self._send(spec.ping_url, ping):
+                return False
+        self._waits.pop(job, None)
+        return True
+
+    def _send(self, url: str, ping: Ping) -> bool:
+        """Whether the next one may be sent."""
+        try:
+            answer, error = send(address_of(url), ping, self._timeout)
+        except SecretMissing as missing:
+            answer, error = Answer.AWAY, str(missing)
+        match answer:
+            case Answer.TAKEN:
+                self._pings.done(ping)
+                return True
+            case Answer.REFUSED:
+                self._drop(ping, error)
+                return True
+            case Answer.AWAY:
+                _, waited = self._waits.get(ping.job, (0.0, 0.0))
+                wait = min(max(FIRST_WAIT_SECONDS, 2 * waited), LONGEST_WAIT_SECONDS)
+                self._waits[ping.job] = (time.monotonic() + wait, wait)
+                log.warning("ping failed", **facts(ping), error=error, again_in=wait)
+                return False
+
+    def _drop(self, ping: Ping, why: str) -> None:
+        self._pings.drop(ping)
+        log.error("ping dropped", **facts(ping), reason=why)
+
+
+def address_of(url: str) -> str:
+    """Secrets in place of references. Raises SecretMissing."""
+    address = str(resolved(url, os.environ))
+    if not is_address(address):
+        raise SecretMissing("ping_url", "what it stands for is no http or https address")
+    return address
+
+
+def facts(ping: Ping) -> dict[str, str]:
+    """Of a log line; the address is a secret."""
+    return {"job": ping.job, "run": ping.run, "kind": ping.kind.value}

@@ -1,0 +1,362 @@
+"""Follows the schedule files: loads what changed, keeps everything when a file is broken.
+
+Ticks do not wait for files, whatever stands in them:
+
+1. When files have changed and come to rest, a child process reads and checks them, with bounds on
+   its time and memory. Beat goes on ticking, and each tick asks whether the child is done.
+2. Once it is, a tick that has emitted what was due has the child write the difference into the
+   ledger. Beat waits for that, and for nothing longer than its own round trips.
+3. Files that change while a child has been reading them for long are read from the beginning, so
+   that a file that takes for ever is forgotten when it is removed.
+4. A child that uses up its bounds is ended. That is a problem of the files, and what is loaded
+   stays loaded, as with any other problem.
+
+Nothing here extends the leader's lock: a beat leads as long as it ticks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+from watchfiles import Change, DefaultFilter, watch
+
+from supervisor.beat.entries import Entries
+from supervisor.beat.load import load, withdraw
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.schedule_files import ScheduleSet
+from supervisor.files.schedule_files import load as read_files
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.leader import LEADER_TTL
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
+from supervisor.process import Child, Limits, Work
+from supervisor.ticks.plan import foretell
+
+# Notices that schedule files changed, by the system's own means, when it is asked.
+#
+# Without a thread: beat asks at each tick, and files that are being written are read once they have
+# come to rest.
+
+
+log = structlog.get_logger("supervisor.reloading")
+
+#: An editor's own files are passed over; directories are not, whatever they are called.
+FILTER = DefaultFilter(ignore_dirs=())
+
+#: Files that do not come to rest for so long are read all the same.
+LONGEST_BURST_SECONDS = 1.0
+
+
+class Watching:
+    """What happens below `path`, which may be absent and may be exchanged for another."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._changes: Iterator[Any] | None = None
+        self._watched: tuple[int, int] | None = None
+        self._names = {path}
+        self._has_told = False
+        #: Since when there is something to be read; at first, whatever happened before.
+        self._since: float | None = time.monotonic()
+        #: Files change at this moment: to be asked again soon.
+        self.is_restless = False
+
+    def look_again(self) -> None:
+        """As if something had changed."""
+        self._since = self._since or time.monotonic()
+
+    def has_changed(self) -> bool:
+        """Once after each change, when the files have come to rest."""
+        self.is_restless = self._changes_now()
+        if self.is_restless:
+            self.look_again()
+        if self._since is None:
+            return False
+        if self.is_restless and time.monotonic() - self._since < LONGEST_BURST_SECONDS:
+            return False
+        self._since = None
+        return True
+
+    def _changes_now(self) -> bool:
+        try:
+            self._follow()
+            # A signal that comes at this very moment is raised as KeyboardInterrupt.
+            changes = next(self._changes) if self._changes else set()
+            if any(
+                change is Change.deleted and Path(name) in self._names for change, name in changes
+            ):
+                self._watched = None  # another in its place may have the same number
+            return bool(changes)
+        except OSError as error:  # absent, unreadable, or out of inotify watches
+            if not self._has_told:
+                log.warning("schedules not watched", path=str(self._path), error=str(error))
+            self._has_told, self._watched = True, None
+            self.look_again()  # what is not watched is read each time
+            return False
+
+    def _follow(self) -> None:
+        """Watches the directory, unless it is the one that is watched already."""
+        found = self._path.stat()
+        if (found.st_dev, found.st_ino) == self._watched:
+            return
+        self._watched = None
+        self._names = {self._path, self._path.absolute(), self._path.resolve()}
+        self._changes = watch(
+            self._path,
+            watch_filter=FILTER,
+            yield_on_timeout=True,
+            rust_timeout=1,
+            step=1,
+            raise_interrupt=True,
+        )
+        next(self._changes)
+        self._watched, self._has_told = (found.st_dev, found.st_ino), False
+        self.look_again()
+
+
+#: Problems kept for the status page and `supervisor doctor`; the log has all of them.
+PROBLEMS_KEPT = 20
+
+#: Of the jobs that are added, changed or removed at a time, so many are named in the log.
+JOBS_NAMED = 20
+
+#: Files that are being written are asked for so often whether they have come to rest.
+ASK_SECONDS = 0.05
+
+#: A beat that begins to lead emits after this also if its files are not read yet: well before its
+#: lock ends, which it does not extend meanwhile.
+BEGIN_SECONDS = LEADER_TTL.total_seconds() * 2 / 3
+
+#: Ten thousand jobs take a second of it.
+READ_LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
+
+#: By the clock on the wall: a busy machine takes longer for the same, a file system may hang.
+READ_SECONDS = 300
+
+#: Files that changed while they were read are read from the beginning once that took so long.
+OUTDATED_SECONDS = 5
+
+#: Files that could not be read within the limits, and have not changed, are tried again after this.
+AGAIN_SECONDS = 300
+
+#: The ledger and RedBeat answer within seconds, or not.
+APPLY_SECONDS = 60
+
+#: What the child that has read the files is asked to do with them.
+LOAD, WITHDRAW = "load", "withdraw"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What became of the files: the digest of what they say, or what is wrong with them."""
+
+    digest: str | None
+    problems: list[str]
+
+
+@dataclass(slots=True)
+class Reading:
+    """A child that reads the files, and writes them to the ledger when it is asked to."""
+
+    child: Child
+    since: float
+    is_outdated: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.since
+
+
+class Reloading:
+    """Only the leading beat reloads; one that begins to lead looks at the files again."""
+
+    def __init__(self, files: Path, ledger: Ledger, entries: Entries) -> None:
+        self._files = files
+        self._ledger = ledger
+        self._entries = entries
+        #: Of the files as they were last loaded.
+        self.digest: str | None = None
+        self._problems: list[str] = []
+        self._watching = Watching(files)
+        self._reading: Reading | None = None
+        self._next_try: float | None = None
+
+    def begin(self, now: datetime, loaded: str | None) -> None:
+        """Before a beat that begins to lead emits anything: what the files have no more, or pause,
+        is not to be emitted.
+
+        The rest of what changed is for `reload`, after what was due has been emitted as it was
+        loaded. loaded: digest of the files in the ledger. Files that are not read within
+        BEGIN_SECONDS withdraw nothing before the first tick.
+        """
+        until = time.monotonic() + BEGIN_SECONDS
+        self.stop()
+        self._watching.look_again()
+        while not self._watching.has_changed():  # they are being written, for a second at most
+            time.sleep(ASK_SECONDS)
+        reading = self._start()
+        read = self._read_by(reading, now, until - time.monotonic())
+        if read and read.digest == loaded:
+            self._load(reading, read, now)
+        elif read:
+            self._ask(reading, WITHDRAW, now)
+            self.stop()
+        elif self._reading:
+            log.warning("schedule files not read before the first tick", path=str(self._files))
+
+    def stop(self) -> None:
+        """Files that are being read are forgotten, and read again by who leads next."""
+        if self._reading:
+            self._reading.child.end()
+            self._reading = None
+            self._watching.look_again()
+
+    @property
+    def is_busy(self) -> bool:
+        """Files change at this moment or are being read, and are to be loaded soon."""
+        return self._watching.is_restless or self._reading is not None
+
+    def reload(self, now: datetime, loaded: str | None) -> None:
+        """Has the files read if they changed, or if the ledger has lost what was loaded, and loads
+        those that are read. Waits for no file.
+
+        loaded: digest of the files in the ledger.
+        """
+        has_changed = self._watching.has_changed()
+        if self._reading is None:
+            if has_changed or self._is_to_be_tried(loaded):
+                self._start()
+            return
+        self._reading.is_outdated |= has_changed
+        reading = self._reading
+        if read := self._read_by(reading, now):
+            self._load(reading, read, now)
+
+    def _is_to_be_tried(self, loaded: str | None) -> bool:
+        if self._next_try is not None:
+            return time.monotonic() >= self._next_try
+        return self.digest not in (None, loaded)
+
+    def _start(self) -> Reading:
+        self._next_try = None
+        self._reading = Reading(Child(self._in_child, READ_LIMITS), time.monotonic())
+        return self._reading
+
+    def _read_by(self, reading: Reading, now: datetime, seconds: float = 0) -> Read | None:
+        """What the child has read within `seconds`, if it is without problems."""
+        if not reading.child.has_said(seconds):
+            if reading.is_outdated and reading.seconds > OUTDATED_SECONDS:
+                log.warning("schedule files changed while they were read", path=str(self._files))
+                self.stop()
+            elif reading.seconds > READ_SECONDS:
+                self._give_up(now, f"more than {READ_SECONDS} seconds")
+            return None
+        try:
+            read: Read = reading.child.receive()
+        except ChildProcessError as error:
+            self._give_up(now, str(error))
+            return None
+        if read.problems:
+            self._end(reading)
+            self._record(now, read.problems)
+            return None
+        return read
+
+    def _load(self, reading: Reading, read: Read, now: datetime) -> None:
+        self._ask(reading, LOAD, now)
+        reading.child.send(None)  # it goes on by itself, with what is not urgent
+        self._reading = None
+        self.digest = read.digest
+        self._record(now, [])
+
+    def _ask(self, reading: Reading, what: str, now: datetime) -> None:
+        """Has the child write to the ledger, as of `now`, and waits for it."""
+        reading.child.send((what, now))
+        try:
+            if not reading.child.has_said(APPLY_SECONDS):
+                raise ChildProcessError("the schedule files could not be written to the ledger")
+            reading.child.receive()
+        except Exception:
+            self.stop()  # nothing is loaded, and no file will change for it
+            raise
+
+    def _give_up(self, now: datetime, why: str) -> None:
+        if self._reading:
+            self._end(self._reading)
+        self._next_try = time.monotonic() + AGAIN_SECONDS
+        hint = "split them, or look at them with supervisor check"
+        self._record(now, [f"{self._files}: the schedule files cannot be read: {why} ({hint})"])
+
+    def _end(self, reading: Reading) -> None:
+        reading.child.end()
+        self._reading = None
+        if reading.is_outdated:
+            self._watching.look_again()
+
+    def _record(self, now: datetime, problems: list[str]) -> None:
+        if problems != self._problems:  # an absent directory is looked for every second
+            for problem in problems:
+                log.error("schedule files rejected", problem=problem)
+        self._problems = problems
+        self._ledger.client.hset(
+            self._ledger.keys.beat,
+            mapping={
+                "last_reload": ms_of(now),
+                "last_reload_successful": int(not problems),
+                "problems": json.dumps(problems[:PROBLEMS_KEPT]),
+            },
+        )
+
+    def _in_child(self) -> Work:
+        """To read ten thousand jobs takes more memory than all that beat does."""
+        started = time.monotonic()
+        try:
+            wanted = read_files(self._files)
+        except ScheduleFilesInvalid as error:
+            yield Read(None, [str(problem) for problem in error.problems])
+            return
+        except MemoryError:
+            raise ChildProcessError(f"more than {READ_LIMITS.memory >> 20} MiB of memory") from None
+        except Exception as error:
+            # A fault of ours in judging what they say: it must not end those that judge it.
+            log.exception("schedule files cannot be judged")
+            yield Read(None, [f"the schedule files cannot be judged: {error!r}"])
+            return
+        what, now = yield Read(wanted.digest, [])
+        if what == WITHDRAW:
+            changes = withdraw(self._ledger, self._entries, wanted.specs, now)
+            if changes:
+                names = {"removed": some(changes.removed), "paused": some(changes.changed)}
+                log.info("jobs withdrawn before the first tick", **names)
+            yield None
+            return
+        edited = self._write(wanted, now, started)
+        yield None
+        foretell(self._ledger, edited, now)
+
+    def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:
+        """Loads what differs. The jobs that were added or changed."""
+        if wanted.digest == self.digest == self._ledger.loaded_digest():
+            return []
+        changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
+        log.info(
+            "schedule files loaded",
+            jobs=len(wanted.specs),
+            added=some(changes.added),
+            changed=some(changes.changed),
+            removed=some(changes.removed),
+            seconds=round(time.monotonic() - started, 3),
+        )
+        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+
+
+def some(jobs: Sequence[str]) -> list[str]:
+    more = len(jobs) - JOBS_NAMED
+    return [*jobs[:JOBS_NAMED], f"and {more} more"] if more > 0 else list(jobs)

@@ -1,0 +1,181 @@
+"""What all verbs share: their context, the types of their parameters, and output."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from supervisor.errors import InvalidDuration
+from supervisor.job.topology import DEFAULT_QUEUE
+from supervisor.operate.table_layout import Columns, lines
+from supervisor.settings import Settings, running_url
+from supervisor.times import asked, parse_duration
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from supervisor.ledger.ledger import Ledger
+
+
+def documentation() -> Path:
+    """The pages that messages name as docs/...: in an installed package, or in a clone."""
+    package = Path(__file__).parents[1]
+    installed = package / "docs"
+    return installed if installed.is_dir() else package.with_name("docs")
+
+
+@dataclass
+class Context:
+    """settings: from the environment. given_url: --redis-url or SUPERVISOR_REDIS_URL, if any."""
+
+    settings: Settings
+    given_url: str | None = field(default=None, repr=False)
+    app_name: str | None = None
+    loaded_app: Celery | None = None
+
+    @cached_property
+    def app(self) -> Celery | None:
+        """The Celery app named by -A or loaded by `celery -A`, with its tasks, on first use."""
+        if self.app_name is None:
+            return None
+        from supervisor.app import completed, load_app
+
+        return completed(self.loaded_app) if self.loaded_app else load_app(self.app_name)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        from supervisor.ledger.ledger import Ledger
+
+        return Ledger.open(self.effective_settings)
+
+    def close(self) -> None:
+        """Gives the ledger's connections back, if there are any."""
+        if "ledger" in self.__dict__:
+            self.ledger.close()
+
+    def schedules(self, named: Path | None) -> Path:
+        """The path that was named, else what the app's beat follows, else ``schedules``."""
+        if named is None and self.app is not None:
+            from supervisor.sending.app_settings import schedules_of
+
+            named = schedules_of(self.app)
+        return named or Path("schedules")
+
+    @property
+    def default_queue(self) -> str:
+        """Where the app sends the jobs that name no queue."""
+        return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
+
+    @property
+    def effective_settings(self) -> Settings:
+        """The url that was given, else that of a `supervisor up` that runs here, else the app's."""
+        if self.app is None:
+            return self.settings
+        from supervisor.sending.app_settings import settings_of
+
+        return settings_of(self.app, self.given_url or running_url()) or self.settings
+
+
+pass_context = click.make_pass_decorator(Context)
+
+# Tables and JSON on standard output.
+
+
+class Failure(click.ClickException):
+    """One message on standard error, and an exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]  # as click itself reads it
+
+
+def print_json(value: Any) -> None:
+    """In the letters of the text; what has no picture on a terminal is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
+    """A table as wide as the terminal; elsewhere each row is one line. No cell is ever cut."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in table_lines(columns, rows, width):
+        click.echo(line)
+
+
+def table_lines(
+    columns: Columns, rows: Iterable[Sequence[str]], width: int | None = None
+) -> list[str]:
+    return lines(columns, [tuple(map(printable, row)) for row in rows], width)
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor: reasons are what a job's exception said."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+# Kinds of options that click does not have.
+
+
+class DurationType(click.ParamType):  # type: ignore[type-arg]
+    """90s, 5m, 1h30m, or a number of seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return parse_duration(value)
+        except InvalidDuration as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A moment as it was written, until its zone is known."""
+
+    text: str
+    ahead: bool
+
+    def at(self, zone: ZoneInfo, now: datetime) -> datetime:
+        """In UTC. Raises BadParameter."""
+        try:
+            return asked(self.text, zone, now, ahead=self.ahead)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+
+class MomentType(click.ParamType):  # type: ignore[type-arg]
+    """now, how long ago (2h) or, with `ahead`, from now, 09:05, or an ISO 8601 date or time."""
+
+    name = "moment"
+
+    def __init__(self, *, ahead: bool = False) -> None:
+        self._ahead = ahead
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Named:
+        if isinstance(value, Named):
+            return value
+        named = Named(str(value), self._ahead)
+        try:
+            asked(named.text, ZoneInfo("UTC"), datetime.now(UTC), ahead=self._ahead)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return named
+
+
+def moment_of(named: Named | None, zone: ZoneInfo, now: datetime) -> datetime | None:
+    return None if named is None else named.at(zone, now)
+
+
+PORT = click.IntRange(1, 65_535)

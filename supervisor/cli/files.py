@@ -1,0 +1,284 @@
+"""Verbs for schedule files: check, schema, init, import."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from supervisor.cli.common import Context, documentation, pass_context
+from supervisor.errors import ScheduleFilesInvalid, SupervisorError
+from supervisor.files.schedule_files import ScheduleSet, load
+from supervisor.files.schedule_schema import json_schema
+from supervisor.job.fields import zone_names
+from supervisor.operate.import_crontab import read_crontab
+from supervisor.operate.import_text import Item, Written, write
+from supervisor.operate.shapes import harmless
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+if TYPE_CHECKING:
+    pass
+
+
+#: Of the schedule files; `Context.schedules` knows where they are when it is left out.
+path_argument = click.argument(
+    "path", required=False, type=click.Path(path_type=Path), envvar="SUPERVISOR_SCHEDULES"
+)
+
+
+@click.command()
+@path_argument
+@click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is wrong too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
+@pass_context
+def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> None:
+    """Say all that is wrong in the schedule files at PATH, by default those that beat follows.
+
+    With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
+    """
+    schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
+    where = context.schedules(path)
+    click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
+
+
+@click.command()
+def schema() -> None:
+    """Print the JSON Schema of a schedule file, for your editor."""
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+def read_or_exit(
+    context: Context,
+    path: Path | None,
+    as_json: bool,
+    environ: Mapping[str, str] | None = None,
+) -> ScheduleSet:
+    """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
+    known_tasks = frozenset(context.app.tasks) if context.app is not None else None
+    try:
+        return load(context.schedules(path), known_tasks, environ)
+    except ScheduleFilesInvalid as invalid:
+        for line in map(str, () if as_json else invalid.problems):
+            click.echo(harmless(line))
+        if as_json:
+            click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
+        raise SystemExit(1) from None
+
+
+def _summary(schedules: ScheduleSet) -> str:
+    files = {source.rpartition(":")[0] for source in schedules.sources.values()}
+    return f"{_count(len(schedules.specs), 'job')} in {_count(len(files), 'file')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+# The verb that makes a first schedule file: init.
+
+
+EXAMPLE = """\
+# A schedule file: jobs by name. Every key: supervisor schema; mistakes: supervisor check.
+defaults:
+  timezone: UTC                # or a name such as Europe/Berlin
+
+jobs:
+  example:
+    task: {task}
+    every: 5m                  # or cron: "30 2 * * 1-5", or rrule, or at
+    overlap: skip              # what happens to a run while the previous one is not done
+    max_retries: 2
+    time_limit: 10m
+    paused: true               # nothing runs until you take this line out
+"""
+
+#: Where no app was named, or it has no task yet.
+SOME_TASK = "proj.tasks.example   # a task of your app"
+
+NEXT = """\
+wrote {file}
+next   1. name your task and its times in it, and take `paused` out
+       2. where the Celery app is made: supervise(app, schedules="{directory}")
+       3. {command} check
+       4. {command} up
+keys   {page}
+"""
+
+
+@click.command()
+@path_argument
+@pass_context
+def init(context: Context, path: Path | None) -> None:
+    """Write a first schedule file, example.yaml, into the directory PATH, by default schedules.
+
+    With -A it names a task of the app. What is there already is never overwritten.
+    """
+    directory = context.schedules(path)
+    file = directory / "example.yaml"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as made:
+            made.write(EXAMPLE.format(task=task_of(context)))
+    except FileExistsError as error:
+        what = f"{error.filename} is there already: nothing was written"
+        raise click.ClickException(what) from error
+    command = f"supervisor -A {context.app_name or 'proj'}"
+    page = documentation() / "schedule-file.md"
+    click.echo(NEXT.format(file=file, directory=directory, command=command, page=page), nl=False)
+
+
+def task_of(context: Context) -> str:
+    own = [] if context.app is None else context.app.tasks
+    return min((name for name in own if not name.startswith("celery.")), default=SOME_TASK)
+
+
+# `supervisor import`: a schedule file out of what a team has.
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+GRID = (
+    "`every` is a grid over 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not so long"
+    " after the last run or the start of beat."
+)
+DEFAULTS = (
+    "A run that is due while the previous one is not done is skipped (overlap: skip); one that no"
+    " worker takes expires after an hour (start_deadline: 1h)."
+)
+TWICE = "Take these jobs out of {} when you load this file, or they run twice."
+
+
+@click.group("import")
+def import_() -> None:
+    """Write a schedule file from a Celery app, RedBeat's entries or a crontab.
+
+    What cannot be translated is told on stderr and stands as a comment in its place. Exits 1 when
+    there is any.
+    """
+
+
+def where(command: Command) -> Command:
+    """The options that say where the file goes."""
+    command = click.option("--force", is_flag=True, help="Overwrite FILE.")(command)
+    return click.option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write to FILE instead of standard output.",
+    )(command)
+
+
+@import_.command("beat-schedule")
+@where
+@pass_context
+def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
+    """Import the `beat_schedule` of the app named with -A."""
+    from supervisor.operate.import_celery import read_beat_schedule, zone_remark
+
+    _refuse_to_overwrite(output, force)
+    app = _app(context)
+    items = read_beat_schedule(app, datetime.now(UTC))
+    _deliver(_header("beat_schedule", zone_remark(app), GRID), items, output)
+
+
+@import_.command("redbeat")
+@where
+@pass_context
+def redbeat(context: Context, output: Path | None, force: bool) -> None:
+    """Import the entries that RedBeat keeps in Redis for the app named with -A."""
+    from supervisor.operate.import_celery import read_redbeat, zone_remark
+
+    _refuse_to_overwrite(output, force)
+    app = _app(context)
+    items = read_redbeat(app, datetime.now(UTC))
+    _deliver(_header("RedBeat", zone_remark(app), GRID), items, output)
+
+
+@import_.command("crontab")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--task",
+    default="run_command",
+    show_default=True,
+    help="The task that runs a command, given as the keyword argument `command`.",
+)
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="The zone of the crontab's machine."
+)
+@click.option("--system", is_flag=True, help="FILE has a user column, as /etc/crontab.")
+@where
+def crontab(
+    file: str, task: str, timezone: str, system: bool, output: Path | None, force: bool
+) -> None:
+    """Import a crontab; FILE may be - for standard input."""
+    if timezone not in zone_names():
+        raise click.BadParameter(f"unknown time zone {timezone!r}", param_hint="--timezone")
+    _refuse_to_overwrite(output, force)
+    name = "stdin" if file == "-" else file
+    items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
+    zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
+    _deliver(_header(f"the crontab {name}", zone), items, output)
+
+
+def _header(source: str, *remarks: str) -> list[str]:
+    return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
+
+
+def _app(context: Context) -> Celery:
+    if context.app is None:
+        raise click.UsageError("name the Celery app: supervisor -A proj import ...")
+    return context.app
+
+
+def _text_of(file: str) -> str:
+    try:
+        with click.open_file(file, "rb") as stream:
+            return bytes(stream.read()).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SupervisorError(f"{file}: is not UTF-8 text") from None
+
+
+def _refuse_to_overwrite(output: Path | None, force: bool) -> None:
+    if output is not None and output.exists() and not force:
+        raise click.UsageError(f"{output} exists; --force overwrites it")
+
+
+def _deliver(header: Sequence[str], items: Iterable[Item], output: Path | None) -> None:
+    written = write(header, items)
+    for report in written.reports:
+        click.echo(report, err=True)
+    if output is None:
+        click.echo(written.text, nl=False)
+    else:
+        _write(written, output)
+    raise SystemExit(1 if written.reports else 0)
+
+
+def _write(written: Written, output: Path) -> None:
+    """At once, because a beat may follow the directory."""
+    unfinished = output.with_name(f".{output.name}.unfinished")
+    try:
+        unfinished.write_text(written.text, encoding="utf-8")
+        unfinished.replace(output)
+    except OSError as error:
+        raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
+    jobs = len(written.jobs)
+    click.echo(f"{output}: {jobs:,} job{'s' * (jobs != 1)}")
+
+
+VERBS: tuple[click.Command, ...] = (
+    check,
+    schema,
+    init,
+    import_,
+)

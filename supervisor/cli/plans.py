@@ -1,0 +1,260 @@
+"""Verbs for what schedule files would change or do: plan, apply, simulate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import click
+from redis.exceptions import RedisError
+
+from supervisor.cli.common import (
+    Context,
+    MomentType,
+    Named,
+    moment_of,
+    pass_context,
+    print_json,
+    print_table,
+    printable,
+)
+from supervisor.cli.files import path_argument, read_or_exit
+from supervisor.errors import InvalidDuration, NotConfigured, did_you_mean
+from supervisor.files.schedule_files import ScheduleSet
+from supervisor.job.changes import Changes, difference
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.reads import Loaded
+from supervisor.operate.tables import (
+    QUEUE_COLUMNS,
+    SIMULATED_COLUMNS,
+    job_rows,
+    plan_lines,
+    plan_shape,
+    queue_rows,
+    summary,
+    tally_shape,
+)
+from supervisor.operate.words import span
+from supervisor.ticks.plan import Plan, plan_of
+from supervisor.ticks.simulation import SimulatedJob, Tally, number_of_ticks, ticks_of
+from supervisor.ticks.simulation import simulate as simulated
+from supervisor.times import parse_duration
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@path_argument
+@json_option
+@click.option("--exit-code", is_flag=True, help="Exit 1 when something would change.")
+@pass_context
+def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) -> None:
+    """Say what loading the schedule files at PATH would change, and what comes of it.
+
+    Files with problems are told as by `check`, and exit 1.
+    """
+    wanted = read_or_exit(context, path, as_json)
+    found = plan_on(context, context.ledger.loaded(), wanted)
+    show(found, as_json)
+    if exit_code and found.changes:
+        sys.exit(1)
+
+
+@click.command()
+@path_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--take-over", is_flag=True, help="The ledger is this app's from now on.")
+@json_option
+@pass_context
+def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_json: bool) -> None:
+    """Load the schedule files at PATH at once, as beat would. Prints the plan and asks first.
+
+    A ledger with the jobs of another app is refused. --take-over is for an app that was renamed:
+    beats of the other name end.
+    """
+    # Whose entries are written depends on the app's RedBeat settings.
+    if context.app is None:
+        raise NotConfigured("name the Celery app: supervisor -A proj apply")
+    from supervisor.beat.entries import Entries
+    from supervisor.beat.load import load
+    from supervisor.sending.app_settings import owner_of, required_settings
+
+    required_settings(context.app)
+    wanted, ledger = read_or_exit(context, path, as_json), context.ledger
+    if not take_over:
+        ledger.check_owner(owner_of(context.app))
+    loaded = ledger.loaded()
+    found = plan_on(context, loaded, wanted)
+    show(found, as_json)
+    if not found.changes and not take_over:
+        return
+    warn_of_beat(context, wanted)
+    if not yes:
+        click.confirm("Apply?", abort=True, err=True)
+    if take_over:
+        ledger.take_over(owner_of(context.app))
+    entries = Entries(context.app, ledger.client, ledger.keys)
+    now, seen = ledger.now(), loaded.specs
+    done = load(ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen)
+    click.echo(f"applied: {summary(done)}", err=as_json)
+
+
+def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
+    ledger = context.ledger
+    touched = names_of(difference(loaded.specs, wanted.specs, loaded.unread))
+    records = ledger.records_of([wanted.specs[name] for name in touched])
+    durations = {record.spec.name: record.durations for record in records}
+    return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
+
+
+def names_of(changes: Changes) -> tuple[str, ...]:
+    """Of the jobs that a plan says more about."""
+    return *changes.added, *changes.changed
+
+
+def show(found: Plan, as_json: bool) -> None:
+    if as_json:
+        print_json(plan_shape(found))
+        return
+    for line in plan_lines(found):
+        click.echo(printable(line))
+
+
+def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
+    """A beat that follows other files loads those again within a second."""
+    beat, now = context.ledger.beat(), context.ledger.now()
+    if beat.leads(now) and beat.follows not in (None, wanted.digest):
+        click.echo(
+            f"warning: beat {beat.leader} leads and follows schedule files that differ from these; "
+            "it will load its own again",
+            err=True,
+        )
+
+
+# The verb that tries schedules on a virtual clock: simulate.
+
+
+#: More would take minutes and gigabytes.
+MOST_TICKS = 1_000_000
+
+#: For jobs of which nothing is known.
+ASSUMED = timedelta(seconds=1)
+
+
+@click.command()
+@path_argument
+@click.option("--from", "start", type=MomentType(ahead=True), help="In UTC; default: now.")
+@click.option("--to", "end", type=MomentType(ahead=True), help="Default: a day after --from.")
+@click.option(
+    "--duration",
+    "given",
+    multiple=True,
+    metavar="JOB=30s",
+    help="How long the runs of a job last; default: the median of those observed, else 1s.",
+)
+@click.option(
+    "--worker-slots",
+    "slots",
+    type=click.IntRange(min=1),
+    help="Runs at once on each queue that is not serial; default: as many as needed.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@pass_context
+def simulate(
+    context: Context,
+    path: Path | None,
+    start: Named | None,
+    end: Named | None,
+    given: tuple[str, ...],
+    slots: int | None,
+    as_json: bool,
+) -> None:
+    """Run the schedule files at PATH on a virtual clock, with the real decisions and no tasks."""
+    specs = read_or_exit(context, path, as_json).specs
+    zone, now = ZoneInfo("UTC"), datetime.now(UTC).replace(microsecond=0)
+    first = moment_of(start, zone, now) or now
+    last = moment_of(end, zone, now) or first + timedelta(days=1)
+    check_span(specs, first, last)
+    durations = {
+        **dict.fromkeys(specs, ASSUMED),
+        **medians(context, specs),
+        **given_durations(given, specs),
+    }
+    tally = Tally.of(
+        simulated(jobs_of(specs, durations, context.default_queue, first, last), last, slots),
+        first,
+        last,
+    )
+    if as_json:
+        seconds = {name: duration.total_seconds() for name, duration in durations.items()}
+        print_json(tally_shape(tally, seconds, slots))
+        return
+    words = {name: span(duration.total_seconds()) for name, duration in durations.items()}
+    print_table(SIMULATED_COLUMNS, job_rows(tally, words))
+    click.echo()
+    print_table(QUEUE_COLUMNS, queue_rows(tally, slots))
+
+
+def jobs_of(
+    specs: Mapping[str, JobSpec],
+    durations: Mapping[str, timedelta],
+    default_queue: str,
+    start: datetime,
+    end: datetime,
+) -> Iterator[SimulatedJob]:
+    for name, spec in sorted(specs.items()):
+        queue = spec.routed_queue or default_queue
+        yield SimulatedJob(spec, ticks_of(spec, start, end), always(durations[name]), queue)
+
+
+def check_span(specs: Mapping[str, JobSpec], start: datetime, end: datetime) -> None:
+    if end <= start:
+        raise click.BadParameter("must be later than --from", param_hint="--to")
+    ticks = sum(number_of_ticks(spec, start, end) for spec in specs.values())
+    if ticks > MOST_TICKS:
+        raise click.BadParameter(
+            f"that is {ticks:,} ticks; at most {MOST_TICKS:,} are simulated", param_hint="--to"
+        )
+
+
+def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
+    """Of the durations that the ledger has observed; nothing when it is away."""
+    try:
+        records = context.ledger.records_of(list(specs.values()))
+    except (RedisError, OSError) as error:
+        words = f"the ledger is away ({error}): a duration that is not given is taken to be 1s"
+        click.echo(words, err=True)
+        return {}
+    found = ((record.spec.name, record.durations.quantile(0.5)) for record in records)
+    return {name: timedelta(seconds=median) for name, median in found if median is not None}
+
+
+def given_durations(given: tuple[str, ...], specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
+    return dict(given_duration(text, specs) for text in given)
+
+
+def given_duration(text: str, specs: Mapping[str, JobSpec]) -> tuple[str, timedelta]:
+    job, equals, duration = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not JOB=30s", param_hint="--duration")
+    if job not in specs:
+        hint = did_you_mean(job, specs)
+        raise click.BadParameter(f"unknown job {job!r}{hint}", param_hint="--duration")
+    try:
+        return job, parse_duration(duration)
+    except InvalidDuration as error:
+        raise click.BadParameter(str(error), param_hint="--duration") from error
+
+
+def always(duration: timedelta) -> Callable[[], timedelta]:
+    return lambda: duration
+
+
+VERBS: tuple[click.Command, ...] = (
+    plan,
+    apply,
+    simulate,
+)

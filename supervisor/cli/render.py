@@ -1,0 +1,297 @@
+"""The verb that writes what a deployment needs: `render systemd`, `compose`, `kubernetes`, ..."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from supervisor.cli.common import Context, DurationType, pass_context
+from supervisor.cli.service import schedules_option
+from supervisor.deploy import directory, image, images, targets
+from supervisor.deploy.directory import Files, texts_of
+from supervisor.deploy.image import ImageOptions
+from supervisor.deploy.plan import LONGEST_RUN, Plan
+from supervisor.deploy.targets import (
+    ComposeOptions,
+    KubernetesOptions,
+    SystemdOptions,
+    render_monitoring,
+)
+from supervisor.errors import NotConfigured
+from supervisor.files.schedule_files import load
+
+# What the targets of `supervisor render` are asked alike, and where the files go.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What every target with processes is asked."""
+
+    output: Path
+    check: bool
+    schedules: Path
+    plan: Plan
+    environment: tuple[tuple[str, str], ...]
+
+    def seen_from_output(self, path: Path) -> str:
+        """Relative, with the ./ that tells Compose a path from a volume's name."""
+        relative = os.path.relpath(path, self.output)
+        return relative if relative.startswith("..") else f"./{relative}"
+
+
+class NameValue(click.ParamType):  # type: ignore[type-arg]
+    """NAME=VALUE, on one line."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, content = value.partition("=")
+        if not name.isidentifier() or not equals or not content.isprintable():
+            self.fail(f"{value!r} is not such as NAME=VALUE", param, ctx)
+        return name, content
+
+
+OUTPUT = (
+    click.option(
+        "--output",
+        "-o",
+        required=True,
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Directory; files in it that this command did not write stay as they are.",
+    ),
+    click.option("--check", is_flag=True, help="Write nothing; exit 1 when DIR differs."),
+)
+
+PROCESSES = (
+    schedules_option,
+    click.option(
+        *("--concurrency", "-c"),
+        type=click.IntRange(1),
+        default=4,
+        show_default=True,
+        help="Processes of the default worker.",
+    ),
+    click.option(
+        "--longest-run",
+        type=DurationType(),
+        help="What a job without time_limit is taken to need when its worker stops; default: "
+        "the app's task_time_limit, else 10m.",
+    ),
+    click.option(
+        "--env",
+        "environment",
+        type=NameValue(),
+        multiple=True,
+        help="NAME=VALUE for every process. Never a secret: it is in the files.",
+    ),
+)
+
+
+def with_output(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --output and --check."""
+    for option in reversed(OUTPUT):
+        command = option(command)
+    return command
+
+
+def requested(render: Callable[..., None]) -> Callable[..., None]:
+    """Gives `render` a Request made of the options that all targets with processes share."""
+
+    @pass_context
+    def command(
+        context: Context,
+        /,
+        output: Path,
+        check: bool,
+        schedules: Path | None,
+        concurrency: int,
+        longest_run: timedelta | None,
+        environment: tuple[tuple[str, str], ...],
+        **own: Any,
+    ) -> None:
+        app = app_name(context)
+        found = context.schedules(schedules)
+        limit = context.app.conf.task_time_limit if context.app else None
+        plan = Plan.of(
+            load(found).specs.values(),
+            app,
+            context.default_queue,
+            concurrency,
+            longest_run or (timedelta(seconds=limit) if limit else LONGEST_RUN),
+        )
+        render(Request(output, check, found, plan, environment), **own)
+
+    command.__doc__ = render.__doc__
+    command.__name__ = render.__name__.removesuffix("_")
+    for option in reversed(PROCESSES):
+        command = option(command)
+    return with_output(command)
+
+
+def app_name(context: Context) -> str:
+    """Of the app that was named and can be loaded. Raises NotConfigured, AppNotFound."""
+    if context.app_name is None or context.app is None:
+        raise NotConfigured("name the Celery app: supervisor -A proj render TARGET")
+    return context.app_name
+
+
+def deliver(output: Path, target: str, files: Files, *, check: bool) -> None:
+    """Writes the files, or with `check` exits 1 when they are not what lies there."""
+    if not check:
+        found = directory.write(output, target, files)
+        click.echo("\n".join(found.lines()) or f"{output}: nothing to change")
+        return
+    found = directory.difference(output, target, files)
+    for line in found.lines():
+        click.echo(line)
+    if found:
+        raise click.ClickException(f"{output} is not what would be rendered")
+
+
+no_valkey_option = click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")
+image_option = click.option("--image", default=images.APP, show_default=True)
+valkey_image_option = click.option("--valkey-image", default=images.VALKEY, show_default=True)
+
+
+@click.group()
+def render() -> None:
+    """Write what a deployment of the schedule files' queues needs."""
+
+
+@render.command("systemd")
+@click.option(
+    "--directory",
+    "home",
+    default="/opt/supervisor",
+    show_default=True,
+    help="Where the app, its .venv and its schedule files lie on the machine.",
+)
+@click.option("--user", default="supervisor", show_default=True)
+@click.option(
+    "--valkey",
+    default="/usr/bin/valkey-server",
+    show_default=True,
+    help="The server's program; Redis does too.",
+)
+@no_valkey_option
+@click.option(
+    "--further-machine",
+    is_flag=True,
+    help="For all machines but the first: starts no worker of a serial queue, no serve, no Valkey.",
+)
+@requested
+def systemd_(
+    request: Request, home: str, user: str, valkey: str, no_valkey: bool, further_machine: bool
+) -> None:
+    """Units: a target, two beats, a worker for each serial queue, Valkey."""
+    options = SystemdOptions(
+        directory=home,
+        schedules=targets.seen_from(home, request.schedules),
+        user=user,
+        valkey=None if no_valkey or further_machine else valkey,
+        further=further_machine,
+        environment=request.environment,
+    )
+    files = targets.render_systemd(request.plan, options)
+    deliver(request.output, "systemd", files, check=request.check)
+
+
+@render.command("compose")
+@image_option
+@click.option(
+    "--build",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Build the image from this directory, by its deploy/Dockerfile.",
+)
+@valkey_image_option
+@no_valkey_option
+@click.option(
+    "--monitoring",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Has prometheus/ and grafana/ of yours, to be mounted instead of ours.",
+)
+@requested
+def compose_(
+    request: Request,
+    image: str,
+    build: Path | None,
+    valkey_image: str,
+    no_valkey: bool,
+    monitoring: Path | None,
+) -> None:
+    """A Compose file: beats, workers, serve, Valkey; Prometheus and Grafana as a profile."""
+    options = ComposeOptions(
+        schedules=request.seen_from_output(request.schedules),
+        image=image,
+        build=request.seen_from_output(build) if build else None,
+        valkey_image=None if no_valkey else valkey_image,
+        monitoring=request.seen_from_output(monitoring) if monitoring else None,
+        environment=request.environment,
+    )
+    files = targets.render_compose(request.plan, options)
+    deliver(request.output, "compose", files, check=request.check)
+
+
+@render.command("kubernetes")
+@image_option
+@valkey_image_option
+@click.option("--namespace", default="supervisor", show_default=True)
+@click.option("--rules", type=click.File(), help="Prometheus rules of yours instead of ours.")
+@requested
+def kubernetes_(
+    request: Request, image: str, valkey_image: str, namespace: str, rules: IO[str] | None
+) -> None:
+    """A kustomize base, components (Valkey, monitoring, KEDA) and two overlays."""
+    options = KubernetesOptions(
+        schedules=texts_of(request.schedules),
+        image=image,
+        valkey_image=valkey_image,
+        namespace=namespace,
+        rules=rules.read() if rules else None,
+        environment=request.environment,
+    )
+    files = targets.render_kubernetes(request.plan, options)
+    deliver(request.output, "kubernetes", files, check=request.check)
+
+
+@render.command("image")
+@with_output
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    default="requirements.txt",
+    show_default=True,
+    help="All packages of the app, celery-beat-supervisor among them.",
+)
+@click.option(
+    "--copy",
+    "copied",
+    type=click.Path(path_type=Path, exists=True),
+    multiple=True,
+    help="A file or a folder that the app needs beside its own package.",
+)
+@pass_context
+def image_(
+    context: Context, output: Path, check: bool, requirements: Path, copied: tuple[Path, ...]
+) -> None:
+    """A Dockerfile of the app, to be built in the current directory."""
+    options = ImageOptions.of(app_name(context), requirements, copied)
+    deliver(output, "image", image.render_image(options), check=check)
+
+
+@render.command("monitoring")
+@with_output
+def monitoring_(output: Path, check: bool) -> None:
+    """Rules and configurations of Prometheus and Alertmanager, and a dashboard of Grafana."""
+    deliver(output, "monitoring", render_monitoring(), check=check)
+
+
+VERBS: tuple[click.Command, ...] = (render,)

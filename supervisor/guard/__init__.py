@@ -1,0 +1,1 @@
+"""A run at work under its lease, from delivery to end, without Celery."""

@@ -1,0 +1,269 @@
+"""A supervised run's message, as the task class and the request class read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from supervisor.errors import RunInterrupted
+from supervisor.job.run import Reference, Run, StepId
+from supervisor.job.secrets import Place, has_references, put, resolved, texts_in
+from supervisor.job.spec import JobSpec
+from supervisor.job.steps import Step, seconds
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Grant
+from supervisor.ledger.requests import NOTHING, Asked, Work
+
+# What the message of a run asks a worker for: the job's task, or that of one of its steps.
+
+
+#: Plans of runs, which never change; a process publishes for a few of them at a time.
+MOST_PLANS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Limits and waits in seconds. `fills_up`: parameters without argument come from params.
+
+    references: what of the arguments a schedule file wrote, with references in it.
+    """
+
+    run: Run
+    task: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    queue: str | None
+    soft_time_limit: float | None
+    time_limit: float | None
+    max_retries: int
+    retry_backoff: float
+    retry_backoff_max: float
+    rules: Mapping[str, Any]
+    fills_up: bool = False
+    references: Sequence[Reference] = ()
+
+
+class Assignments:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._plans: dict[str, Mapping[str, Step]] = {}
+
+    def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
+        """By run id; left out are runs whose job, or whose run of several steps, is gone.
+
+        And those of a job that only another version of this code can read.
+        """
+        specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
+        places = {run.id: place for run in runs if (place := StepId.of(run.id))}
+        plans = self._plans_of({place.run for place in places.values()})
+        items = self._ledger.steps.items([run.id for run in runs])
+        found: dict[str, Assignment] = {}
+        for run in runs:
+            place, spec = places.get(run.id), specs.get(run.job)
+            step = plans.get(place.run, {}).get(place.step) if place else None
+            if step:
+                found[run.id] = of_step(run, step, items.get(run.id, ()))
+            elif spec and spec.task and not place:
+                found[run.id] = of_job(run, spec, spec.task)
+        return found
+
+    def _plans_of(self, run_ids: Iterable[str]) -> Mapping[str, Mapping[str, Step]]:
+        unknown = [run_id for run_id in run_ids if run_id not in self._plans]
+        if len(self._plans) + len(unknown) > MOST_PLANS:
+            self._plans, unknown = {}, list(run_ids)
+        self._plans |= self._ledger.steps.plans(unknown)
+        return self._plans
+
+
+def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
+    return Assignment(
+        run=run,
+        task=task,
+        args=tuple(spec.args if run.args is None else run.args),
+        kwargs=dict(spec.kwargs if run.kwargs is None else run.kwargs),
+        queue=spec.routed_queue,
+        soft_time_limit=seconds(spec.soft_time_limit),
+        time_limit=seconds(spec.time_limit),
+        max_retries=spec.max_retries,
+        retry_backoff=spec.retry_backoff.total_seconds(),
+        retry_backoff_max=spec.retry_backoff_max.total_seconds(),
+        rules=run.rules,
+        references=[
+            *(name for name in written(run) if has_references(getattr(spec, name))),
+            *run.references,
+        ],
+    )
+
+
+def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
+    """`item`: of a batch the one that the run is for, else nothing; it is the first argument."""
+    return Assignment(
+        run=run,
+        task=step.task,
+        args=(*item, *step.args) if run.args is None else tuple(run.args),
+        kwargs=dict(step.kwargs if run.kwargs is None else run.kwargs),
+        queue=step.queue,
+        soft_time_limit=step.soft_time_limit,
+        time_limit=step.time_limit,
+        max_retries=step.max_retries,
+        retry_backoff=step.retry_backoff,
+        retry_backoff_max=step.retry_backoff_max,
+        rules=step.rules,
+        fills_up=True,
+        references=[*(written(run) if step.has_references else ()), *run.references],
+    )
+
+
+def written(run: Run) -> list[str]:
+    """Those that are the job's own, and no caller's."""
+    return [name for name in ("args", "kwargs") if getattr(run, name) is None]
+
+
+#: The header that makes a message a supervised run's.
+HEADER = "supervisor"
+
+#: In it: the prefix of the run's ledger, and the owner's name.
+LEDGER = "ledger"
+
+#: Beside it: the ledger whose worker gave the message back.
+RETURNED_BY = "supervisor_returned_by"
+
+#: The header with which a call says how it is to be guarded; a mapping, or True.
+GUARD = "guard"
+
+#: Set by the worker's main process for each delivery, read in the child: both know the token.
+TOKEN = "supervisor_token"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One delivery of a run to this process; `retry_in` is set when it asks for another.
+
+    entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
+    is, by the clock of elapsed.py; interrupted: by this it was ended;
+    raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
+    for those after it. references: as in an Assignment; written: each text that has one, and what
+    became of it, -> the text. asked: for the next attempt. again: what a `retry` that was not to
+    raise would have raised.
+    """
+
+    run_id: str
+    job: str
+    queue: str
+    token: str
+    retries: int
+    max_retries: int
+    retry_backoff: timedelta
+    retry_backoff_max: timedelta
+    references: Sequence[Reference] = ()
+    written: dict[str, str] = field(default_factory=dict, repr=False)
+    grant: Grant | None = None
+    entered: bool = False
+    at_work: bool = False
+    ended_at: float | None = None
+    interrupted: RunInterrupted | None = None
+    raised: BaseException | None = field(default=None, repr=False)
+    has_returned: bool = False
+    returned: dict[str, Any] | None = None
+    retry_in: timedelta | None = None
+    asked: Asked = NOTHING
+    again: BaseException | None = field(default=None, repr=False)
+    error: BaseException | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
+        return cls(
+            run_id=header["run"],
+            job=header["job"],
+            queue=header["queue"],
+            token=token,
+            retries=retries,
+            max_retries=header["max_retries"],
+            retry_backoff=timedelta(seconds=header["retry_backoff"]),
+            retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
+            references=header.get("references", ()),
+        )
+
+    @property
+    def has_retries_left(self) -> bool:
+        return self.retries < self.max_retries
+
+    @property
+    def backoff(self) -> timedelta:
+        """Exponential: doubled for each failed attempt, up to the job's bound."""
+        # 2 ** 30 times the shortest wait is past any bound; it keeps the number finite.
+        doublings = int(2 ** min(self.retries, 30))
+        return min(self.retry_backoff * doublings, self.retry_backoff_max)
+
+    def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
+        """The arguments with secrets in place of references. Raises SecretMissing."""
+        given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
+        for place, text in list(texts_in(given)):
+            if self.is_written(place) and has_references(text):
+                secret = resolved(text, environ)
+                self.written |= {text: text, **({secret: text} if secret else {})}
+                put(given, place, secret)
+        return given["args"], given["kwargs"]
+
+    def is_written(self, place: Place) -> bool:
+        """Whether what stands there is a word of the schedule file."""
+        if [*place] in self.references:
+            return True
+        step = StepId.of(self.run_id)
+        # The item of a batch is data.
+        is_item = place[:2] == ("args", 0) and step is not None and step.item is not None
+        return place[0] in self.references and not is_item
+
+
+def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
+    """Our header, if the message is the run's own and not one that inherited its headers."""
+    header = headers.get(HEADER) if isinstance(headers, Mapping) else None
+    return header if isinstance(header, dict) and header.get("run") == task_id else None
+
+
+def is_well_formed(header: Any) -> bool:
+    """Whether a worker can make sense of it: whoever writes to the queue may have made it up."""
+    try:
+        work, delivery = work_of(header, ""), Delivery.of(header, "", 0)
+        timedelta(milliseconds=work.rules["lease_ttl"] + work.rules["stop_grace"])
+        texts = (work.run_id, work.job, delivery.queue, work.rules["on_lease_lost"])
+        numbers = (work.rules["lease_ttl"], work.rules["stop_grace"], delivery.max_retries)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(number) is int and number >= 0 for number in numbers)
+        and work.nominal_at.tzinfo is not None
+        and isinstance(delivery.references, list | tuple)
+    )
+
+
+def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
+    """What a run's message says beside Celery's own headers."""
+    run = assignment.run
+    references = {"references": list(assignment.references)} if assignment.references else {}
+    return {
+        "run": run.id,
+        "job": run.job,
+        "queue": queue,
+        "nominal_at": run.nominal_at.isoformat(),
+        "rules": dict(assignment.rules),
+        "max_retries": assignment.max_retries,
+        "retry_backoff": assignment.retry_backoff,
+        "retry_backoff_max": assignment.retry_backoff_max,
+        **references,
+    }
+
+
+def work_of(header: Mapping[str, Any], worker: str) -> Work:
+    """The run of a message, as the worker that has it would tell a ledger that forgot it."""
+    return Work(
+        run_id=header["run"],
+        job=header["job"],
+        nominal_at=datetime.fromisoformat(header["nominal_at"]),
+        rules=header["rules"],
+        worker=worker,
+    )

@@ -1,0 +1,243 @@
+"""Progress and log lines of a running job, on their way from the child to the ledger.
+
+What a run at work has said and nobody has written down yet: its progress and its log lines.
+
+The job's code only stores values here; the reporter's thread (reporter.py) takes them. The job's
+side takes no lock: a time limit may raise in its code between any two steps.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from threading import Lock
+
+import structlog
+
+from supervisor.job.run import (
+    LINE_LENGTH,
+    LINES_KEPT,
+    Number,
+    Said,
+    SaidLine,
+    SaidProgress,
+    kept_text,
+    plain_number,
+)
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.progress import Reports
+
+log = structlog.get_logger("supervisor.reports")
+
+#: Seconds that nobody sets: what is written down is how long ago something was said.
+clock = time.monotonic
+
+
+class Report:
+    """The report of one attempt.
+
+    wake: called when there is news and was none. publish: tells others of a progress that was
+    written. unsent: taken, and perhaps not written. ended: gets a word once all is written.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        token: str,
+        wake: Callable[[Report], None],
+        publish: Callable[[SaidProgress], None] | None = None,
+    ) -> None:
+        self.run_id = run_id
+        self.token = token
+        self.publish = publish
+        self.publishing = Lock()
+        self.unsent: Said | None = None
+        self.was_used = False
+        self.is_over = False
+        self.ended: SimpleQueue[None] = SimpleQueue()
+        self._wake = wake
+        self._has_news = False
+        self._progress: tuple[Number, Number | None, str, float] | None = None
+        self._taken: object = None
+        self._lines: deque[tuple[int, str, float]] = deque(maxlen=LINES_KEPT)
+        self._numbers = count(1)
+        self._batches = count(1)
+
+    def progress(self, done: Number, total: Number | None, text: str) -> None:
+        self._progress = (done, total, text, clock())
+        if not self._has_news:
+            self._tell()
+
+    def log(self, text: str) -> None:
+        now = clock()
+        for line in text.splitlines() or [""]:
+            self._lines.append((next(self._numbers), line[:LINE_LENGTH], now))
+        if not self._has_news:
+            self._tell()
+
+    def take(self) -> Said | None:
+        """All that is new, for the one thread that writes it."""
+        self._has_news = False  # before anything is taken: what comes meanwhile is news again
+        progress = self._take_progress()
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        if progress is None and not lines:
+            return None
+        # Threads of a job may log side by side.
+        said = (SaidLine(number, kept_text(text), at) for number, text, at in sorted(lines))
+        return Said(next(self._batches), progress, tuple(said))
+
+    def _take_progress(self) -> SaidProgress | None:
+        latest = self._progress
+        if latest is None or latest is self._taken:
+            return None
+        self._taken = latest
+        done, total, text, at = latest
+        try:
+            whole = None if total is None else plain_number(total)
+            return SaidProgress(plain_number(done), whole, kept_text(text), at)
+        except (TypeError, ValueError, OverflowError) as error:
+            log.warning("progress not understood", run=self.run_id, error=str(error))
+            return None
+
+    def _tell(self) -> None:
+        self._has_news = self.was_used = True
+        self._wake(self)
+
+
+# Writes down what runs say while they are at work: one thread in each child of a worker.
+#
+# 1. The thread is started by the first run that says something, after the fork, with a connection
+#    of its own that does not retry and has short time-outs.
+# 2. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
+#    However often a job says something meanwhile, the last progress and the newest lines are kept.
+# 3. With the ledger away, what was taken is kept and sent again; what comes after it is bounded.
+# 4. When a job's code has ended, its report is closed before the end is stored or reported: the
+#    rest is written, or dropped after `PATIENCE`. Nothing is published once `close` has returned.
+
+
+#: Seconds between two writes, before the next try with the ledger away, and for the last one.
+INTERVAL = 0.33
+AWAY_PAUSE = 1.0
+PATIENCE = 1.0
+
+
+class Reporter:
+    """`connect` is called in the thread."""
+
+    def __init__(self, connect: Callable[[], Reports]) -> None:
+        self._connect = connect
+        self._fresh: SimpleQueue[Report] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._reports: Reports | None = None
+        self._next_turn_at = 0.0
+        self._is_away = False
+
+    def open(
+        self, run_id: str, token: str, publish: Callable[[SaidProgress], None] | None = None
+    ) -> Report:
+        return Report(run_id, token, self._wake, publish)
+
+    def close(self, report: Report) -> None:
+        """The job's code has ended: writes the rest, for a moment at most."""
+        report.is_over = True
+        if not report.was_used:
+            return
+        self._fresh.put(report)
+        with suppress(Empty):
+            report.ended.get(timeout=PATIENCE)
+        try:
+            wait_for_publishing(report)
+        except BaseException:  # a time limit: the end is stored next, and must be the last word
+            wait_for_publishing(report)
+            raise
+
+    def _wake(self, report: Report) -> None:
+        self._fresh.put(report)
+        if self._thread is None:
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="supervisor-reporter", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._turn()
+            except Exception:  # the loop outlives whatever one turn meets
+                log.exception("reporter stumbled")
+
+    def _turn(self) -> None:
+        fresh = self._gather()
+        self._next_turn_at = clock() + INTERVAL
+        for report in fresh:
+            was_over = report.is_over  # before anything is taken: then all is written
+            try:
+                self._write_all(report)
+            finally:
+                if was_over:
+                    report.ended.put(None)
+
+    def _gather(self) -> set[Report]:
+        """The reports with news, once it is time to write; at once if one of them is over."""
+        fresh = {self._fresh.get()}
+        while not any(report.is_over for report in fresh):
+            left = self._next_turn_at - clock()
+            if left <= 0:
+                break
+            with suppress(Empty):
+                fresh.add(self._fresh.get(timeout=left))
+        return fresh
+
+    def _write_all(self, report: Report) -> None:
+        try:
+            if report.unsent is not None:
+                self._write(report, report.unsent)
+            report.unsent = report.take()
+            if report.unsent is not None:
+                self._write(report, report.unsent)
+        except RedisError as error:
+            self._note_absence(report, error)
+        else:
+            self._is_away = False
+
+    def _write(self, report: Report, said: Said) -> None:
+        self._reports = self._reports or self._connect()
+        was_written = self._reports.write(report.run_id, report.token, said, clock())
+        report.unsent = None
+        if was_written and said.progress and report.publish:
+            publish(report, said.progress)
+
+    def _note_absence(self, report: Report, error: RedisError) -> None:
+        if not self._is_away:
+            log.warning("report not written", run=report.run_id, error=str(error))
+        self._is_away = True
+        self._next_turn_at = clock() + AWAY_PAUSE
+        if not report.is_over:
+            self._fresh.put(report)
+
+
+def publish(report: Report, progress: SaidProgress) -> None:
+    """Unless the job's code has ended: whoever closes the report waits for this."""
+    with report.publishing:
+        if report.is_over or report.publish is None:
+            return
+        try:
+            report.publish(progress)
+        except Exception:  # of whatever keeps results; the job has no part in it
+            report.publish = None
+            log.exception("progress not published", run=report.run_id)
+
+
+def wait_for_publishing(report: Report) -> None:
+    with report.publishing:
+        assert report.is_over

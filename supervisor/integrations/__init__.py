@@ -1,0 +1,1 @@
+"""What only an installed extra needs; each file can be deleted without touching the rest."""

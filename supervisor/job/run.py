@@ -1,0 +1,345 @@
+"""A run: one execution of a job, its identity, its states, its record."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from operator import index
+from typing import Any, SupportsFloat, SupportsIndex
+
+from supervisor.job.secrets import masked
+
+# How far a run says it is, and the lines that it logs.
+
+
+#: Of a run's log lines the newest are kept; each is cut.
+LINES_KEPT = 1_000
+LINE_LENGTH = 1_000
+
+#: What a job may count with: ints and floats, and those of NumPy or `decimal`.
+Number = SupportsIndex | SupportsFloat
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total`, in whatever the job counts; `at`: when it was so."""
+
+    done: int | float
+    total: int | float | None
+    text: str
+    at: datetime
+
+    @property
+    def share(self) -> float | None:
+        """From 0 to 1; None without a total."""
+        return min(1.0, max(0.0, self.done / self.total)) if self.total else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """`id` grows from line to line of a log.
+
+    number: 1 for the first line that the attempt logged, whether or not that line was kept; 0 for
+    what the ledger says of the attempt's end.
+    step: the part of the run that logged it, where the run has parts.
+    """
+
+    id: str
+    at: datetime
+    attempt: int
+    number: int
+    text: str
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaidProgress:
+    """As the job said it; `at` is by the clock of `Said`."""
+
+    done: int | float
+    total: int | float | None
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SaidLine:
+    number: int
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a run has said since it was last written down; instants are seconds of any one clock.
+
+    A batch that may have arrived is sent again as it was: its number tells.
+    """
+
+    batch: int
+    progress: SaidProgress | None
+    lines: tuple[SaidLine, ...]
+
+
+def log_place(run_id: str) -> tuple[str, str | None]:
+    """Whose log a run's lines go to, and their label: a step writes to that of the whole run.
+
+    ``nightly@2026-03-01T02:00:00Z/load#3`` is step ``load#3`` of what stands before the ``/``.
+    """
+    whole, _, step = run_id.partition("/")
+    return whole, step or None
+
+
+def plain_number(value: Number) -> int | float:
+    """Raises TypeError, ValueError or OverflowError for what is no finite number."""
+    if isinstance(value, SupportsIndex):
+        return index(value)
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no amount of work")
+    return number
+
+
+def parse_number(text: str) -> int | float:
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def kept_text(text: object) -> str:
+    """Cut, and without half characters, which no server takes."""
+    return str(text)[:LINE_LENGTH].encode(errors="replace").decode()
+
+
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+class RunState(StrEnum):
+    """One word for logs, metrics, pages and the command line."""
+
+    WAITING = "waiting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    REPLACED = "replaced"
+    LOST = "lost"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    EXCLUDED = "excluded"
+
+    @property
+    def is_open(self) -> bool:
+        return self in OPEN_STATES
+
+
+OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})
+
+#: What a run that was given its turn can come to; label ``outcome`` of
+#: supervisor_runs_finished_total.
+OUTCOMES = (
+    RunState.SUCCEEDED,
+    RunState.FAILED,
+    RunState.TIMED_OUT,
+    RunState.CANCELLED,
+    RunState.REPLACED,
+    RunState.LOST,
+    RunState.EXPIRED,
+)
+
+#: Those of them that are failures of the job, or of what it runs on.
+FAILURES = (RunState.FAILED, RunState.TIMED_OUT, RunState.LOST, RunState.EXPIRED)
+
+#: Why ticks that beat could not emit were not caught up, and why others are never emitted;
+#: label ``reason`` of supervisor_ticks_missed_total and supervisor_ticks_excluded_total.
+MISSED_REASONS = ("catchup", "window", "edited")
+EXCLUDED_REASONS = ("paused",)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One start of a run's work on one worker; `outcome` is None while it goes on."""
+
+    number: int
+    started_at: datetime
+    worker: str
+    finished_at: datetime | None = None
+    outcome: str | None = None
+    reason: str | None = None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        if self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+#: Words of a schedule file in a run's arguments: ``args`` or ``kwargs`` as a whole, or the way to
+#: a single text: ``["kwargs", "token"]``.
+Reference = str | Sequence[str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How far a batch is: `ended` counts its items by outcome."""
+
+    total: int
+    ended: Mapping[str, int]
+
+    @property
+    def done(self) -> int:
+        return sum(self.ended.values())
+
+    @property
+    def failed(self) -> int:
+        """Items that ended, and not well."""
+        return self.done - self.ended.get(RunState.SUCCEEDED, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """How the run that was in the way was at that moment, `at`."""
+
+    state: str
+    attempt: int
+    fencing_token: int
+    lease_ends_at: datetime | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the ledger knows of a run; instants are aware UTC.
+
+    `sends`: how often a message was sent for the attempt that has not begun, last at `sent_at`.
+    `args` and `kwargs` are None where they are the job's own; `references` are the places in the
+    others that a schedule file wrote: ``["kwargs", "token"]``. `rules` are the job's at admission,
+    and `options` what a caller gave `apply_async`, or `retry`, for the message.
+
+    A run that `has_steps` names in `error_step` the first that failed, and in `returned_twice` the
+    params for which a value of more than one step was there: of the last of them it was taken.
+    `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
+
+    `duplicates`: how often a second tick or message of the run came and was dropped.
+
+    For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
+    stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
+    `queue` is where its message was sent last. `expires_at`: when it had to have begun.
+    """
+
+    id: str
+    job: str
+    state: RunState
+    nominal_at: datetime
+    queued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    attempt: int = 0
+    crashes: int = 0
+    requeues: int = 0
+    fencing_token: int | None = None
+    reason: str | None = None
+    blocked_by: str | None = None
+    overlapped_with: str | None = None
+    due_at: datetime | None = None
+    worker: str | None = None
+    sent_at: datetime | None = None
+    sends: int = 0
+    ticks: int = 1
+    first_nominal_at: datetime | None = None
+    attempts: Sequence[Attempt] = ()
+    has_steps: bool = False
+    error_step: str | None = None
+    foreach: str | None = None
+    batch: Batch | None = None
+    returned_twice: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = field(default=None)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    references: Sequence[Reference] = ()
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress | None = None
+    blocker: Blocker | None = None
+    duplicates: int = 0
+    note: str | None = None
+    queue: str | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def attempts_dropped(self) -> int:
+        """How many there were before the first of `attempts`; the ledger keeps the last of them."""
+        return self.attempts[0].number - 1 if self.attempts else 0
+
+    def masked(self, arguments: Any) -> Any:
+        """Arguments or params of the run, as they may be shown."""
+        return masked(self.rules.get("mask"), arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step of a run; `run` is None as long as its stage has not begun."""
+
+    name: str
+    task: str
+    priority: int
+    run: Run | None
+
+
+STEP_ID = re.compile(r"([^/@]*@[^/]*)/([^/#]+)(?:#([0-9]{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class StepId:
+    """Identity of a step of a run, ``<run>/<step>``, or of an item of a batch, ``...#<item>``."""
+
+    run: str
+    step: str
+    item: int | None = None
+
+    @classmethod
+    def of(cls, run_id: str) -> StepId | None:
+        """None for the id of a whole run."""
+        found = STEP_ID.fullmatch(run_id)
+        if found is None:
+            return None
+        run, step, item = found.groups()
+        return cls(run, step, None if item is None else int(item))
+
+    @property
+    def batch(self) -> str:
+        return f"{self.run}/{self.step}"
+
+
+def is_below(run_id: str) -> bool:
+    """Whether an id would be taken for that of something below another run."""
+    return "@" in run_id.partition("/")[0] and "/" in run_id
+
+
+def tick_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
+    moment = nominal_at.astimezone(UTC)
+    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    return f"{job}@{text.removesuffix('+00:00')}Z"
+
+
+def manual_id(job: str) -> str:
+    """Identity of a run triggered by hand: ``nightly@manual-<ulid>``, sortable by time."""
+    return f"{job}@manual-{ulid()}"
+
+
+def backfill_id(job: str, nominal_at: datetime) -> str:
+    """Identity of a run for a time that has passed: ``nightly@2026-03-01T02:00:00Z+<ulid>``."""
+    return f"{tick_id(job, nominal_at)}+{ulid()}"
+
+
+def ulid() -> str:
+    number = (time.time_ns() // 1_000_000 << 80) | int.from_bytes(os.urandom(10))
+    return "".join(CROCKFORD[number >> shift & 31] for shift in range(125, -1, -5))

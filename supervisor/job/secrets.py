@@ -1,0 +1,155 @@
+"""Secrets in schedule files: named by reference, resolved in the worker, masked in what is shown.
+
+Secrets that a schedule file names and does not contain: ``${NAME}``, ``${file:/run/secrets/x}``.
+
+The reference is what travels: through the ledger, the broker, plans, pages. It becomes the secret
+where the secret is used, in the process that has it. Only what a schedule file says is looked at:
+text that came from anywhere else, such as the arguments of a trigger, stays what it is.
+
+A file has to lie in the directory of secrets, so that nobody who can edit a schedule file, or write
+to the ledger, can have a worker read any file that it may read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor.errors import SecretMissing
+
+DEFAULT_DIRECTORY = "/run/secrets"
+
+#: The variable that names another one.
+DIRECTORY_VARIABLE = "SUPERVISOR_SECRETS_DIR"
+
+LARGEST_SECRET = 64 * 1024
+
+#: In this order: ``$${`` stands for ``${``; a reference; one that is none. A path has no braces:
+#: a search for its end stops where another reference begins, and so takes linear time.
+TOKEN = re.compile(
+    r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>/[^{}\0]+)\}|\$\{[^}]{0,40}\}?"
+)
+
+Place = tuple[str | int, ...]
+
+FORMS = "write ${NAME}, ${file:/run/secrets/name}, or $${ for the characters themselves"
+
+
+def has_references(value: Any) -> bool:
+    """Whether `resolved` would change anything in the value, or refuse it."""
+    return any(TOKEN.search(text) for _, text in texts_in(value))
+
+
+def malformed(text: str) -> list[str]:
+    """What begins like a reference in the text, and is none."""
+    return [found[0] for found in TOKEN.finditer(text) if found[0] != "$${" and not named(found)]
+
+
+def named(found: re.Match[str]) -> bool:
+    return bool(found["name"] or found["file"])
+
+
+def resolved(value: Any, environ: Mapping[str, str]) -> Any:
+    """The value with secrets in place of references. Raises SecretMissing.
+
+    environ: the variables, and the directory of secrets by SUPERVISOR_SECRETS_DIR.
+    """
+    return mapped(value, lambda text: TOKEN.sub(lambda found: secret(found, environ), text))
+
+
+def escaped(value: Any) -> Any:
+    """The value as a schedule file has to write it, so that nothing in it is a reference."""
+    return mapped(value, lambda text: text.replace("${", "$${"))
+
+
+def secret(found: re.Match[str], environ: Mapping[str, str]) -> str:
+    if found["name"]:
+        value = environ.get(found["name"])
+        if value is None:
+            raise SecretMissing(found[0], "the variable is not set")
+        return value
+    if found["file"]:
+        directory = Path(environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+        return content(found[0], Path(found["file"]), directory)
+    if found[0] == "$${":
+        return "${"
+    raise SecretMissing(found[0], FORMS)
+
+
+def content(reference: str, path: Path, directory: Path) -> str:
+    """A file's text without the line's end that editors leave. Links may not lead out."""
+    try:
+        target = path.resolve(strict=True)
+        if not target.is_relative_to(directory.resolve()):
+            what = f"it is not in {directory}, which {DIRECTORY_VARIABLE} names"
+            raise SecretMissing(reference, what)
+        if not target.is_file():
+            raise SecretMissing(reference, "not a regular file")
+        with target.open("rb") as stream:
+            read = stream.read(LARGEST_SECRET + 1)
+        if len(read) > LARGEST_SECRET:
+            raise SecretMissing(reference, "the file is larger than 64 KiB")
+        return read.decode().removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise SecretMissing(reference, error.strerror or type(error).__name__) from None
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise SecretMissing(reference, f"cannot be read: {type(error).__name__}") from None
+
+
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """The value with each of its texts changed; names of mappings stay."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return [mapped(item, change) for item in value]
+    if isinstance(value, Mapping):
+        return {name: mapped(item, change) for name, item in value.items()}
+    return value
+
+
+def put(value: Any, place: Place, text: str) -> None:
+    """Exchanges the text at a place of which `texts_in` told; the value's own containers change."""
+    for step in place[:-1]:
+        value = value[step]
+    value[place[-1]] = text
+
+
+def texts_in(value: Any, path: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Each text in the value, and where it is."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            yield from texts_in(item, (*path, number))
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from texts_in(item, (*path, name))
+
+
+# What is shown of arguments that a job's `mask` hides: in logs, lists, pages, plans, events.
+
+
+#: In place of a value.
+MASK = "***"
+
+Mask = bool | Collection[str] | None
+"""True: all arguments; names: these keyword arguments and params, at whatever depth."""
+
+
+def masked(mask: Mask, value: Any) -> Any:
+    """The arguments (args, kwargs, params) as they may be shown; None stays None."""
+    if mask is True:
+        return None if value is None else MASK
+    return without(mask, value) if mask else value
+
+
+def without(names: Collection[str], value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {k: MASK if k in names else without(names, v) for k, v in value.items()}
+        case list() | tuple():
+            return [without(names, item) for item in value]
+        case _:
+            return value

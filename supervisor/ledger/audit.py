@@ -1,0 +1,91 @@
+"""The part of a job's time that is audited next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
+
+from supervisor.ledger.reads import chunks
+from supervisor.ledger.replies import instant, ms_of
+from supervisor.ledger.requests import text
+from supervisor.ledger.scripts import Call, Scripts
+from supervisor.times import to_ms
+
+#: Each costs the server some 30 microseconds: the counters of a job are added up.
+JOBS_PER_CALL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The ticks in (first_at, last_at], of which `counted` were dealt with.
+
+    unsettled: of all the job's ticks and runs so far, those that have no outcome and are not open.
+    """
+
+    job: str
+    first_at: datetime
+    last_at: datetime
+    counted: int
+    unsettled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit made of a stretch.
+
+    wrong: ticks that were counted twice or not at all. overdue: ticks after it that nobody has
+    dealt with yet. finding: what is to be remembered of it, if anything is wrong.
+    """
+
+    stretch: Stretch
+    wrong: int
+    overdue: int
+    finding: Mapping[str, Any] | None
+
+
+class Stretches:
+    """Opened and closed by the auditor; none is closed twice."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def restless(
+        self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
+    ) -> list[str]:
+        """Those whose ticks or runs have to be looked at; the others stand as they were audited.
+
+        A tick is overdue, and a job is looked at whatever it did, after so long.
+        """
+        limits = to_ms(overdue_after), to_ms(anyway_after)
+        calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]
+        return list(chain.from_iterable(self._scripts.many("restless", calls)))
+
+    def open(self, jobs: Iterable[str]) -> list[Stretch]:
+        """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
+        names = list(jobs)
+        replies = self._scripts.many("audit", [Call((name,)) for name in names])
+        return [
+            Stretch(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
+            for name, reply in zip(names, replies, strict=True)
+            if reply
+        ]
+
+    def close(self, audited: Iterable[Audited]) -> None:
+        """The next audit begins where these end."""
+        calls = [
+            Call(
+                (
+                    *(a.stretch.job, ms_of(a.stretch.first_at), ms_of(a.stretch.last_at)),
+                    *(a.stretch.counted, a.wrong, a.overdue, text(a.finding)),
+                )
+            )
+            for a in audited
+        ]
+        self._scripts.many("audit", calls)
+
+    def acknowledge(self, job: str) -> None:
+        """What audits found so far is known: it counts no longer, nor do unequal counters."""
+        self._scripts("acknowledge", job)

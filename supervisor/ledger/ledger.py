@@ -1,0 +1,520 @@
+"""The ledger: every transition of a run is one script and one round trip.
+
+Each script checks the state it moves from, so a second delivery of anything - a message, a tick,
+a reply that was lost and asked for again - changes nothing but a counter.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from typing import Any, Self
+
+from supervisor.errors import ForeignLedger, UnknownRun
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Run, RunState, manual_id, tick_id
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.ledger.audit import Stretches
+from supervisor.ledger.connection import Client, NotWritable, RedisError, Unavailable, connect
+from supervisor.ledger.figures import Figures
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.leader import Leader
+from supervisor.ledger.presence import Presences
+from supervisor.ledger.progress import Reports
+from supervisor.ledger.queues import Drains
+from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.replies import (
+    Admission,
+    Cancellation,
+    Finished,
+    Grant,
+    Placement,
+    Refusal,
+    Refused,
+    Renewal,
+    Rescue,
+    admission,
+    finished,
+    instant,
+    ms_of,
+    renewal,
+    rescues,
+    to_instant,
+)
+from supervisor.ledger.requests import (
+    NOTHING,
+    Asked,
+    Begun,
+    Leadership,
+    PassedOver,
+    RunRequest,
+    Statement,
+    Tick,
+    Work,
+    request_facts,
+    statement_facts,
+    tick_facts,
+)
+from supervisor.ledger.scripts import RUNS_PER_DISMISSAL, Call, Scripts
+from supervisor.ledger.steps import Steps, flat
+from supervisor.settings import Settings
+from supervisor.times import clock, ms_since, to_ms
+
+# One attempt of a run, from its lease to its end, as its worker tells the ledger.
+
+
+#: Reasons are one line for a table, not a traceback.
+REASON_LENGTH = 300
+
+
+class Attempts:
+    _scripts: Scripts
+
+    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
+        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
+        asked_at = 0.0
+
+        def call() -> Call:
+            """Asked for each time that it is sent: the reply that came is to the last of them."""
+            nonlocal asked_at
+            asked_at = clock()
+            return Call((run_id, token, worker, queue))
+
+        verdict, *rest = self._scripts.as_of_sending("begin", call)
+        if verdict != "begin":
+            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
+        fence, attempt, nominal, ttl, job, stage = rest
+        return Grant(
+            run_id=run_id,
+            job=job,
+            token=token,
+            fencing_token=int(fence),
+            attempt=int(attempt),
+            nominal_at=instant(nominal),
+            lease_ttl=timedelta(milliseconds=int(ttl)),
+            stage=stage,
+            asked_at=asked_at,
+        )
+
+    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
+        facts: list[str | int] = []
+        for run_id, token, has_begun in leases:
+            facts += (run_id, token, int(has_begun))
+        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
+
+    def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
+        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        return renewal(
+            self._scripts(
+                "restore",
+                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
+                *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
+                *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
+            )
+        )
+
+    def finish(
+        self,
+        run_id: str,
+        token: str,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
+    ) -> Finished:
+        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
+
+        returned: by a step, for the params of its run. ended_at: when its work was over, by the
+        clock of elapsed.py; now without it.
+        """
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), ended_at, flat(returned))
+
+    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
+        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
+        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), None)
+
+    def retry(
+        self,
+        run_id: str,
+        token: str,
+        delay: timedelta,
+        reason: str = "",
+        asked: Asked = NOTHING,
+        ended_at: float | None = None,
+    ) -> Finished:
+        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
+
+        asked: what the next attempt, and those after it, have in place of the run's own. ended_at:
+        as for `finish`.
+        """
+        args, kwargs, *more = asked.facts
+        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
+        return self._finish((run_id, token, *facts), ended_at, more)
+
+    def _finish(
+        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
+    ) -> Finished:
+        def call() -> Call:
+            """Asked for each time that it is sent: it may be tried for long."""
+            ago = 0 if ended_at is None else ms_since(ended_at)
+            return Call((*facts, ago, *returned))
+
+        return finished(self._scripts.as_of_sending("finish", call))
+
+    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
+        """Says beforehand what a running attempt is about to be ended for."""
+        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
+
+
+# What one call does a part of, so that others have their turn; it is made until all is done.
+
+
+#: Runs of each kind that one call rescues; more kept the server from all others for too long.
+RUNS_PER_RESCUE = 100
+
+#: Runs whose times one call sets back, likewise.
+RUNS_PER_REWIND = 100
+
+#: What cancel.lua says when a second call has more to end.
+ENDING = "ending"
+
+
+def cancel_all(scripts: Scripts, run_id: str, reason: str) -> Cancellation:
+    """A run, and the items of a large batch some at a time."""
+    first = verdict = scripts("cancel", run_id, "cancelled", reason)[0]
+    while verdict == ENDING:
+        verdict = scripts("cancel", run_id, "cancelled", reason)[0]
+    # Beat rescues what is left as well, and may have ended the last of them.
+    was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
+    return Cancellation.CANCELLED if was_open else Cancellation(verdict)
+
+
+def rewind_all(
+    scripts: Scripts, readings: Readings, by: timedelta, since: datetime, jobs: Sequence[str]
+) -> None:
+    """After the server's clock was set back: see rewind.lua."""
+    keys, before = readings.keys, ms_of(since)
+    for index in ("leases", "outbox", "delayed", "sent"):
+        # What the clock had not reached then; the rest is due, or was written since.
+        later = readings.client.zrangebyscore(
+            getattr(keys, index), f"({before}", "(+inf", withscores=True
+        )
+        for some in chunks(later, RUNS_PER_REWIND):
+            facts = chain.from_iterable((run_id, int(score)) for run_id, score in some)
+            scripts("rewind", to_ms(by), index, *facts)
+    for names in chunks(jobs):
+        scripts("rewind", to_ms(by), "jobs", *names)
+    scripts("rewind", to_ms(by), "done")
+
+
+def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> tuple[Rescue, ...]:
+    """Up to so many runs, or a few more."""
+    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+    found: list[Rescue] = []
+    while len(found) < limit:
+        portion = min(limit - len(found), RUNS_PER_RESCUE)
+        some = rescues(scripts("rescue", portion, token, keys=keys))
+        found += some
+        if len(some) < min(portion, RUNS_PER_DISMISSAL):
+            break
+    return tuple(found)
+
+
+# What became of an admission whose reply was lost: read from the record of its run.
+
+
+#: The server may have dated an admission a little before it was asked for.
+MARGIN = timedelta(seconds=1)
+
+
+def recalled(readings: Readings, again: Admission, seconds: float) -> Admission:
+    """`again`: what the repeated call was told; seconds: since the first was made.
+
+    A duplicate of that first call gets the place that its run has; one of an earlier call stays
+    what it is.
+    """
+    if again.placement is not Placement.DUPLICATE:
+        return again
+    admitted_at = readings.admitted_at(again.job, again.run_id)
+    asked_at = readings.now() - timedelta(seconds=seconds)
+    if admitted_at is None or admitted_at < asked_at - MARGIN:
+        return again
+    try:
+        run = readings.run(again.run_id)
+    except UnknownRun:
+        return again
+    return Admission(run.id, run.job, placement_of(run), run.reason, run.blocked_by)
+
+
+def placement_of(run: Run) -> Placement:
+    """In the words of an admission, where a run is now."""
+    if run.state is RunState.SKIPPED:
+        return Placement.SKIP
+    if run.state is not RunState.WAITING:
+        return Placement.START
+    if run.due_at is not None:
+        return Placement.REQUEUE if run.requeues else Placement.DELAY
+    # A run that would be skipped waits when too many in a row have been.
+    policy = run.rules["overlap"]
+    if policy == OverlapPolicy.SKIP:
+        policy = run.rules["on_max_skips"]
+    return Placement.REPLACE if policy == OverlapPolicy.REPLACE else Placement.WAIT
+
+
+# Ticks and requests get their places: what goes into admit.lua, and what comes out of it.
+
+
+#: Runs that one call places. To make the script's functions costs as much as a run or two; fifty
+#: keep the server from all others for two or three milliseconds. A job that catches up has more.
+RUNS_PER_CALL = 50
+
+Facts = tuple[str | int, ...]
+
+
+def admit_ticks(
+    scripts: Scripts, ticks: Iterable[Tick], leadership: Leadership | None
+) -> list[Admission]:
+    placed: list[Tick] = []
+
+    def facts() -> Iterator[Facts]:
+        for tick in ticks:
+            placed.append(tick)
+            yield tick_facts(tick)
+
+    places = list(places_of(scripts, facts(), leadership))
+    return [admission(t.run_id, t.spec.name, p) for t, p in zip(placed, places, strict=True)]
+
+
+def admit_requests(
+    scripts: Scripts, readings: Readings, spec: JobSpec, requests: Sequence[RunRequest]
+) -> list[Admission]:
+    """A call whose reply is lost is made once more, under the same ids.
+
+    Raises InvalidKey, RedisError when the server refuses one of them, and Unavailable: then it is
+    not known which of them were recorded.
+    """
+    run_ids = [request.run_id or manual_id(spec.name) for request in requests]
+    facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+
+    def admitted() -> list[Admission]:
+        places = zip(run_ids, places_of(scripts, facts, None), strict=True)
+        return [admission(run_id, spec.name, place) for run_id, place in places]
+
+    asked_at = time.monotonic()
+    try:
+        admissions = admitted()
+    except Unavailable:
+        again, seconds = admitted(), time.monotonic() - asked_at
+        admissions = [recalled(readings, each, seconds) for each in again]
+    for each in admissions:
+        if each.placement is Placement.FAILED:
+            raise RedisError(each.reason)
+    return admissions
+
+
+def portions(runs: Iterable[Facts]) -> Iterator[list[Facts]]:
+    """Some at a time. The ticks of a job stay together.
+
+    Each moves the job's watermark: those of a call that was refused would be behind it for good.
+    """
+    portion: list[Facts] = []
+    for facts in runs:
+        if len(portion) >= RUNS_PER_CALL and not is_next_tick(portion[-1], facts):
+            yield portion
+            portion = []
+        portion.append(facts)
+    if portion:
+        yield portion
+
+
+def is_next_tick(before: Facts, facts: Facts) -> bool:
+    return before[4] == facts[4] == "tick" and before[1] == facts[1]
+
+
+def places_of(
+    scripts: Scripts, runs: Iterable[Facts], leadership: Leadership | None
+) -> Iterator[Sequence[str]]:
+    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+
+    def calls() -> Iterator[Call]:
+        for portion in portions(runs):
+            fields = max(map(len, portion))
+            filled = (facts + ("",) * (fields - len(facts)) for facts in portion)
+            yield Call((token, fields, *chain.from_iterable(filled)), keys)
+
+    for place in chain.from_iterable(scripts.stream("admit", calls())):
+        if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
+            raise NotWritable(place[1])
+        yield place
+
+
+ANY_RUN = RunRequest()
+
+
+class Ledger(Readings, Attempts):
+    """The writing half. `client` decodes replies; all instants are aware UTC."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        super().__init__(client, keys)
+        self.reports = Reports(client, keys, self._scripts)
+        self.stretches = Stretches(self._scripts)
+        self.steps = Steps(client, keys, self._scripts)
+        self.drains = Drains(client, keys, self._scripts)
+        self.figures = Figures(self._scripts)
+        self.presences = Presences(client, keys)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        return cls(connect(settings), Keys(settings.prefix))
+
+    def close(self) -> None:
+        """Gives the connections back; a later call opens them again."""
+        self.client.close()
+
+    def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
+        """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""
+        return Leader(self._scripts, lock, schedule, app)
+
+    def check_owner(self, app: str) -> None:
+        """Raises ForeignLedger when the ledger is another app's."""
+        owner = self.beat().app
+        if owner not in (None, app):
+            raise ForeignLedger(owner, app)
+
+    def take_over(self, app: str) -> None:
+        """The ledger is this app's from now on; a beat of another ends within its next tick."""
+        self.client.hset(self.keys.beat, "app", app)
+
+    def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
+        """Gives each tick its place, in order; those to come are made while some are placed."""
+        return admit_ticks(self._scripts, ticks, leadership)
+
+    def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
+        """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
+        return self.run(self.admit_request(spec, request).run_id)
+
+    def admit_request(self, spec: JobSpec, request: RunRequest) -> Admission:
+        """Gives a run that code or a person asks for its place. Raises InvalidKey.
+
+        An id that the ledger knows already is a `duplicate`, and nothing is changed.
+        """
+        return self.admit_requests(spec, [request])[0]
+
+    def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
+        """Several of them, in order, all in one round trip."""
+        return admit_requests(self._scripts, self, spec, requests)
+
+    def pass_over(
+        self, passed: Iterable[PassedOver], leadership: Leadership | None = None
+    ) -> list[str]:
+        """Accounts for ticks that become no runs, a range a call, all in one round trip."""
+        calls = [
+            Call(
+                (
+                    *(tick_id(p.spec.name, p.last_at), p.spec.name, p.state.value, p.reason),
+                    *(ms_of(p.first_at), ms_of(p.last_at), p.ticks),
+                    p.spec.history,
+                    leadership.token if leadership else "",
+                ),
+                (leadership.key,) if leadership else (),
+            )
+            for p in passed
+        ]
+        return self._scripts.many("pass", calls)
+
+    def cancel(self, run_id: str, reason: str) -> Cancellation:
+        """Ends a run that is not at work; asks one that is to end within its `stop_grace`.
+
+        The items of a large batch are ended some at a time, so that others have their turn.
+        """
+        return cancel_all(self._scripts, run_id, reason[:REASON_LENGTH])
+
+    def give_up(self, run_id: str, reason: str) -> None:
+        """A run that has not begun has failed: it cannot be started as it is."""
+        self._scripts("cancel", run_id, "failed", reason[:REASON_LENGTH])
+
+    def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
+        """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
+        return rescue_all(self._scripts, limit, leadership)
+
+    def forget_owner(self) -> None:
+        """The ledger is that of the app whose beat leads next."""
+        self.client.hdel(self.keys.beat, "app")
+
+    def ahead(self, jobs: Iterable[str]) -> list[str]:
+        """Those of the jobs whose ticks have been dealt with up to a time that is still to come."""
+        found, now = list[str](), ms_of(self.now())
+        for some in chunks(list(jobs)):
+            with self.client.pipeline(transaction=False) as pipe:
+                for job in some:
+                    pipe.hget(self.keys.job(job), "watermark")
+                marks = pipe.execute()
+            found += [job for job, at in zip(some, marks, strict=True) if int(at or 0) > now]
+        return found
+
+    def rewind(self, by: timedelta, since: datetime, jobs: Sequence[str]) -> None:
+        """The server's clock was set back from then: leases, deadlines and retries go back with it.
+
+        jobs: those that are ahead, and go on now. A tick whose run is known does not run a second
+        time. Beats are told of the set-back until this has come to its end.
+        """
+        rewind_all(self._scripts, self, by, since, jobs)
+
+    def leftovers(self) -> list[str]:
+        """Queues in which messages of runs that ended before they began may lie."""
+        return sorted(self.client.smembers(self.keys.leftovers))
+
+    def ended(self, run_ids: Sequence[str]) -> set[str]:
+        """Those of the runs that have ended, and whose records are still there."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hget(self.keys.run(run_id), "finished")
+            replies = pipe.execute() if run_ids else []
+        return {run_id for run_id, at in zip(run_ids, replies, strict=True) if at}
+
+    def outbox(self, limit: int = 500) -> list[str]:
+        """Ids of the queued runs that beat is to publish now."""
+        due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
+        return list(due)
+
+    def put_off(self, run_id: str, by: timedelta) -> None:
+        """A run of the outbox is to be published later."""
+        self.client.zadd(self.keys.outbox, {run_id: ms_of(self.now() + by)}, xx=True)
+
+    def sent(self, queues: Mapping[str, str]) -> None:
+        """The broker took the messages of these runs, each for its queue."""
+        if queues:
+            self._scripts("sent", *chain.from_iterable(queues.items()))
+
+    def register(self, spec: GuardedTaskSpec) -> None:
+        """The ledger knows a job that code guards, and counts its runs, from then on."""
+        with self.client.pipeline(transaction=False) as pipe:
+            text = spec.model_dump_json(exclude_defaults=True)
+            pipe.hset(self.keys.guarded, spec.name, text)
+            pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
+            pipe.execute()
+
+    def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
+        """Excludes the job's ticks, until it is resumed or until then."""
+        self._scripts("pause", job, 1, note, ms_of(until) if until else "")
+
+    def resume(self, job: str) -> datetime | None:
+        """Ends a pause; gives since when the job had been paused, None if it had not."""
+        return to_instant(self._scripts("pause", job, 0, "", ""))
+
+    def state(self, pipe: Client, said: Sequence[Statement], at: datetime) -> None:
+        """Adds to a transaction what schedule files say anew, which holds since `at`."""
+        for some in chunks(said):
+            facts = chain.from_iterable(map(statement_facts, some))
+            self._scripts.within(pipe, "load", ms_of(at), *facts)
+
+    def acknowledge_server(self) -> None:
+        """Says that no lease lives that the server may have forgotten: nothing waits for one."""
+        run_id = self.client.info("server")["run_id"]
+        self.client.hset(self.keys.server, mapping={"run_id": run_id, "since": 0})

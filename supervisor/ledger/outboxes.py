@@ -1,0 +1,144 @@
+"""What the scripts leave in the ledger for the leading beat to tell to others: a list of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.replies import instant
+
+log = structlog.get_logger("supervisor.ledger")
+
+
+class Entry(Protocol):
+    """`text`: as it stands in the list."""
+
+    @property
+    def text(self) -> str: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Backlog(Generic[E]):
+    """The entries of one list, until somebody is done with them.
+
+    read: a text of the list -> its entry; of what is not written so - by hand, or by another
+    version - it raises ValueError, KeyError, TypeError or OverflowError.
+    """
+
+    def __init__(self, client: Client, key: str, read: Callable[[str], E]) -> None:
+        self._client = client
+        self._key = key
+        self._read = read
+
+    def oldest(self, limit: int) -> list[E]:
+        """What cannot be read is dropped, and a line in the log says so."""
+        found = []
+        for text in self._client.lrange(self._key, 0, limit - 1):
+            try:
+                found.append(self._read(text))
+            except (ValueError, KeyError, TypeError, OverflowError):
+                if self._remove(text):
+                    log.error("unreadable entry dropped", key=self._key, text=text[:200])
+        return found
+
+    def done(self, entry: E) -> bool:
+        """Takes it out. Whether it was still there: two beats may be at it."""
+        return self._remove(entry.text)
+
+    def _remove(self, text: str) -> bool:
+        return bool(self._client.lrem(self._key, 1, text))
+
+
+# The outbox of pings: starts and ends of runs that a job's `ping_url` is still to be told.
+
+
+class PingKind(StrEnum):
+    """What a ping makes of the check; see attempts.lua."""
+
+    START = "start"
+    SUCCESS = "success"
+    FAIL = "fail"
+    LOG = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """`text`: as it stands in the outbox. attempt: 0 for a run that never began."""
+
+    run: str
+    job: str
+    kind: PingKind
+    at: datetime
+    outcome: str
+    reason: str
+    attempt: int
+    lasted: timedelta
+    text: str = field(repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> Ping:
+        facts = json.loads(text)
+        return cls(
+            run=facts["run"],
+            job=facts["job"],
+            kind=PingKind(facts["kind"]),
+            at=instant(facts["at"]),
+            outcome=facts["outcome"],
+            reason=facts["reason"],
+            attempt=int(facts["attempt"]),
+            lasted=timedelta(milliseconds=facts["lasted"]),
+            text=text,
+        )
+
+
+class Pings(Backlog[Ping]):
+    def __init__(self, client: Client, keys: Keys) -> None:
+        super().__init__(client, keys.pings, Ping.of)
+        self._keys = keys
+
+    def drop(self, ping: Ping) -> None:
+        """Gives it up, and counts that; once, if two beats do."""
+        if self.done(ping):
+            self._client.hincrby(self._keys.job(ping.job), "n:pings_dropped", 1)
+
+
+# Calls that ended before they began: what Celery's result backend is still to be told.
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """`text`: as it stands in the list."""
+
+    run: str
+    job: str
+    at: datetime
+    outcome: str
+    reason: str
+    text: str = field(repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> Word:
+        facts = json.loads(text)
+        return cls(
+            run=facts["run"],
+            job=facts["job"],
+            at=instant(facts["at"]),
+            outcome=facts["outcome"],
+            reason=facts["reason"],
+            text=text,
+        )
+
+
+class Untold(Backlog[Word]):
+    def __init__(self, client: Client, keys: Keys) -> None:
+        super().__init__(client, keys.untold, Word.of)

@@ -1,0 +1,393 @@
+"""Readings for pages: of many jobs at once, a few facts each, in a fixed number of round trips."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState, StepId
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.records import beat_from
+from supervisor.ledger.replies import instant, ms_of, to_instant
+
+# What surrounds a run: when it was heard of, when no beat led, since when the server answers.
+
+
+def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
+    """By run id; left out are those that their job's history has lost."""
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for run in runs:
+            pipe.zscore(ledger.keys.history(run.job), run.id)
+        scores = pipe.execute() if runs else []
+    return {run.id: instant(at) for run, at in zip(runs, scores, strict=True) if at is not None}
+
+
+def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
+    """The times in which no beat led, newest first; the last of them as long as they are kept."""
+    spans = (line.split() for line in ledger.client.lrange(ledger.keys.away, 0, -1))
+    return [(instant(start), instant(end)) for start, end in spans]
+
+
+def server_since(ledger: Readings) -> datetime | None:
+    """Since when the server answers; None before anybody has looked."""
+    return to_instant(ledger.client.hget(ledger.keys.server, "since"))
+
+
+# Runs by outcome and time, newest first.
+#
+# 1. Of each job a page of its history is read: ids and times of admission, within the bounds.
+# 2. Of these ids the states are read, and nothing else of the records.
+# 3. A job is asked for its next page only as long as that could still hold one of the newest
+#    matches.
+# 4. The records of the matches are read.
+
+
+PAGE = 100
+
+Entry = tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`outcome`: a state, several, or None for any. limit: of matches.
+
+    `since` and `until`: when a run was admitted, both included.
+    """
+
+    outcome: RunState | Set[RunState] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 50
+
+
+def search(ledger: Readings, jobs: Sequence[str], wanted: Wanted) -> list[Run]:
+    matches: dict[str, float] = {}
+    pending = list(jobs)
+    offset = 0
+    while pending:
+        pages = dict(zip(pending, pages_of(ledger, pending, wanted, offset), strict=True))
+        entries = [entry for page in pages.values() for entry in page]
+        matches |= dict(with_outcome(ledger, entries, wanted.outcome))
+        newest = heapq.nlargest(wanted.limit, matches.values())
+        oldest_shown = newest[-1] if len(newest) == wanted.limit else float("-inf")
+        pending = [
+            job for job, page in pages.items() if len(page) == PAGE and page[-1][1] > oldest_shown
+        ]
+        offset += PAGE
+    ids = heapq.nlargest(wanted.limit, matches, key=matches.__getitem__)
+    return ledger.runs(ids)
+
+
+def pages_of(
+    ledger: Readings, jobs: Sequence[str], wanted: Wanted, offset: int
+) -> Iterator[list[Entry]]:
+    lowest = ms_of(wanted.since) if wanted.since else "-inf"
+    highest = ms_of(wanted.until) if wanted.until else "+inf"
+    for chunk in chunks(jobs):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for job in chunk:
+                key = ledger.keys.history(job)
+                pipe.zrevrangebyscore(key, highest, lowest, offset, PAGE, withscores=True)
+            yield from pipe.execute()
+
+
+def with_outcome(
+    ledger: Readings, entries: Sequence[Entry], outcome: RunState | Set[RunState] | None
+) -> Iterator[Entry]:
+    if outcome is None:
+        yield from entries
+        return
+    wanted = {outcome} if isinstance(outcome, RunState) else outcome
+    for chunk in chunks(entries):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for run_id, _ in chunk:
+                pipe.hget(ledger.keys.run(run_id), "state")
+            states = pipe.execute()
+        yield from (entry for entry, state in zip(chunk, states, strict=True) if state in wanted)
+
+
+#: Of all runs that have not ended, so many are looked at; the page shows fewer.
+MOST_OPEN = 500
+
+#: Among so many of them jobs are chosen by state.
+MOST_CHOSEN_FROM = 20_000
+
+STANDING_FIELDS = (
+    *("paused", "last_outcome", "consecutive_skips", "next", "last_start", "last_failure"),
+    *(f"n:finished:{outcome.value}" for outcome in FAILURES),
+)
+
+TRACE_FIELDS = ("state", "nominal", "started", "finished", "blocked_by", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a job stands, as far as one can choose or sort jobs by it. failures: of all its runs."""
+
+    paused: bool
+    last_outcome: str | None
+    consecutive_skips: int
+    next_at: datetime | None
+    last_start_at: datetime | None
+    last_failure_at: datetime | None
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A run as a mark in a strip. started_at: of its last attempt."""
+
+    id: str
+    state: RunState
+    nominal_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    blocked_by: str | None
+    reason: str | None
+
+    @property
+    def duration_seconds(self) -> float | None:
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+
+def standings(ledger: Ledger, names: Sequence[str]) -> dict[str, Standing]:
+    found: dict[str, Standing] = {}
+    for chunk in chunks(names):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for name in chunk:
+                pipe.hmget(ledger.keys.job(name), STANDING_FIELDS)
+            found |= {
+                name: standing_from(values)
+                for name, values in zip(chunk, pipe.execute(), strict=True)
+            }
+    return found
+
+
+def standing_from(values: Sequence[str | None]) -> Standing:
+    paused, outcome, skips, following, started, failed, *failures = values
+    return Standing(
+        *(paused == "1", outcome, int(skips or 0)),
+        *(to_instant(following), to_instant(started), to_instant(failed)),
+        sum(int(count or 0) for count in failures),
+    )
+
+
+def traces(ledger: Ledger, names: Sequence[str], limit: int) -> dict[str, list[Trace]]:
+    """Of each job its last runs, oldest first."""
+    if not names:
+        return {}
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.zrevrange(ledger.keys.history(name), 0, limit - 1)
+        ids: dict[str, list[str]] = dict(zip(names, pipe.execute(), strict=True))
+    wanted = [run_id for run_ids in ids.values() for run_id in run_ids]
+    known = traces_of(ledger, wanted)
+    return {name: [known[i] for i in reversed(found) if i in known] for name, found in ids.items()}
+
+
+def traces_of(ledger: Ledger, run_ids: Sequence[str]) -> dict[str, Trace]:
+    found: dict[str, Trace] = {}
+    for chunk in chunks(run_ids):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for run_id in chunk:
+                pipe.hmget(ledger.keys.run(run_id), TRACE_FIELDS)
+            replies = zip(chunk, pipe.execute(), strict=True)
+        found |= {i: trace_from(i, values) for i, values in replies if values[0]}
+    return found
+
+
+def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
+    state, nominal, started, finished, blocked_by, reason = values
+    return Trace(
+        run_id,
+        RunState(state or ""),
+        *(to_instant(nominal), to_instant(started), to_instant(finished)),
+        *(blocked_by or None, reason or None),
+    )
+
+
+def open_ids(ledger: Ledger, limit: int) -> list[str]:
+    """Ids of runs that have not ended: with a lease, sent, to be sent, due later, waiting."""
+    keys = ledger.keys
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for index in (keys.leases, keys.sent, keys.outbox, keys.delayed):
+            pipe.zrange(index, 0, limit - 1)
+        pipe.smembers(keys.contended)
+        *indexed, contended = pipe.execute()
+    found = [run_id for run_ids in indexed for run_id in run_ids]
+    return whole_runs([*found, *waiting(ledger, contended, limit)])[:limit]
+
+
+def waiting(ledger: Ledger, locks: Iterable[str], limit: int) -> list[str]:
+    """Runs that wait for these locks."""
+    wanted = sorted(locks)[:limit]
+    if not wanted:
+        return []
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for lock in wanted:
+            pipe.zrange(ledger.keys.waiting(lock), 0, limit - 1)
+        return [run_id for found in pipe.execute() for run_id in found]
+
+
+def whole_runs(run_ids: Iterable[str]) -> list[str]:
+    """Without steps and items: the runs that they belong to, each once."""
+    places = ((run_id, StepId.of(run_id)) for run_id in run_ids)
+    return sorted({place.run if place else run_id for run_id, place in places})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """at: for each state of a run that has not ended, the jobs that have one in it. queued_for: the
+    nominal time of the oldest run of a job that is queued and has never started.
+    """
+
+    at: Mapping[RunState, set[str]]
+    queued_for: Mapping[str, datetime]
+
+
+def open_jobs(ledger: Ledger) -> OpenJobs:
+    at: dict[RunState, set[str]] = {state: set() for state in OPEN_STATES}
+    queued_for: dict[str, datetime] = {}
+    for chunk in chunks(open_ids(ledger, MOST_CHOSEN_FROM)):
+        with ledger.client.pipeline(transaction=False) as pipe:
+            for run_id in chunk:
+                pipe.hmget(ledger.keys.run(run_id), "state", "job", "nominal", "started")
+            for state, job, nominal, started in pipe.execute():
+                if state in at:
+                    at[state].add(job)
+                due = to_instant(nominal)
+                if state == RunState.QUEUED and due and not started:
+                    queued_for[job] = min(due, queued_for.get(job, due))
+    return OpenJobs(at, queued_for)
+
+
+def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
+    """The newest runs of all jobs that failed.
+
+    Each of the newest N belongs to one of the N jobs that failed last, however many jobs there are.
+    """
+    standing = standings(ledger, ledger.job_names())
+    failed = [(at, name) for name, known in standing.items() if (at := known.last_failure_at)]
+    names = [name for _, name in heapq.nlargest(limit, failed)]
+    return search(ledger, names, Wanted(frozenset(FAILURES), limit=limit))
+
+
+def open_runs(ledger: Ledger) -> list[Run]:
+    """Those at work first, the longest of them first; then those that wait, in their order."""
+    runs = [run for run in ledger.runs(open_ids(ledger, MOST_OPEN)) if run.state.is_open]
+    return sorted(runs, key=lambda run: (run.started_at is None, run.started_at or run.queued_at))
+
+
+# What the ledger says of the topics that pages watch, so that two answers can be compared.
+#
+# However many topics: ten round trips at most.
+
+
+#: Fields of beat's hash that change at every tick.
+TICKING = ("last_tick",)
+
+
+class Kind(StrEnum):
+    """now: the runs that have not ended."""
+
+    BEAT = "beat"
+    NOW = "now"
+    WORKERS = "workers"
+    JOB = "job"
+    RUN = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    kind: Kind
+    name: str = ""
+
+
+Print = Hashable
+
+
+def fingerprints(ledger: Ledger, topics: Iterable[Topic]) -> dict[Topic, Print]:
+    wanted = set(topics)
+    found: dict[Topic, Print] = {}
+    if Topic(Kind.BEAT) in wanted:
+        found[Topic(Kind.BEAT)] = of_beat(ledger)
+    if Topic(Kind.NOW) in wanted:
+        found[Topic(Kind.NOW)] = of_now(ledger)
+    if Topic(Kind.WORKERS) in wanted:
+        found[Topic(Kind.WORKERS)] = of_workers(ledger)
+    found |= of_jobs(ledger, [topic for topic in wanted if topic.kind is Kind.JOB])
+    return found | of_runs(ledger, [topic for topic in wanted if topic.kind is Kind.RUN])
+
+
+def of_beat(ledger: Ledger) -> Print:
+    fields = ledger.client.hgetall(ledger.keys.beat)
+    leads = beat_from(fields).leads(ledger.now())
+    return (leads, frozenset((k, v) for k, v in fields.items() if k not in TICKING))
+
+
+def of_workers(ledger: Ledger) -> Print:
+    """Who is there and consumes what, and who has gone."""
+    roll = ledger.presences.roll()
+    return (frozenset(roll.workers), frozenset(roll.last_seen))
+
+
+def of_now(ledger: Ledger) -> Print:
+    return tuple(
+        (run.id, run.state, run.attempt, run.progress, run.blocked_by, run.due_at)
+        for run in open_runs(ledger)
+    )
+
+
+def of_jobs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
+    if not topics:
+        return {}
+    names, keys = [topic.name for topic in topics], ledger.keys
+    with ledger.client.pipeline(transaction=False) as pipe:
+        pipe.hmget(keys.jobs, names)
+        pipe.hmget(keys.guarded, names)
+        for name in names:
+            pipe.hgetall(keys.job(name))
+            pipe.scard(keys.open(name))  # who they are changes with what is counted
+        scheduled, guarded, *facts = pipe.execute()
+    together = zip(topics, scheduled, guarded, facts[::2], facts[1::2], strict=True)
+    return {t: (spec, guard, whole(fields), o) for t, spec, guard, fields, o in together}
+
+
+def of_runs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
+    """Of a run also the last line of its log, and its steps."""
+    if not topics:
+        return {}
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for topic in topics:
+            pipe.hgetall(ledger.keys.run(topic.name))
+            pipe.xrevrange(ledger.keys.log(topic.name), count=1)
+        replies = pipe.execute()
+    runs = dict(zip(topics, replies[::2], strict=True))
+    below = of_steps(ledger, {topic: step_ids(topic.name, runs[topic]) for topic in topics})
+    lines = zip(topics, replies[1::2], strict=True)
+    return {t: (whole(runs[t]), below[t], tuple(i for i, _ in last)) for t, last in lines}
+
+
+def step_ids(run_id: str, fields: Mapping[str, str]) -> list[str]:
+    steps: list[dict[str, Any]] = json.loads(fields.get("steps", "{}")).get("steps", [])
+    return [f"{run_id}/{step['name']}" for step in steps]
+
+
+def of_steps(ledger: Ledger, ids: Mapping[Topic, Sequence[str]]) -> dict[Topic, Print]:
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for step_id in (step_id for run in ids.values() for step_id in run):
+            pipe.hgetall(ledger.keys.run(step_id))
+        replies = iter(pipe.execute() if any(ids.values()) else ())
+    return {topic: tuple(whole(next(replies)) for _ in run) for topic, run in ids.items()}
+
+
+def whole(fields: Mapping[str, str]) -> Print:
+    return frozenset(fields.items())

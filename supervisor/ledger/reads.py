@@ -1,0 +1,362 @@
+"""What the ledger knows of jobs, runs and beat: read, never changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
+from supervisor.job.run import OPEN_STATES, Run, RunState
+from supervisor.job.spec import KEPT_AT_HAND, GuardedTaskSpec, JobSpec
+from supervisor.job.when import When
+from supervisor.ledger.connection import Client
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.records import (
+    MARK_FIELDS,
+    NO_RUNS,
+    BeatRecord,
+    Histogram,
+    JobRecord,
+    Mark,
+    OpenRuns,
+    beat_from,
+    count_open_runs,
+    histogram_from,
+    job_from,
+    mark_from,
+    run_from,
+)
+from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.scripts import Scripts
+
+# Runs whose messages were sent and that have not begun: what is to be known of each.
+
+
+#: The fields of a run's hash that a SentRun is made of.
+SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job")
+
+
+@dataclass(frozen=True, slots=True)
+class SentRun:
+    """`sends`: how often a message was sent for the attempt to come, last at `sent_at`.
+
+    queue: where to; None of a run that is not queued, or has no record.
+    """
+
+    id: str
+    queue: str | None
+    sent_at: datetime
+    sends: int
+    queued_at: datetime
+    job: str | None
+
+
+def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> SentRun:
+    """`sent`: its score, in ms; and the values of SENT_RUN_FIELDS."""
+    state, queue, sends, queued, job = values
+    return SentRun(
+        *(run_id, queue if state == RunState.QUEUED else None, instant(sent)),
+        sends=int(sends or 0) or 1,
+        queued_at=instant(queued or sent),
+        job=job,
+    )
+
+
+# Jobs as texts in the ledger, which another version of this code may have written.
+#
+# A version knows the keys of its time. What it cannot read - after a rollback, or on a standby that
+# is not upgraded yet - it leaves to those who can: each such text is told once and passed over.
+
+
+log = structlog.get_logger("supervisor.ledger")
+
+
+def read_job(text: str) -> JobSpec | None:
+    """None for one that this version cannot read."""
+    try:
+        return JobSpec.model_validate_json(text)
+    except ValidationError as error:
+        note(text, words(error))
+        return None
+
+
+@lru_cache(maxsize=KEPT_AT_HAND)
+def job_spec(text: str) -> JobSpec | None:
+    """The same, remembered: what is loaded is read far more often than it changes."""
+    return read_job(text)
+
+
+@lru_cache(maxsize=2_000)
+def guarded_spec(text: str) -> GuardedTaskSpec | None:
+    """A task that is guarded by code; None and remembered likewise."""
+    try:
+        return GuardedTaskSpec.model_validate_json(text)
+    except ValidationError as error:
+        note(text, words(error))
+        return None
+
+
+def times_of(text: str) -> tuple[Any, ...] | None:
+    """What JobSpec.when is of a job, also of one whose other keys cannot be read."""
+    try:
+        said = json.loads(text)
+        return When.model_validate({k: said[k] for k in When.model_fields if k in said}).when
+    except (ValueError, TypeError):
+        return None
+
+
+def words(error: ValidationError) -> str:
+    """Which keys are at fault; never what they say, which may be a secret."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+
+
+@lru_cache(maxsize=10_000)
+def note(text: str, problems: str) -> None:
+    """Once a process and text."""
+    log.error("job cannot be read by this version", job=name_in(text), problems=problems)
+
+
+def name_in(text: str) -> str | None:
+    try:
+        return str(json.loads(text)["name"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+T = TypeVar("T")
+
+#: A beat that leads rescues a silent run sooner.
+RESCUED_WITHIN = timedelta(seconds=5)
+
+#: Jobs or runs read in one pipeline: no reply keeps the server busy for long.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The jobs that schedule files name. unread: texts of those that this version cannot read."""
+
+    specs: Mapping[str, JobSpec]
+    unread: Mapping[str, str]
+
+
+class Readings:
+    """The reading half of the ledger."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        self.client = client
+        self.keys = keys
+        self._scripts = Scripts(client, keys)
+
+    def scheduled(self) -> dict[str, JobSpec]:
+        """The jobs that schedule files name, by name, sorted; without those of loaded().unread."""
+        return dict(self.loaded().specs)
+
+    def loaded(self) -> Loaded:
+        texts = sorted(self._fields(self.keys.jobs).items())
+        specs = {name: job_spec(text) for name, text in texts}
+        return Loaded(
+            specs={name: spec for name, spec in specs.items() if spec is not None},
+            unread={name: text for name, text in texts if specs[name] is None},
+        )
+
+    def specs(self) -> dict[str, JobSpec]:
+        """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
+        guarded = self._fields(self.keys.guarded)
+        specs = {name: spec for name, text in guarded.items() if (spec := guarded_spec(text))}
+        return dict(sorted({**specs, **self.scheduled()}.items()))
+
+    def spec(self, name: str) -> JobSpec:
+        """Raises UnknownJob, and UnreadableJob of one that only another version knows."""
+        found = self.some_specs([name])
+        if found:
+            return found[name]
+        raise UnreadableJob(name) if self.knows(name) else UnknownJob(name, self.job_names())
+
+    def knows(self, name: str) -> bool:
+        """Whether the ledger has the job, readable or not."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hexists(self.keys.jobs, name)
+            pipe.hexists(self.keys.guarded, name)
+            return any(pipe.execute())
+
+    def marks(self, names: Sequence[str]) -> dict[str, Mark]:
+        """How far the ticks of these jobs have been dealt with."""
+        found: dict[str, Mark] = {}
+        for chunk in chunks(names):
+            with self.client.pipeline(transaction=False) as pipe:
+                for name in chunk:
+                    pipe.hmget(self.keys.job(name), MARK_FIELDS)
+                found |= zip(chunk, map(mark_from, pipe.execute()), strict=True)
+        return found
+
+    def scheduled_names(self) -> list[str]:
+        return sorted(self.client.hkeys(self.keys.jobs))
+
+    def job_names(self) -> list[str]:
+        return [*self.client.hkeys(self.keys.jobs), *self.client.hkeys(self.keys.guarded)]
+
+    def some_specs(self, names: Collection[str], *, remembered: bool = True) -> dict[str, JobSpec]:
+        """The specs of those of the named jobs that are known, and can be read.
+
+        remembered: for who comes back to few of them; a process that goes round ten thousand would
+        keep them all.
+        """
+        parse = job_spec if remembered else read_job
+        wanted = sorted(names)
+        if not wanted:
+            return {}
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.hmget(self.keys.jobs, wanted)
+            pipe.hmget(self.keys.guarded, wanted)
+            scheduled, guarded = pipe.execute()
+        found: dict[str, JobSpec] = {}
+        for name, text, guard in zip(wanted, scheduled, guarded, strict=True):
+            own = parse(text) if text is not None else None
+            spec = guarded_spec(guard) if text is None and guard is not None else own
+            if spec is not None:
+                found[name] = spec
+        return found
+
+    def jobs(self) -> list[JobRecord]:
+        return self.records_of(list(self.specs().values()))
+
+    def job(self, name: str) -> JobRecord:
+        """Raises UnknownJob."""
+        return self.records_of([self.spec(name)])[0]
+
+    def durations(self, job: str) -> Histogram:
+        """How long attempts of the job took."""
+        return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
+
+    def loaded_digest(self) -> str | None:
+        """Names the set of schedule files that is loaded."""
+        digest: str | None = self.client.hget(self.keys.beat, "config")
+        return digest
+
+    def run(self, run_id: str) -> Run:
+        """Raises UnknownRun."""
+        fields = self.client.hgetall(self.keys.run(run_id))
+        if not fields:
+            raise UnknownRun(run_id)
+        return run_from(run_id, fields)
+
+    def runs(self, run_ids: Sequence[str]) -> list[Run]:
+        """Those of the runs that the ledger still knows."""
+        found = []
+        for chunk in chunks(run_ids):
+            with self.client.pipeline(transaction=False) as pipe:
+                for run_id in chunk:
+                    pipe.hgetall(self.keys.run(run_id))
+                replies = pipe.execute()
+            found += [
+                run_from(i, fields) for i, fields in zip(chunk, replies, strict=True) if fields
+            ]
+        return found
+
+    def sent_unbegun(self, limit: int, skip: int = 0) -> list[SentRun]:
+        """Runs that were published and have not begun, those sent first first."""
+        sent = self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True)
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id, _ in sent:
+                pipe.hmget(self.keys.run(run_id), SENT_RUN_FIELDS)
+            values = pipe.execute() if sent else []
+        together = zip(sent, values, strict=True)
+        return [sent_run_from(run_id, ms, facts) for (run_id, ms), facts in together]
+
+    def still_sent(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of the runs that have not begun yet."""
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.zscore(self.keys.sent, run_id)
+            scores = pipe.execute() if run_ids else []
+        return [run_id for run_id, at in zip(run_ids, scores, strict=True) if at is not None]
+
+    def first_sent_at(self) -> datetime | None:
+        """When the first of them was sent."""
+        first = self.client.zrange(self.keys.sent, 0, 0, withscores=True)
+        return instant(first[0][1]) if first else None
+
+    def silent(self, now: datetime, limit: int = 100) -> dict[str, datetime]:
+        """Runs at work whose lease has run out, and when: nobody has rescued them yet."""
+        ended = self.client.zrangebyscore(
+            self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
+        )
+        states = self._states([run_id for run_id, _ in ended])
+        return {
+            run_id: instant(ms)
+            for (run_id, ms), state in zip(ended, states, strict=True)
+            if state == RunState.RUNNING
+        }
+
+    def admitted_at(self, job: str, run_id: str) -> datetime | None:
+        """None for a run that is not in its job's history."""
+        return to_instant(self.client.zscore(self.keys.history(job), run_id))
+
+    def now(self) -> datetime:
+        """The server's clock: the one that all instants of the ledger are read from."""
+        seconds, microseconds = self.client.time()
+        return instant(seconds * 1000 + microseconds // 1000)
+
+    def history(self, job: str, limit: int = 50) -> list[Run]:
+        """The job's runs, newest first."""
+        return self.runs(self.client.zrevrange(self.keys.history(job), 0, limit - 1))
+
+    def schema(self) -> int | None:
+        """The number of the ledger's schema; None before the first process wrote to it."""
+        found = self.client.get(self.keys.schema)
+        return None if found is None else int(found)
+
+    def beat(self) -> BeatRecord:
+        return beat_from(self.client.hgetall(self.keys.beat))
+
+    def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
+        """What has become of these jobs so far, loaded or not."""
+        found: list[JobRecord] = []
+        for chunk in chunks(specs):
+            open_runs = self.open_runs_of([spec.name for spec in chunk])
+            with self.client.pipeline(transaction=False) as pipe:
+                for spec in chunk:
+                    pipe.hgetall(self.keys.job(spec.name))
+                hashes = zip(chunk, pipe.execute(), strict=True)
+            found += [
+                job_from(spec, fields, open_runs.get(spec.name, NO_RUNS)) for spec, fields in hashes
+            ]
+        return found
+
+    def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
+        """By job, of those that have any."""
+        return count_open_runs(self._scripts, jobs)
+
+    def first_open(self, job: str, limit: int) -> list[Run]:
+        """The job's runs that have not ended, those admitted first first, up to `limit` of them."""
+        found: list[Run] = []
+        start, key = 0, self.keys.history(job)
+        while len(found) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):
+            states = zip(page, self._states(page), strict=True)
+            is_open = [run_id for run_id, state in states if state in OPEN_STATES]
+            found += self.runs(is_open[: limit - len(found)])
+            start += CHUNK
+        return found
+
+    def _states(self, run_ids: Sequence[str]) -> list[str | None]:
+        with self.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hget(self.keys.run(run_id), "state")
+            return list(pipe.execute()) if run_ids else []
+
+    def _fields(self, key: str) -> dict[str, str]:
+        """A hash of any size, piece by piece: nothing waits for all of it."""
+        return dict(self.client.hscan_iter(key, count=2 * CHUNK))
+
+
+def chunks(items: Sequence[T], size: int = CHUNK) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,1 +1,0 @@
-"""Processes on one machine: `supervisor up`, and the server that comes with it."""

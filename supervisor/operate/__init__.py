@@ -1,0 +1,1 @@
+"""What people ask and do: control, `why`, `doctor`, imports, shapes and tables."""

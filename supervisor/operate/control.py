@@ -1,0 +1,117 @@
+"""What people do to jobs and runs: alike on the command line, by the API and by the page's buttons.
+
+Who asks for what makes no sense gets an error with words for people; each edge tells it in its way.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
+from supervisor.job.run import Run
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.requests import RunRequest
+from supervisor.ticks.backfill import backfill, missed_in_pause
+from supervisor.times import instant
+
+#: Farther ahead, instants cannot be told in every time zone.
+LONGEST_PAUSE = timedelta(days=36_525)
+
+#: Characters of the note of a pause.
+LONGEST_NOTE = 500
+
+BY_HAND = "cancelled by hand"
+
+
+def trigger(ledger: Ledger, job: str, request: RunRequest) -> Run:
+    """Runs a job now, paused or not; a run that is skipped stays on record as such.
+
+    Raises UnknownJob, InvalidKey, and InvalidRequest for arguments that the job has no use for.
+    """
+    spec = ledger.spec(job)
+    check_arguments(spec, request)
+    return ledger.trigger(spec, request)
+
+
+def check_arguments(spec: JobSpec, request: RunRequest) -> None:
+    """Raises InvalidRequest."""
+    if spec.steps and (request.args is not None or request.kwargs is not None):
+        raise InvalidRequest(f"{spec.name} has several steps: they begin with params")
+    if not spec.steps and request.params is not None:
+        raise InvalidRequest(f"{spec.name} is one task: it has args and kwargs, no params")
+    for name in ("args", "kwargs", "params"):
+        check_json(name, getattr(request, name))
+
+
+def check_json(name: str, value: Any) -> None:
+    """Python's reader takes NaN, Infinity and halves of characters, which no other reader does."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name}: half a character is no text") from None
+    except (ValueError, RecursionError):
+        raise InvalidRequest(f"{name}: NaN and Infinity are not JSON") from None
+
+
+def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> datetime | None:
+    """Excludes the job's ticks, until it is resumed or until then; gives until when.
+
+    until: without an offset a time of the job's zone. Raises UnknownJob and InvalidRequest.
+    """
+    spec = ledger.spec(job)
+    if isinstance(spec, GuardedTaskSpec):
+        raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
+    if len(note) > LONGEST_NOTE:
+        raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
+    moment = until and end_of_pause(until, spec, ledger.now())
+    ledger.pause(spec.name, note, moment)
+    return moment
+
+
+def end_of_pause(until: datetime, spec: JobSpec, now: datetime) -> datetime:
+    """Raises InvalidRequest for a moment that has passed, or that nobody could tell."""
+    try:
+        moment = instant(until, spec.zone)
+    except ValueError as error:
+        raise InvalidRequest(f"until: {error}") from error
+    if moment <= now:
+        raise InvalidRequest("until is in the past")
+    if moment > now + LONGEST_PAUSE:
+        raise InvalidRequest("until is more than 100 years ahead")
+    return moment
+
+
+def resume(ledger: Ledger, job: str, *, catch_up: bool = False) -> int:
+    """Ends a pause; gives how many of its ticks are run after all.
+
+    catch_up: those that the job's `catchup` would run after an outage. Raises UnknownJob.
+    """
+    spec = ledger.spec(job)
+    since = ledger.resume(spec.name)
+    ticks = missed_in_pause(spec, since, ledger.now()) if since and catch_up else []
+    backfill(ledger, spec, ticks, overlap=None)
+    return len(ticks)
+
+
+def cancel(ledger: Ledger, run_id: str) -> Cancellation:
+    """Ends a run, a step or an item: at once, or within its `stop_grace` when it is at work.
+
+    Raises UnknownRun, and RunEnded when it has ended.
+    """
+    run = ledger.run(run_id)
+    done = ledger.cancel(run.id, BY_HAND)
+    if done is Cancellation.NOT_OPEN:
+        raise RunEnded(run_id, ended_as(ledger, run_id))
+    return done
+
+
+def ended_as(ledger: Ledger, run_id: str) -> str:
+    """An item that ended well leaves no record."""
+    try:
+        return ledger.run(run_id).state.value
+    except UnknownRun:
+        return "unknown by now"

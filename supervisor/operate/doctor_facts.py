@@ -1,0 +1,135 @@
+"""The facts that checks look at, and nothing that a check could do with more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from supervisor.beat.app_facts import AppFacts
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import check_served
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import Roll
+from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.records import BeatRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """The ledger's Redis. snapshots: its `save` setting, empty for none; None when it has an
+    append-only file, or will not say.
+
+    version: of Redis, or the one that a Valkey is compatible with.
+    """
+
+    version: tuple[int, ...]
+    has_append_only_file: bool
+    snapshots: str | None
+    eviction: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFacts:
+    """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: runs
+    at work whose lease has run out, and when it did. unaccounted: ticks by job. unread: jobs that
+    only another version can read. schema: of the ledger, None of a new one. app: when named.
+    forbidden: what Redis said to questions that this user may not ask; their facts are missing.
+    """
+
+    now: datetime
+    server: ServerFacts | None
+    roll: Roll
+    beat: BeatRecord
+    queues: Sequence[Queue] = ()
+    tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    known_tasks: frozenset[str] = frozenset()
+    silent: Mapping[str, datetime] = field(default_factory=dict)
+    unaccounted: Mapping[str, int] = field(default_factory=dict)
+    unread: Sequence[str] = ()
+    schema: int | None = None
+    app: AppFacts | None = None
+    forbidden: Sequence[str] = ()
+
+    def ago(self, moment: datetime) -> timedelta:
+        return self.now - moment
+
+
+# Asks Redis what the user may not be allowed to ask.
+
+
+T = TypeVar("T")
+
+
+class Asking:
+    """`forbidden`: what Redis said, once for each of its words, to questions it did not answer."""
+
+    def __init__(self) -> None:
+        self.forbidden: list[str] = []
+
+    def ask(self, question: Callable[[], T], otherwise: T) -> T:
+        try:
+            return question()
+        except NoPermissionError as error:
+            if str(error) not in self.forbidden:
+                self.forbidden.append(str(error))
+            return otherwise
+
+
+# Reads the facts, from the ledger and from the app where there is one.
+
+
+def read(
+    ledger: Ledger,
+    app: Callable[[Mapping[str, JobSpec]], AppFacts] | None = None,
+    broker: Queues | None = None,
+) -> DoctorFacts:
+    """app: what tells the facts of the app, given the loaded jobs.
+
+    Raises NotServed for a Redis Cluster, and NoPermissionError where Redis forbids to read the
+    ledger itself.
+    """
+    check_served(ledger.client)
+    records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
+    # What code guarded once is known for ever, whether it is still called or not.
+    specs = [record.spec for record in records if record.spec.has_schedule]
+    asking = Asking()
+    asked = broker or LedgerQueues(ledger.client, roll)
+    return DoctorFacts(
+        now=now,
+        server=asking.ask(lambda: server_facts(ledger), None),
+        roll=roll,
+        beat=ledger.beat(),
+        queues=asking.ask(lambda: queues(specs, roll, asked, ledger.drains.since()), []),
+        tasks={spec.name: spec.tasks for spec in specs},
+        known_tasks=ledger.presences.tasks(roll.workers),
+        silent=ledger.silent(now),
+        unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
+        unread=tuple(ledger.loaded().unread),
+        schema=ledger.schema(),
+        app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
+        forbidden=asking.forbidden,
+    )
+
+
+def server_facts(ledger: Ledger) -> ServerFacts:
+    info = ledger.client.info("all")
+    has_append_only_file = bool(info["aof_enabled"])
+    return ServerFacts(
+        version=tuple(map(int, re.findall(r"\d+", str(info["redis_version"])))),
+        has_append_only_file=has_append_only_file,
+        # Few users may ask for a server's settings: only where it matters.
+        snapshots=None if has_append_only_file else snapshots(ledger),
+        eviction=str(info["maxmemory_policy"]),
+    )
+
+
+def snapshots(ledger: Ledger) -> str | None:
+    try:
+        return str(ledger.client.config_get("save").get("save", ""))
+    except ResponseError:  # a server that is rented says nothing of its configuration
+        return None

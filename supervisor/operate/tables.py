@@ -1,0 +1,473 @@
+"""Jobs and runs as rows of text, for tables on a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from supervisor.job.changes import Changes
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Run, RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.records import JobRecord
+from supervisor.operate.shapes import instant
+from supervisor.operate.table_layout import Columns
+from supervisor.operate.words import age, ahead, duration, pause_words, seconds_between, span, stamp
+from supervisor.ticks.clock_changes import Surprise
+from supervisor.ticks.plan import Durations, Foresight, JobPlan, Plan
+from supervisor.ticks.simulation import JobTally, Lateness, Queue, QueueTally, Tally
+
+JOB_COLUMNS = Columns(
+    (
+        *("job", "schedule", "state", "next run", "last run", "outcome"),
+        *("started", "succeeded", "failed", "skipped", "requeued"),
+    ),
+    folds=("schedule", "state"),
+    drops=(
+        *("requeued", "started", "succeeded", "skipped", "last run"),
+        *("failed", "schedule", "outcome", "next run"),
+    ),
+)
+RUN_COLUMNS = Columns(
+    ("run", "attempt", "state", "started", "duration", "reason"),
+    folds=("reason",),
+    drops=("started", "duration", "attempt"),
+)
+
+
+def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
+    zone = "" if job.spec.timezone == "UTC" else f" {job.spec.timezone}"
+    return (
+        job.spec.name,
+        job.spec.schedule + zone,
+        state_words(job),
+        ahead(job.next_run_at, now),
+        age(job.last_start_at, now),
+        job.last_outcome or "",
+        str(job.counters.get("started", 0)),
+        *(str(job.counters.get(f"finished:{word}", 0)) for word in ("succeeded", "failed")),
+        str(job.skipped),
+        str(job.counters.get("requeued", 0)),
+    )
+
+
+def state_words(job: JobRecord) -> str:
+    """The state; of a paused job also why and until when."""
+    told = pause_words(job.paused_note, job.paused_until) if job.paused else ""
+    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{told})" if told else "")
+
+
+def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[str]]:
+    """A row for each attempt, newest first; one for a run that is not at work or never began."""
+    at_work = run.state is RunState.RUNNING
+    ended = bool(run.attempts) and not run.state.is_open
+    if not at_work and not ended:
+        yield (run.id, "", run.state.value, span_of(run), "", why(run))
+    for attempt in reversed(run.attempts):
+        last = attempt is run.attempts[-1]
+        state = run.state.value if last and (at_work or ended) else str(attempt.outcome)
+        lasted = seconds_between(attempt.started_at, attempt.finished_at or now)
+        yield (
+            run.id,
+            str(attempt.number),
+            state,
+            stamp(attempt.started_at),
+            duration(lasted),
+            (", ".join(filter(None, (how_far, why(run)))) if last else attempt.reason) or "",
+        )
+    if dropped := dropped_words(run):
+        yield (run.id, "", "", "", "", dropped)
+
+
+def dropped_words(run: Run) -> str:
+    """Of attempts that are not remembered one by one."""
+    if not run.attempts_dropped:
+        return ""
+    return f"{run.attempts_dropped} earlier attempts, of which nothing else is kept"
+
+
+def why(run: Run) -> str:
+    """The reason, the run that stood in the way, and when it goes on."""
+    parts = [run.reason or ""]
+    if run.blocked_by and not run.attempts:
+        parts.append(f"blocked by {run.blocked_by}")
+    if run.overlapped_with:
+        parts.append(f"overlapped with {run.overlapped_with}")
+    if run.due_at and run.state.is_open:
+        parts.append(f"due {stamp(run.due_at)}")
+    return ", ".join(part for part in parts if part)
+
+
+def span_of(run: Run) -> str:
+    if run.ticks == 1:
+        return ""
+    return f"{run.ticks} ticks from {stamp(run.first_nominal_at)}"
+
+
+# Overlaps foreseen, in a sentence and as JSON.
+
+
+#: Days in what a frequency is given by: the first in which it comes to one at least.
+PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
+
+
+def foretold(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
+    """``p99 is 6m12s, every 5m: about 14 skips a day; a safe interval is 7m``"""
+    distance = span(foresight.distance.total_seconds())
+    apart = spec.schedule if spec.every else f"ticks {distance} apart"
+    p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
+    advice = ""
+    if foresight.safe_interval and foresight.safe_interval > foresight.distance:
+        advice = f"; a safe interval is {span(foresight.safe_interval.total_seconds())}"
+    return f"{p99}, {apart}: {', '.join(consequences(spec, foresight))}{advice}"
+
+
+def consequences(spec: JobSpec, foresight: Foresight) -> Iterator[str]:
+    if foresight.replacements:
+        yield often(foresight.replacements, "replaced run")
+    if foresight.growth and spec.overlap is OverlapPolicy.QUEUE_ALL:
+        growth = often(foresight.growth, "run")
+        most = f"{spec.max_waiting:,}"
+        yield f"the backlog grows by {growth} until {most} wait, then runs are skipped"
+        return
+    if foresight.requeues:
+        yield often(foresight.requeues, "re-queue")
+    elif foresight.waits:
+        yield f"{often(foresight.waits, 'wait')} of up to {span(foresight.longest_wait)}"
+    if foresight.skips:
+        yield often(foresight.skips, "skip")
+    if spec.most_running is None:
+        yield f"up to {foresight.most_running} runs at once"
+
+
+def often(a_day: float, noun: str) -> str:
+    """``about 14 skips a day``, ``about 1 skip a month``"""
+    period, days = next((p for p in PERIODS if a_day * p[1] >= 1), PERIODS[-1])
+    count = round(a_day * days)
+    if not count:
+        return f"less than one {noun} a {period}"
+    return f"about {count:,} {noun}{'s' * (count != 1)} a {period}"
+
+
+def foresight_shape(foresight: Foresight) -> dict[str, Any]:
+    safe = foresight.safe_interval
+    return {
+        "distance_seconds": foresight.distance.total_seconds(),
+        "skips_a_day": round(foresight.skips, 2),
+        "waits_a_day": round(foresight.waits, 2),
+        "longest_wait_seconds": round(foresight.longest_wait, 3),
+        "requeues_a_day": round(foresight.requeues, 2),
+        "replacements_a_day": round(foresight.replacements, 2),
+        "growth_a_day": round(foresight.growth, 2),
+        "most_running": foresight.most_running,
+        "safe_interval_seconds": safe.total_seconds() if safe else None,
+    }
+
+
+# A plan as text and as JSON.
+
+
+#: More times than these are given as their number, the first and the last.
+NAMED = 3
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
+    added = set(plan.changes.added)
+    blocks = {
+        job.spec.name: job_lines(job, "+" if job.spec.name in added else "~") for job in plan.jobs
+    }
+    blocks |= {name: iter((f"- {name}",)) for name in plan.changes.removed}
+    for name in sorted(blocks):
+        yield from blocks[name]
+    yield summary(plan.changes)
+
+
+def summary(changes: Changes) -> str:
+    counts = (len(changes.added), len(changes.changed), len(changes.removed), changes.unchanged)
+    words = ("added", "changed", "removed", "unchanged")
+    return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
+
+
+def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
+    yield f"{sign} {job.spec.name}  {timed(job.spec)}"
+    facts = [(edit.key, f"{value(edit.old)} -> {value(edit.new)}") for edit in job.edits]
+    facts += tick_facts(job)
+    facts += [("clocks", surprise_text(surprise)) for surprise in job.surprises]
+    if job.durations:
+        facts.append(("durations", durations_text(job.durations)))
+    if job.durations and job.foresight:
+        facts.append(("overlaps", foretold(job.spec, job.durations, job.foresight)))
+    width, previous = max(len(word) for word, _ in facts), ""
+    for word, fact in facts:
+        yield f"    {'' if word == previous else word:<{width}}  {fact}"
+        previous = word
+
+
+def timed(spec: JobSpec) -> str:
+    return spec.schedule if spec.timezone == "UTC" else f"{spec.schedule} {spec.timezone}"
+
+
+def tick_facts(job: JobPlan) -> list[tuple[str, str]]:
+    after = ticks_text(job.ticks_after, job.spec)
+    if job.before is None or job.ticks_before == job.ticks_after:
+        return [("next", after)]
+    return [("before", ticks_text(job.ticks_before, job.before)), ("after", after)]
+
+
+def ticks_text(ticks: Sequence[datetime], spec: JobSpec) -> str:
+    """In the job's zone; a day and an offset are named where they change."""
+    local = [tick.astimezone(spec.zone) for tick in ticks]
+    parts, shown = [], ("", "")
+    for tick, time in zip(local, clock_times(local), strict=True):
+        day, offset = f"{tick:%a %Y-%m-%d} ", f" {tick:%Z}"
+        parts.append(
+            f"{day if day != shown[0] else ''}{time}{offset if offset != shown[1] else ''}"
+        )
+        shown = (day, offset)
+    return ", ".join(parts) or "none"
+
+
+def clock_times(times: Sequence[datetime]) -> list[str]:
+    """Seconds are shown of all or of none."""
+    exactly = any(time.second for time in times)
+    return [f"{time:%H:%M:%S}" if exactly else f"{time:%H:%M}" for time in times]
+
+
+def value(thing: Any) -> str:
+    """As one would write it in a schedule file, on one line."""
+    if thing is None:
+        return "none"
+    if isinstance(thing, str) and thing and thing.isprintable():
+        return thing
+    return json.dumps(thing, ensure_ascii=False)
+
+
+def surprise_text(surprise: Surprise) -> str:
+    """``2027-03-28: 02:30 does not exist in Europe/Berlin, runs at 03:00``"""
+    times, several = times_text(surprise.times), len(surprise.times) > 1
+    day = f"{surprise.times[0]:%Y-%m-%d}"
+    if surprise.is_gap:
+        what = f"{'do' if several else 'does'} not exist in {surprise.zone}"
+    else:
+        what = f"{'come' if several else 'comes'} twice in {surprise.zone}"
+    return f"{day}: {times} {what}, {outcome(surprise)}"
+
+
+def outcome(surprise: Surprise) -> str:
+    verb = "run" if len(surprise.times) > 1 else "runs"
+    if surprise.is_gap:
+        if not surprise.runs_at:
+            return "no run of their own" if verb == "run" else "no run of its own"
+        one = "one run" if len(surprise.runs_at) < len(surprise.times) else verb
+        return f"{one} at {times_text(surprise.runs_at)}"
+    match surprise.first, surprise.second:
+        case True, True:
+            return f"{verb} both times"
+        case True, False:
+            return f"{verb} the first time"
+        case False, True:
+            return f"{verb} the second time"
+        case _:
+            return f"{verb} at neither"
+
+
+def times_text(times: Sequence[datetime]) -> str:
+    words = clock_times(times)
+    if len(words) <= NAMED:
+        return ", ".join(words)
+    return f"{len(words)} times from {words[0]} to {words[-1]}"
+
+
+def durations_text(durations: Durations) -> str:
+    over = " or more" if durations.over else ""
+    attempts = f"{durations.observations:,} attempt{'s' * (durations.observations != 1)}"
+    quantiles = f"p50 {span(durations.p50)}, p95 {span(durations.p95)}, p99 {span(durations.p99)}"
+    return f"{quantiles}{over}, of {attempts}"
+
+
+def plan_shape(plan: Plan) -> dict[str, Any]:
+    """`jobs`: the added and changed ones; every instant in UTC."""
+    added = set(plan.changes.added)
+    return {
+        "added": plan.changes.added,
+        "changed": plan.changes.changed,
+        "removed": plan.changes.removed,
+        "unchanged": plan.changes.unchanged,
+        "jobs": [job_shape(job, is_added=job.spec.name in added) for job in plan.jobs],
+    }
+
+
+def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
+    return {
+        "job": job.spec.name,
+        "change": "added" if is_added else "changed",
+        "schedule": job.spec.schedule,
+        "timezone": job.spec.timezone,
+        "keys": {edit.key: {"old": edit.old, "new": edit.new} for edit in job.edits},
+        "ticks_before": [instant(tick) for tick in job.ticks_before],
+        "ticks_after": [instant(tick) for tick in job.ticks_after],
+        "clock_changes": [surprise_shape(surprise) for surprise in job.surprises],
+        "durations": durations_shape(job.durations) if job.durations else None,
+        "overlaps": foresight_shape(job.foresight) if job.foresight else None,
+    }
+
+
+def surprise_shape(surprise: Surprise) -> dict[str, Any]:
+    """Times of the wall clock, which have no offset."""
+    return {
+        "timezone": surprise.zone,
+        "kind": "gap" if surprise.is_gap else "fold",
+        "times": [time.isoformat() for time in surprise.times],
+        "runs_at": [time.isoformat() for time in surprise.runs_at],
+        "runs_first_time": surprise.first,
+        "runs_second_time": surprise.second,
+        "text": surprise_text(surprise),
+    }
+
+
+def durations_shape(durations: Durations) -> dict[str, Any]:
+    return {
+        "observations": durations.observations,
+        "p50_seconds": durations.p50,
+        "p95_seconds": durations.p95,
+        "p99_seconds": durations.p99,
+        "is_beyond_buckets": durations.over,
+    }
+
+
+# What a simulation came to, as tables and as JSON.
+
+
+SIMULATED_COLUMNS = Columns(
+    (
+        *("job", "duration", "ticks", "started", "skipped", "not started", "waited"),
+        *("requeued", "late p50", "late max"),
+    ),
+    folds=("skipped", "not started", "waited"),
+    drops=("requeued", "late p50", "duration", "late max"),
+)
+QUEUE_COLUMNS = Columns(
+    ("queue", "slots", "busy", "longest", "late p50", "late max"), drops=("late p50", "late max")
+)
+
+
+def job_rows(tally: Tally, durations: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    """`durations`: by job, what its runs were taken to last."""
+    for name, lasts in sorted(durations.items()):
+        job = tally.jobs.get(name, JobTally())
+        yield (
+            name,
+            lasts,
+            str(job.ticks),
+            str(job.started),
+            by_reason(job.skipped),
+            by_reason(not_started(job)),
+            waits_words(job.waits),
+            str(job.requeued),
+            *lateness_words(job.lateness),
+        )
+
+
+def queue_rows(tally: Tally, slots: int | None) -> Iterator[Sequence[str]]:
+    for name, queue in sorted(tally.queues.items()):
+        yield (
+            name,
+            slots_of(name, queue, slots),
+            f"{busy_share(name, queue, slots, tally.seconds):.0%}",
+            str(queue.longest),
+            *lateness_words(queue.lateness),
+        )
+
+
+def slots_of(name: str, queue: QueueTally, slots: int | None) -> str:
+    """Where there is no bound, what would have been enough."""
+    given = Queue.named(name, slots).slots
+    return f"{queue.most_busy} needed" if given is None else str(given)
+
+
+def busy_share(name: str, queue: QueueTally, slots: int | None, seconds: float) -> float:
+    used = Queue.named(name, slots).slots or queue.most_busy
+    return queue.busy_seconds / (used * seconds) if used and seconds else 0.0
+
+
+def by_reason(counts: Mapping[Any, int]) -> str:
+    """``14 overlap, 2 wait_expired``, or 0."""
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
+
+
+def not_started(job: JobTally) -> dict[str, int]:
+    """With those started and skipped, these are all ticks."""
+    still = {"excluded": job.excluded, "waiting": job.waiting, "queued": job.queued}
+    return {
+        **{outcome.value: count for outcome, count in job.unstarted.items()},
+        **{state: count for state, count in still.items() if count},
+    }
+
+
+def waits_words(waits: Sequence[float]) -> str:
+    """``47, mean 1m2s, max 12m12s``, or 0."""
+    average = mean(waits)
+    if average is None:
+        return "0"
+    return f"{len(waits)}, mean {span(average)}, max {span(max(waits))}"
+
+
+def lateness_words(lateness: Lateness) -> tuple[str, str]:
+    return duration(lateness.p50), duration(lateness.longest)
+
+
+def mean(seconds: Sequence[float]) -> float | None:
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def tally_shape(tally: Tally, durations: Mapping[str, float], slots: int | None) -> dict[str, Any]:
+    """`durations`: by job, in seconds."""
+    return {
+        "from": instant(tally.started_at),
+        "to": instant(tally.ended_at),
+        "jobs": [
+            {
+                "job": name,
+                "duration_seconds": lasts,
+                **simulated_job_shape(tally.jobs.get(name, JobTally())),
+            }
+            for name, lasts in sorted(durations.items())
+        ],
+        "queues": [
+            {
+                "queue": name,
+                "slots": Queue.named(name, slots).slots,
+                "most_busy": queue.most_busy,
+                "busy_share": round(busy_share(name, queue, slots, tally.seconds), 4),
+                "longest": queue.longest,
+                **lateness_shape(queue.lateness),
+            }
+            for name, queue in sorted(tally.queues.items())
+        ],
+    }
+
+
+def simulated_job_shape(job: JobTally) -> dict[str, Any]:
+    return {
+        "ticks": job.ticks,
+        "excluded": job.excluded,
+        "started": job.started,
+        "finished": dict(job.finished),
+        "skipped": dict(job.skipped),
+        "unstarted": dict(job.unstarted),
+        "requeued": job.requeued,
+        "waited": len(job.waits),
+        "wait_mean_seconds": mean(job.waits),
+        "wait_max_seconds": max(job.waits, default=None),
+        **lateness_shape(job.lateness),
+        "waiting": job.waiting,
+        "queued": job.queued,
+        "running": job.running,
+    }
+
+
+def lateness_shape(lateness: Lateness) -> dict[str, float | None]:
+    return {"late_p50_seconds": lateness.p50, "late_max_seconds": lateness.longest}

@@ -1,0 +1,370 @@
+"""What is known about a tick, its run, and the job; nothing here is computed from the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from supervisor.errors import UnknownRun
+from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import admitted_at, server_since, silences
+from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
+from supervisor.operate.wall import Wall
+from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
+from supervisor.ticks.clock_changes import Surprise, surprises
+from supervisor.ticks.plan import excluded
+from supervisor.times import clock_time
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long attempts of a job take: seconds that 95 of 100 do not exceed."""
+
+    p95: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """No beat led in this time."""
+
+    start: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers that are there and consume a queue, and how many processes they have.
+
+    unknown_task: the task of the run, when none of them knows it.
+    """
+
+    workers: int
+    processes: int
+    unknown_task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run, and one level deep the run that was in its way.
+
+    admitted_at: when the ledger first heard of it; None where the job's history has lost it.
+    blocker: None when nothing was in the way or its record is gone. away: of the run's time.
+    crew: of a run that is queued or expired; without a queue that its job names, all workers.
+    drained_at: of such a run, since when nothing begins from its queue.
+    """
+
+    run: Run
+    admitted_at: datetime | None = None
+    queue: str | None = None
+    usual: Usual | None = None
+    steps: Sequence[StepRecord] = ()
+    blocker: RunFacts | None = None
+    away: Away | None = None
+    crew: Crew | None = None
+    drained_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """What the job's schedule says, as it is loaded now, of one instant.
+
+    excluded: it would be a tick without `exclude`. surprise: what a clock change did to it.
+    """
+
+    is_tick: bool
+    before: datetime | None
+    after: datetime | None
+    excluded: bool = False
+    surprise: Surprise | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one question. `at` is the nominal time that was asked about; None without one.
+
+    others: further runs for the same nominal time. open_runs: those of the job, where no time was
+    asked for. oldest_at: the first nominal time that the job's history still has. grace_until:
+    while the server is new, nothing begins. paused_at: since when the job is, if it is.
+    """
+
+    now: datetime
+    job: JobRecord
+    beat: BeatRecord
+    watermark: datetime | None = None
+    at: datetime | None = None
+    calendar: Calendar | None = None
+    run: RunFacts | None = None
+    others: Sequence[Run] = ()
+    open_runs: Sequence[RunFacts] = ()
+    oldest_at: datetime | None = None
+    grace_until: datetime | None = None
+    beat_away: bool = False
+    paused_at: datetime | None = None
+
+
+# Which time is meant: a run's id, a time of the clock, or a full instant.
+
+
+INSTANT = timedelta(microseconds=1)
+
+MINUTE = timedelta(minutes=1)
+
+
+def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
+    """The tick that `text` names; if it names none, the very instant. Raises ValueError.
+
+    A time of the clock is today's, or the last such. A time without seconds also stands for the
+    one tick in its minute, which `phase` or `jitter` may have moved off its beginning.
+    """
+    at = clock_time(text, spec.zone, now, ahead=False)
+    if at.second or at.microsecond or not spec.has_schedule:
+        return at
+    ticks = ticks_between(schedule_of(spec), at - INSTANT, at + MINUTE - INSTANT, 2)
+    return ticks[0] if len(ticks) == 1 else at
+
+
+# What the schedule of a job says of one instant: is it a tick, and what lies next to it.
+
+
+DAY = timedelta(days=1)
+
+#: How far back the tick before is looked for, step by step.
+LOOKS_BACK = (timedelta(hours=1), DAY, 40 * DAY, 800 * DAY)
+
+
+def calendar_of(spec: JobSpec, at: datetime) -> Calendar:
+    schedule = schedule_of(spec)
+    following = schedule.next_after(at - INSTANT)
+    is_tick = following == at
+    return Calendar(
+        is_tick=is_tick,
+        before=tick_before(schedule, at),
+        after=schedule.next_after(at) if is_tick else following,
+        excluded=not is_tick and at in excluded(spec, at - INSTANT, at),
+        surprise=surprise_at(spec, at),
+    )
+
+
+def tick_before(schedule: Schedule, at: datetime) -> datetime | None:
+    """The last tick before `at`; None when there is none in two years."""
+    for distance in LOOKS_BACK:
+        _, last = missed_before(schedule, at - distance, at - INSTANT, keep=1)
+        if last:
+            return last[0]
+    return None
+
+
+def surprise_at(spec: JobSpec, at: datetime) -> Surprise | None:
+    """What a clock change near `at` did to a tick of that time of the clock."""
+    wall = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
+    return next(
+        (
+            surprise
+            for surprise in surprises(spec, at - DAY, at + DAY)
+            if wall in (*surprise.times, *surprise.runs_at)
+        ),
+        None,
+    )
+
+
+# What sentences call a run, a worker, a state.
+
+
+#: In the past tense, as in "09:05 was skipped".
+WENT = {
+    RunState.SUCCEEDED: "succeeded",
+    RunState.FAILED: "failed",
+    RunState.TIMED_OUT: "timed out",
+    RunState.CANCELLED: "was cancelled",
+    RunState.REPLACED: "was replaced",
+    RunState.LOST: "was lost",
+    RunState.EXPIRED: "expired",
+    RunState.SKIPPED: "was skipped",
+    RunState.MISSED: "was missed",
+    RunState.EXCLUDED: "was excluded",
+}
+
+
+def is_tick(run: Run) -> bool:
+    return run.id == tick_id(run.job, run.nominal_at) or run.state in (
+        RunState.MISSED,
+        RunState.EXCLUDED,
+    )
+
+
+def subject(run: Run, wall: Wall) -> str:
+    """At the beginning of a sentence: ``09:05``, or the id of a run that is no tick's."""
+    return wall.time(run.nominal_at) if is_tick(run) else run.id
+
+
+def named(run: Run, job: str, wall: Wall) -> str:
+    """Within a sentence about a run of `job`: ``the run of 09:00``."""
+    of = "the run" if run.job == job else f"{run.job}'s run"
+    return f"{of} of {wall.time(run.nominal_at)}" if is_tick(run) else f"the run {run.id}"
+
+
+def is_or_went(state: RunState) -> str:
+    """``is running``, ``was skipped``"""
+    return f"is {state.value}" if state.is_open else WENT[state]
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``11th``"""
+    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else suffix}"
+
+
+def on_worker(worker: str | None) -> str:
+    """Nothing for a run of several steps, which have workers of their own."""
+    return f" on worker {worker}" if worker else ""
+
+
+# Reads from the ledger what a question is about: the one place that does.
+
+
+#: Fewer attempts than these say nothing about what is usual.
+ENOUGH_ATTEMPTS = 5
+
+#: Of a job's open runs, so many are explained.
+MOST_OPEN = 5
+
+PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
+
+
+def facts_of_job(ledger: Ledger, name: str) -> Facts:
+    """How the job is now, and its newest run. Raises UnknownJob."""
+    facts = about(ledger, name)
+    spec = facts.job.spec
+    newest = ledger.history(name, 1)
+    found = ledger.first_open(name, MOST_OPEN)
+    return replace(
+        facts,
+        run=facts_of_run(ledger, newest[0]) if newest else None,
+        open_runs=tuple(facts_of_run(ledger, run) for run in found),
+        calendar=calendar_of(spec, facts.now) if spec.has_schedule else None,
+    )
+
+
+def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
+    """Raises UnknownRun and, of a run whose job is gone, UnknownJob."""
+    place = StepId.of(run_id)
+    run = ledger.run(place.run if place else run_id)
+    facts = about(ledger, run.job)
+    return replace(
+        facts,
+        at=run.nominal_at,
+        run=facts_of_run(ledger, run),
+        others=others(ledger.history(run.job, facts.job.spec.history), run.nominal_at, run.id),
+    )
+
+
+def facts_of_tick(ledger: Ledger, name: str, at: datetime) -> Facts:
+    """Raises UnknownJob."""
+    facts = about(ledger, name)
+    spec = facts.job.spec
+    history = ledger.history(name, spec.history)
+    run = run_of_tick(ledger, history, tick_id(name, at), at)
+    return replace(
+        facts,
+        at=at,
+        calendar=calendar_of(spec, at) if spec.has_schedule else None,
+        run=facts_of_run(ledger, run) if run else None,
+        others=others(history, at, run.id if run else None),
+        oldest_at=oldest(history),
+    )
+
+
+def about(ledger: Ledger, name: str) -> Facts:
+    """What every answer may need."""
+    now, job, beat = ledger.now(), ledger.job(name), ledger.beat()
+    since = server_since(ledger)
+    mark = ledger.marks([name])[name]
+    ready_at = since + job.spec.lease_ttl if since else None
+    return Facts(
+        now=now,
+        job=job,
+        beat=beat,
+        watermark=mark.watermark,
+        grace_until=ready_at if ready_at and ready_at > now else None,
+        beat_away=not beat.leads(now),
+        paused_at=mark.pause.start if job.paused and mark.pause else None,
+    )
+
+
+def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunFacts:
+    spec = ledger.some_specs([run.job]).get(run.job)
+    queue = spec.routed_queue if spec else None
+    waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
+    return RunFacts(
+        run=run,
+        admitted_at=admitted_at(ledger, [run]).get(run.id),
+        queue=queue,
+        usual=usual_of(ledger.durations(run.job)) if spec else None,
+        steps=ledger.steps.records(run.id) if run.has_steps else (),
+        blocker=blocker_of(ledger, run) if looks_deeper else None,
+        away=away_at(ledger, run),
+        crew=crew_of(ledger, queue, spec) if waits_for_worker else None,
+        drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
+    )
+
+
+def crew_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Crew:
+    workers = ledger.presences.roll().workers
+    there = [worker for worker in workers if queue is None or queue in worker.queues]
+    task = spec.task if spec else None
+    is_unknown = there and task and task not in ledger.presences.tasks(there)
+    return Crew(len(there), sum(worker.pool_size for worker in there), task if is_unknown else None)
+
+
+def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:
+    if run.blocked_by is None:
+        return None
+    try:
+        blocker = ledger.run(run.blocked_by)
+    except UnknownRun:
+        return None
+    return facts_of_run(ledger, blocker, looks_deeper=False)
+
+
+def usual_of(durations: Histogram) -> Usual | None:
+    attempts, p95 = durations.observations, durations.quantile(0.95)
+    return Usual(p95, attempts) if p95 is not None and attempts >= ENOUGH_ATTEMPTS else None
+
+
+def run_of_tick(ledger: Ledger, history: Sequence[Run], run_id: str, at: datetime) -> Run | None:
+    """The tick's own record, or that of the range of ticks it was passed over with."""
+    try:
+        return ledger.run(run_id)
+    except UnknownRun:
+        spans = (run for run in history if run.state in PASSED_OVER)
+        return next((run for run in spans if first_of(run) <= at <= run.nominal_at), None)
+
+
+def others(history: Sequence[Run], at: datetime, known: str | None) -> tuple[Run, ...]:
+    """Runs of the same nominal time: backfills, and what people triggered for it."""
+    return tuple(
+        run
+        for run in history
+        if run.nominal_at == at and run.id != known and run.state not in PASSED_OVER
+    )
+
+
+def oldest(history: Sequence[Run]) -> datetime | None:
+    """Backfills are for times long past and say nothing about how far the records go back."""
+    return min((first_of(run) for run in history if is_tick(run)), default=None)
+
+
+def first_of(run: Run) -> datetime:
+    return run.first_nominal_at or run.nominal_at
+
+
+def away_at(ledger: Ledger, run: Run) -> Away | None:
+    """The time without beat that these ticks fell into, or that made the run late."""
+    for start, end in silences(ledger):
+        if start <= run.nominal_at and first_of(run) <= end:
+            return Away(start, end)
+    return None

@@ -1,1 +1,0 @@
-"""What loading the schedule files would change, and what that leads to: seen beforehand."""

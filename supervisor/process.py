@@ -1,0 +1,193 @@
+"""Child processes that do not outlive their parent, and that cannot use more than they are given.
+
+`Child` is for work on what comes from outside, or that needs much memory for a moment: its parent
+never has to wait for it, and the memory ends with it. Python's heap rarely shrinks: a process that
+reads ten thousand jobs once keeps as much memory for ever as it needed then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+#: A child with limits has time until its first word; its parent, which shares the processors with
+#: it, has less. From then on its parent may wait for it.
+NICE = 10
+
+#: Of the thread that has time, in bytes, as a process has it.
+STACK_SIZE = 8 << 20
+
+#: A process that was killed and is not gone after this hangs in the kernel, and is left to it.
+GONE_SECONDS = 2
+
+Work = Generator[Any, Any, None]
+"""Yields what the parent is to receive; gets what the parent sends then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may use: seconds of processor time, and bytes beside those of its parent."""
+
+    cpu_seconds: int
+    memory: int
+
+
+class Child:
+    """A fork at work beside this process: it has all that this one has, but for its threads.
+
+    What the work raises is raised by `receive`; it must be picklable, as all that is exchanged.
+    """
+
+    def __init__(self, work: Callable[[], Work], limits: Limits | None = None) -> None:
+        fork = get_context("fork")
+        self._pipe, theirs = fork.Pipe()
+        self._process = fork.Process(
+            target=_run, args=(work, theirs, self._pipe, limits, os.getpid()), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def has_said(self, seconds: float = 0) -> bool:
+        """Whether there is something to receive, or the child has ended, within so many seconds."""
+        return self._pipe.poll(max(0.0, seconds))
+
+    def receive(self) -> Any:
+        """The next value of the work. Raises ChildProcessError when the child was killed."""
+        try:
+            succeeded, said = self._pipe.recv()
+        except (EOFError, OSError):
+            self.end()
+            raise ChildProcessError(_end_of(self._process.exitcode)) from None
+        if not succeeded:
+            self.end()
+            raise said
+        return said
+
+    def send(self, value: Any) -> None:
+        with suppress(OSError):  # it has ended, which `receive` says
+            self._pipe.send(value)
+
+    def end(self) -> None:
+        """Kills it if it is still there."""
+        self._process.join(0)
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join(GONE_SECONDS)
+        self._pipe.close()
+
+
+def die_with_parent() -> None:
+    """To be run in a child: the kernel sends it SIGTERM when the thread that began it is gone.
+
+    Linux only; elsewhere a child of a process that was killed has to be ended by hand.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def sendable(error: Exception) -> Exception:
+    """The error, or its words where it cannot be made again from its arguments."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return ChildProcessError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _run(
+    work: Callable[[], Work],
+    pipe: Connection,
+    parents: Connection,
+    limits: Limits | None,
+    parent: int,
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)  # what the parent would do when it is told to stop
+    die_with_parent()
+    if os.getppid() != parent:  # it was gone already
+        os._exit(1)
+    parents.close()
+    try:
+        _limit(limits)
+        steps = work()
+        said = _gently(lambda: next(steps)) if limits else next(steps)
+        while True:
+            _tell(pipe, (True, said))
+            said = steps.send(_hear(pipe))
+    except StopIteration:
+        pass
+    except Exception as error:  # noqa: BLE001 - raised where the outcome is waited for
+        _tell(pipe, (False, sendable(error)))
+    os._exit(0)  # the parent's exit handlers are the parent's
+
+
+def _gently(step: Callable[[], Any]) -> Any:
+    """In a thread: Linux is nice to one alone, and without privileges nobody takes that back."""
+    threading.stack_size(STACK_SIZE)
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICE,)) as thread:
+        return thread.submit(step).result()
+
+
+def _tell(pipe: Connection, said: Any) -> None:
+    try:
+        pipe.send(said)
+    except OSError:  # the parent is gone, or no longer interested
+        os._exit(0)
+
+
+def _hear(pipe: Connection) -> Any:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+def _limit(limits: Limits | None) -> None:
+    if limits is None:
+        return
+    _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
+    _lower(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":  # elsewhere the kernel does not hold to it
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory)
+
+
+def _lower(what: int, limit: int) -> None:
+    _, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+def _end_of(exit_code: int | None) -> str:
+    if exit_code == -signal.SIGXCPU:
+        return "it took more processor time than it is given"
+    return f"a child was ended, exit code {exit_code}"
+
+
+# How often Python looks for reference cycles where thousands of jobs are dealt with at once.
+#
+# A scrape and an emission make hundreds of thousands of objects, few of which are part of a cycle.
+# Looking at them as often as Python does by default takes a tenth of the time.
+
+
+RARELY = (100_000, 50, 100)
+
+
+def collect_rarely() -> None:
+    """From now on, in the whole process."""
+    gc.set_threshold(*RARELY)

@@ -1,1 +1,0 @@
-"""Deployments from schedule files: queues and workers -> systemd units, Compose, Kubernetes."""

@@ -1,1 +1,0 @@
-"""What a run is, and what is said of it."""

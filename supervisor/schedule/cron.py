@@ -1,0 +1,131 @@
+"""Cron expressions: checked field by field, then their nominal times."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+
+from cronsim import CronSim, CronSimError
+
+from supervisor.errors import InvalidSchedule, did_you_mean
+from supervisor.schedule.windows import HORIZON
+from supervisor.times import DAY
+
+NICKNAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+#: Name, what it may hold, how many values that is.
+FIELDS = (
+    ("minute", "0-59", 60),
+    ("hour", "0-23", 24),
+    ("day-of-month", "1-31, L (last day) or LW (last working day)", 31),
+    ("month", "1-12 or JAN-DEC", 12),
+    ("day-of-week", "0-7 or SUN-SAT, 5L (last Friday) or 1#2 (second Monday)", 8),
+)
+
+LONGEST = 400
+
+#: Only to take an expression apart and to see that it fires at all; any instant would do.
+SOME_TIME = datetime(2024, 1, 1)
+
+
+def parse(text: str) -> CronSim:
+    """The five fields of `text`, taken apart. Raises InvalidSchedule."""
+    fields = _split(text)
+    for number, one in enumerate(fields):
+        _check(number, one, text)
+    try:
+        simulation = CronSim(" ".join(fields), SOME_TIME)
+        next(CronSim(" ".join(fields), SOME_TIME))
+    except (CronSimError, StopIteration):
+        raise InvalidSchedule(f"{text!r} never fires: no such day in these months") from None
+    return simulation
+
+
+def _split(text: str) -> list[str]:
+    if len(text) > LONGEST:
+        raise InvalidSchedule(f"a cron expression of {len(text)} characters; {LONGEST} are allowed")
+    if text.startswith("@"):
+        if (nickname := text.strip().lower()) not in NICKNAMES:
+            known = ", ".join(NICKNAMES)
+            hint = did_you_mean(nickname, NICKNAMES) or f"; known are {known}"
+            raise InvalidSchedule(f"{text!r} is not a known nickname{hint}")
+        return NICKNAMES[nickname].split()
+    fields = text.upper().split()
+    if len(fields) == 6:
+        raise InvalidSchedule(
+            f"{text!r} has six fields; there is no field for seconds, use 'every' (every: 30s)"
+        )
+    if len(fields) != 5:
+        raise InvalidSchedule(
+            f"{text!r} has {len(fields)} field{'s' * (len(fields) != 1)}; cron has five: "
+            "minute hour day-of-month month day-of-week"
+        )
+    return fields
+
+
+def _check(number: int, field: str, text: str) -> None:
+    """One field alone, the others being stars, so that an error is this field's."""
+    name, range_text, size = FIELDS[number]
+    for step in re.findall(r"/([0-9]+)", field):
+        if len(step) > 3 or int(step) >= size:
+            raise InvalidSchedule(
+                f"{text!r}: step /{step} is larger than the {name} field, it would fire once "
+                "and start over; use 'every' for such intervals"
+            )
+    alone = ["*"] * len(FIELDS)
+    alone[number] = field
+    try:
+        CronSim(" ".join(alone), SOME_TIME)
+    except (CronSimError, ValueError, AssertionError):
+        raise InvalidSchedule(
+            f"{text!r}: {field!r} is not valid in the {name} field; it may hold {range_text}"
+        ) from None
+
+
+# `cron` as a pattern of days and times.
+
+
+@dataclass(frozen=True, slots=True)
+class CronPattern:
+    """An expression taken apart."""
+
+    fields: CronSim
+    times: Sequence[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        hours, minutes = sorted(self.fields.hours), sorted(self.fields.minutes)
+        times = tuple(hour * 3600 + minute * 60 for hour in hours for minute in minutes)
+        object.__setattr__(self, "times", times)
+
+    @property
+    def is_frequent(self) -> bool:
+        return len(self.fields.hours) == 24
+
+    def days_from(self, day: date) -> Iterator[date]:
+        limit = day.toordinal() + HORIZON.days
+        while day.toordinal() <= limit:
+            if day.month not in self.fields.months:
+                day = _next_month(day)
+                continue
+            if self.fields.match_day(day):
+                yield day
+                limit = day.toordinal() + HORIZON.days
+            day += DAY
+
+    def times_on(self, day: date) -> Sequence[int]:
+        matches = day.month in self.fields.months and self.fields.match_day(day)
+        return self.times if matches else ()
+
+
+def _next_month(day: date) -> date:
+    return (day.replace(day=28) + 4 * DAY).replace(day=1)

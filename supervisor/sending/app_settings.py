@@ -1,0 +1,256 @@
+"""What Celery's broker and RedBeat are told of a Redis: each spells Sentinels in its own way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from ssl import CERT_REQUIRED
+from typing import Any
+
+from celery import Celery
+from celery.app.defaults import DEFAULTS
+
+from supervisor.errors import (
+    NotConfigured,
+    RedBeatElsewhere,
+)
+from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, server_options
+from supervisor.sending import content
+from supervisor.settings import (
+    DEFAULT_PREFIX,
+    DEFAULT_URL,
+    SENTINEL,
+    SOCKETS,
+    SentinelUrl,
+    Settings,
+    has_same_server,
+    in_kombus_spelling,
+    is_redis,
+    parsed,
+    place_of,
+    without_credentials,
+)
+
+BROKER_VARIABLE = "CELERY_BROKER_URL"
+
+#: Those of `redbeat_redis_options` that are for RedBeat itself, and no option of a connection.
+REDBEAT_INTERNAL_OPTIONS = frozenset(
+    ("retry_period", "cluster", "sentinels", "service_name", "sentinel_kwargs", "startup_nodes")
+)
+
+#: In place of an address that nothing can be made of.
+UNREADABLE = "redis://address-cannot-be-read.invalid/0"
+
+#: A Redis that hangs must not hang who asks.
+PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
+
+
+def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> str:
+    """A broker's address with what its options say of Sentinels. Raises InvalidRedisUrl."""
+    if not broker_url.startswith(SENTINEL):
+        return broker_url
+    options = transport_options or {}
+    asked = options.get("sentinel_kwargs") or {}
+    told = {
+        "master_name": options.get("master_name"),
+        "sentinel_username": asked.get("username"),
+        "sentinel_password": asked.get("password"),
+    }
+    return str(SentinelUrl.parse(broker_url, told))
+
+
+def broker_url_of(conf: Any) -> str:
+    """The app's `broker_url`; of several, with ; between them, as kombu takes them too."""
+    given = conf.broker_url or ""
+    return given if isinstance(given, str) else ";".join(given)
+
+
+def broker_address_in(conf: Any) -> str:
+    return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
+
+
+def settle_broker(conf: Any) -> None:
+    """Has the broker's address in kombu's spelling, with what else it says in kombu's options."""
+    broker_url = broker_url_of(conf)
+    if broker_url.startswith(SENTINEL):
+        given = conf.get("broker_transport_options") or {}
+        named = SentinelUrl.parse(address_of(broker_url, given))
+        conf.broker_transport_options = {
+            "master_name": named.master_name,
+            "sentinel_kwargs": sentinel_options(named),
+            **given,
+        }
+        spelled = named.without_options
+    else:
+        if is_redis(broker_url):
+            parsed(broker_url)
+        spelled = in_kombus_spelling(broker_url)
+    set_broker(conf, spelled)
+
+
+def check_certificate(conf: Any, settings: Settings) -> None:
+    """Of a broker that is the ledger's server, as the ledger does: kombu alone would take any."""
+    url = broker_url_of(conf)
+    is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
+    if is_bare and has_same_server(url, settings.redis_url):
+        conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED}
+
+
+def set_broker(conf: Any, url: str) -> None:
+    conf.broker_url = url
+    if os.environ.get(BROKER_VARIABLE):
+        os.environ[BROKER_VARIABLE] = url  # Celery reads it before its own settings
+
+
+def hide_unreadable(conf: Any) -> None:
+    """Takes addresses away that cannot be read: Celery would quote them, passwords and all."""
+    for url, put in (
+        (broker_url_of(conf), set_broker),
+        (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
+    ):
+        if is_redis(url) and place_of(url) is None:
+            put(conf, UNREADABLE)
+
+
+def setting(conf: Any, name: str) -> Any:
+    """One of RedBeat's, in small letters or in capitals, as RedBeat finds it."""
+    return conf.first(name, name.upper())
+
+
+def separate_redbeat(conf: Any, prefix: str) -> None:
+    """Gives each ledger of a database its own lock, schedule and entries of RedBeat.
+
+    The ledger with the default prefix has RedBeat's own names of keys.
+    """
+    if prefix != DEFAULT_PREFIX and not setting(conf, "redbeat_key_prefix"):
+        conf.redbeat_key_prefix = f"{prefix}:redbeat:"
+
+
+def redbeat_address(conf: Any) -> str:
+    """Where RedBeat keeps its schedule, spelled as the ledger's address is."""
+    url = str(setting(conf, "redbeat_redis_url") or "")
+    if not url.startswith("redis-sentinel"):
+        return url
+    told = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
+    sentinels = tuple((str(host), int(port)) for host, port in told.get("sentinels", ()))
+    return str(SentinelUrl(sentinels, told.get("service_name", "master"), db=told.get("db", 0)))
+
+
+def connection_of(conf: Any, url: str) -> dict[str, Any]:
+    """What the app's settings say of connections to the Redis at `url`, beside that address."""
+    found: dict[str, Any] = {}
+    for address, tls in (
+        (broker_address_in(conf), conf.get("broker_use_ssl")),
+        (redbeat_address(conf), setting(conf, "redbeat_redis_use_ssl")),
+    ):
+        if isinstance(tls, Mapping) and has_same_server(address or url, url):
+            found |= tls
+    own = setting(conf, "redbeat_redis_options") or {}
+    return found | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
+
+
+def settle_redbeat(conf: Any, settings: Settings) -> None:
+    """Gives RedBeat the ledger's Redis where the app names none.
+
+    User and password stand among the options, where Celery hides them from who looks at settings.
+    """
+    own = setting(conf, "redbeat_redis_options") or {}
+    url = str(setting(conf, "redbeat_redis_url") or "")
+    if url and not url.startswith(("redis://", "rediss://", *SOCKETS)):
+        return
+    if not url and settings.redis_url.startswith(SENTINEL):
+        named = SentinelUrl.parse(settings.redis_url)
+        conf.redbeat_redis_url = "redis-sentinel://"
+        conf.redbeat_redis_options = {
+            "sentinels": list(named.sentinels),
+            "service_name": named.master_name,
+            "username": named.username,
+            "password": named.password,
+            "db": named.db,
+            "sentinel_kwargs": sentinel_options(named),
+            **PATIENCE,
+            **own,
+        }
+        return
+    options = server_options(replace(settings, redis_url=url or settings.redis_url))
+    shown, rest = without_credentials(options)
+    conf.redbeat_redis_url = shown
+    conf.redbeat_redis_options = {**PATIENCE, **rest, **own}
+    if conf.get("REDBEAT_REDIS_URL"):
+        conf.REDBEAT_REDIS_URL = shown
+
+
+def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
+    return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **named.sentinel_credentials}
+
+
+GUARDED_TASK = "supervisor.worker.task:GuardedTask"
+
+
+def settings_of(app: Celery, url: str | None = None) -> Settings | None:
+    """Where the ledger of a supervised app lives; None for an app that is not supervised.
+
+    url: in place of the address that the app has for it. Raises InvalidRedisUrl.
+    """
+    given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
+    return None if given is None else _settings(app.conf, given, url)
+
+
+def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
+    broker = broker_url_of(conf)
+    if error := given.get("unreadable"):  # found as the first setting was asked for
+        raise error
+    url = url or given["redis_url"]
+    if not url and is_redis(broker):
+        url = broker_address_in(conf)
+    url = url or DEFAULT_URL
+    return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
+
+
+def owner_of(app: Celery) -> str:
+    """The name by which the ledger knows the app."""
+    return str(getattr(app, "supervisor", {}).get("owner") or app.main or "unnamed")
+
+
+def broker_address(app: Celery) -> str:
+    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
+    return broker_address_in(app.conf)
+
+
+def required_settings(app: Celery) -> Settings:
+    """Raises NotConfigured for an app that is not supervised or sends by Celery 3's protocol,
+    UnsafeContent for one not of JSON, and RedBeatElsewhere."""
+    settings = settings_of(app)
+    if settings is None:
+        raise NotConfigured("this Celery app is not supervised: call supervise(app)")
+    if app.conf.task_protocol != DEFAULTS["task_protocol"]:  # its messages lack our headers
+        raise NotConfigured(
+            f"task_protocol={app.conf.task_protocol!r} cannot carry runs: leave it out of the app's"
+            " settings (docs/settings.md)"
+        )
+    content.check_settings(app.conf)
+    if apart := redbeat_apart(app, settings):
+        raise apart
+    return settings
+
+
+def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
+    """What is wrong where the app has RedBeat keep its schedule in another Redis."""
+    redbeat, ledger = place_of(redbeat_address(app.conf)), place_of(settings.redis_url)
+    return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
+
+
+def broker_apart(app: Celery, settings: Settings) -> str | None:
+    """In words, where the app's broker is another Redis server than the ledger's."""
+    broker, ledger = place_of(broker_address(app)), place_of(settings.redis_url)
+    if broker is None or ledger is None or broker.server == ledger.server:
+        return None
+    return f"the app's broker is {broker}, and the ledger is at {ledger}"
+
+
+def schedules_of(app: Celery) -> Path | None:
+    """The directory of schedule files that beat follows."""
+    schedules = getattr(app, "supervisor", {}).get("schedules")
+    return Path(schedules) if schedules else None

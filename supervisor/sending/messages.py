@@ -1,0 +1,283 @@
+"""Messages of ticks that differ in nothing but the run, made without asking Celery for each.
+
+Where the broker's queues are keys beside the ledger's, a run that starts is sent in the very script
+that admits it (ledger/admit.lua), and the script is given the message beforehand:
+
+1. Jobs of one task, with the same queue, limits and retries, have messages of one shape. Celery and
+   kombu make it, like any other message, for a run that stands for all of them.
+2. A job's envelope is the shape with the job's own name, rules and arguments in it.
+3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
+
+What may differ in more has no envelope: those runs go through the outbox. So it is when arguments
+are masked or name secrets, when somebody listens to messages being sent, when a task or a router
+has code of its own that decides how, and when the shape, filled with what it was made of, is not
+what Celery had made of it.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import structlog
+from celery import Celery, Task, signals
+from celery.app.routes import MapRoute
+from celery.utils.saferepr import saferepr
+from kombu.serialization import dumps as serialized
+from kombu.utils.json import dumps
+
+from supervisor.guard.delivery import HEADER, Assignment, of_job
+from supervisor.job.run import Run, RunState, tick_id
+from supervisor.job.secrets import has_references
+from supervisor.job.spec import KEPT_AT_HAND, JobSpec
+from supervisor.ledger.connection import Client
+from supervisor.ledger.requests import Message, Tick
+from supervisor.sending.app_settings import GUARDED_TASK, broker_address, required_settings
+from supervisor.sending.queues import AWAY
+from supervisor.sending.signing import Signer, content_of
+from supervisor.settings import same_database
+
+# What Celery and kombu would push for a run, asked of them without pushing it.
+
+
+#: What two connections have in common that see the same keys with the same rights.
+PLACE = ("host", "port", "path", "db", "username")
+
+
+def name_of(own: type) -> str:
+    return f"{own.__module__}:{own.__qualname__}"
+
+
+#: Who listens to one of them is told of each message, and may change it.
+LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+
+#: What a task's class may say of how it is sent, and the classes that are known to say it.
+SENDING = ("apply_async", "shadow_name")
+KNOWN_CLASSES = (GUARDED_TASK, name_of(Task))
+
+#: Publishes with a given producer, as everything is published.
+Send = Callable[[Any, Assignment], str]
+
+
+class Recorder:
+    """A channel of that transport which keeps the commands that a message becomes."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self.commands: list[tuple[str, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def basic_publish(self, message: Any, **options: Any) -> Any:
+        return self._channel.basic_publish(message, _publish_batch=self, **options)
+
+    def add(self, *command: str) -> None:
+        """What kombu calls of a batch, in place of sending the command."""
+        self.commands.append(command)
+
+
+def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
+    """None for what is more than one push: a queue that expires, an exchange of several queues."""
+    recorder: Any = Recorder(channel)
+    queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
+    match recorder.commands:
+        case [("lpush", key, text)]:
+            return Message(queue, recorder.global_keyprefix + key, text)
+        case _:
+            return None
+
+
+def is_ordinary(app: Celery, name: str) -> bool:
+    """Whether Celery alone decides how a task is sent, and nobody is told of it."""
+    classes = type(app.tasks.get(name)).__mro__
+    own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
+    return (
+        not own
+        and type(app).send_task is Celery.send_task
+        and not is_listened_to()
+        and not app.conf.task_send_sent_event
+        and all(isinstance(route, MapRoute) for route in app.amqp.routes)
+    )
+
+
+def is_listened_to() -> bool:
+    return any(signal.receivers for signal in LISTENED_TO)
+
+
+def is_beside(channel: Any, ledger: Client) -> bool:
+    """Whether the broker's queues are keys of the ledger's own database, for the same user."""
+    if not hasattr(channel, "priority_steps"):
+        return False
+    place = place_of(channel.client.connection_pool)
+    return place is not None and place == place_of(ledger.connection_pool)
+
+
+def place_of(pool: Any) -> tuple[str, ...] | None:
+    """None for one that looks its server up, as with Sentinel."""
+    known = pool.connection_kwargs
+    if not (known.get("host") or known.get("path")):
+        return None
+    return tuple(str(known.get(key) or "") for key in PLACE)
+
+
+#: A nominal time of no schedule, and the run of it, which stands for all.
+NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
+RUN = tick_id("any", NOMINAL)
+
+MARKED = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
+
+#: No job, argument or setting is called like them.
+MARKS = {name: f"<{name} of {RUN}>" for name in MARKED}
+
+log = structlog.get_logger("supervisor.envelopes")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """`queue` and `key` as in a Message."""
+
+    queue: str
+    key: str
+    text: str
+    delivery_tag: str
+    signature: str
+    content: str
+
+    def message(self, tick: Tick, signer: Signer) -> Message:
+        nominal = tick.nominal_at.isoformat()
+        text = self.text.replace(RUN, tick.run_id).replace(NOMINAL.isoformat(), nominal)
+        own = signer.signature(tick.run_id, nominal, self.content)
+        text = text.replace(self.signature, own)
+        return Message(self.queue, self.key, text.replace(self.delivery_tag, str(uuid4())))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A message with marks where jobs differ.
+
+    `embed`: what its body has beside the arguments; `levels` and `length` bound their description.
+    """
+
+    queue: str
+    key: str
+    text: str
+    delivery_tag: str
+    embed: Mapping[str, Any]
+    levels: int
+    length: int
+
+    def envelope(self, spec: JobSpec, signer: Signer) -> Envelope:
+        _, _, body = serialized((spec.args, spec.kwargs, self.embed), serializer="json")
+        values = {
+            "job": json.dumps(spec.name),
+            "rules": spec.rules_text,
+            "argsrepr": json.dumps(saferepr(spec.args, self.length, self.levels)),
+            "kwargsrepr": json.dumps(saferepr(spec.kwargs, self.length, self.levels)),
+            "body": json.dumps(b64encode(body.encode()).decode()),
+        }
+        text = self.text
+        for mark, value in values.items():
+            text = text.replace(json.dumps(MARKS[mark]), value)
+        headers = json.loads(text)["headers"]
+        content = content_of(headers["task"], spec.args, spec.kwargs, headers[HEADER])
+        signature = signer.signature(RUN, NOMINAL.isoformat(), content)
+        text = text.replace(MARKS["signature"], signature)
+        return Envelope(self.queue, self.key, text, self.delivery_tag, signature, content)
+
+
+def marked(message: dict[str, Any]) -> str:
+    """The message as text, with a mark for each value that is a job's own."""
+    headers = message["headers"]
+    own = {**headers[HEADER], **{name: MARKS[name] for name in ("job", "rules", "signature")}}
+    reprs = {name: MARKS[name] for name in ("argsrepr", "kwargsrepr")}
+    return dumps({**message, "body": MARKS["body"], "headers": {**headers, **reprs, HEADER: own}})
+
+
+class Envelopes:
+    """`send` publishes with a given producer, as everything is published."""
+
+    def __init__(self, app: Celery, ledger: Client, send: Send, signer: Signer) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._send = send
+        self._signer = signer
+        self._shapes: dict[tuple[Any, ...], Shape | None] = {}
+        self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
+        # A broker that is elsewhere, and may be away, is not asked.
+        may_be_beside = same_database(broker_address(app), required_settings(app).redis_url)
+        self._are_beside: bool | None = None if may_be_beside else False
+
+    def filled(self, tick: Tick) -> Tick:
+        """The tick with its message, where it may have one beforehand."""
+        if is_listened_to():
+            return tick
+        envelope = self.prepare(tick.spec)
+        return tick if envelope is None else tick.sent_as(envelope.message(tick, self._signer))
+
+    def unknown_of(self, jobs: Iterable[str]) -> list[str]:
+        """Those of the named jobs for which nothing is prepared."""
+        return [job for job in jobs if job not in self._envelopes]
+
+    def prepare(self, spec: JobSpec) -> Envelope | None:
+        made_for, envelope = self._envelopes.get(spec.name, (None, None))
+        if made_for is not spec:
+            if len(self._envelopes) >= KEPT_AT_HAND:
+                self._envelopes.clear()
+            envelope = self._envelope(spec)
+            self._envelopes[spec.name] = spec, envelope
+        return envelope
+
+    def _envelope(self, spec: JobSpec) -> Envelope | None:
+        if self._are_beside is None:
+            with self._app.producer_or_acquire() as producer:
+                self._are_beside = is_beside(producer.channel, self._ledger)
+        own = [spec.args, spec.kwargs]
+        if not self._are_beside or spec.task is None or spec.mask or has_references(own):
+            return None
+        try:
+            task: Any = self._app.tasks.get(spec.task)
+            if task is not None and task.typing:
+                task.__header__(*spec.args, **spec.kwargs)  # refuses what it cannot be called with
+            shape = self._shape(spec, spec.task)
+            return shape.envelope(spec, self._signer) if shape else None
+        except AWAY:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
+            log.info("no envelope", job=spec.name, error=str(error))
+            return None
+
+    def _shape(self, spec: JobSpec, task: str) -> Shape | None:
+        key = (
+            *(task, spec.routed_queue, spec.soft_time_limit, spec.time_limit),
+            *(spec.max_retries, spec.retry_backoff, spec.retry_backoff_max),
+        )
+        if key not in self._shapes:
+            self._shapes[key] = self._made(spec, task) if is_ordinary(self._app, task) else None
+        return self._shapes[key]
+
+    def _made(self, spec: JobSpec, task: str) -> Shape | None:
+        run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
+        with self._app.producer_or_acquire() as producer:
+            push = recorded(self._app, producer.channel, self._send, of_job(run, spec, task))
+        if push is None:
+            return None
+        message = json.loads(push.text)
+        if message["content-type"] != "application/json" or message["headers"].get("expires"):
+            return None
+        _, _, embed = json.loads(b64decode(message["body"]))
+        shape = Shape(
+            queue=push.queue,
+            key=push.key,
+            text=marked(message),
+            delivery_tag=message["properties"]["delivery_tag"],
+            embed=embed,
+            levels=self._app.conf.task_repr_maxlevels,
+            length=self._app.amqp.argsrepr_maxsize,
+        )
+        return shape if shape.envelope(spec, self._signer).text == push.text else None

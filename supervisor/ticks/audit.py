@@ -1,0 +1,194 @@
+"""The audit: every tick that a job's schedule names was counted once, and has one outcome.
+
+1. The scripts count each tick that is dealt with and move the watermark past it in one step. The
+   number counted between two positions of the watermark must be the number of nominal times that
+   the schedule, asked anew, names between them. That takes no memory, however many they are.
+2. Each tick that was counted is missed, excluded, skipped, finished or open: the counters of a job
+   and its open runs must add up.
+3. A tick that is due for half a minute and was not dealt with is overdue: a beat that leads has
+   forgotten the job, and is told of it again.
+4. A stretch that was audited is closed, and the next begins where it ended. What was wrong in it
+   stays counted, in supervisor_unaccounted_ticks.
+
+Beat goes round the jobs, a part of them every few seconds, and leaves alone those that did nothing
+since the last time and had nothing to do; `supervisor audit` audits all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from supervisor.job.run import Run, RunState, tick_id
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.audit import Audited, Stretch
+from supervisor.ledger.ledger import Ledger
+from supervisor.schedule import missed_before, schedule_of, ticks_between
+
+AUDIT_INTERVAL = timedelta(seconds=5)
+JOBS_PER_AUDIT = 250
+
+#: A tick that is due for so long should have been dealt with: longer than a change of leaders.
+OVERDUE_AFTER = timedelta(seconds=30)
+
+#: When each job is due is known from what beat wrote; this often it is asked of its schedule.
+AUDITED_ANYWAY_AFTER = timedelta(hours=1)
+
+#: Of the ticks that are missing, so many are named.
+NAMED = 20
+
+INSTANT = timedelta(microseconds=1)
+MOST_COMPARED = 100_000
+
+log = structlog.get_logger("supervisor.auditing")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with one job: `counted` ticks where the schedule names `named`, in a stretch.
+
+    overdue: ticks after the stretch that are due and that nobody has dealt with. missing: nominal
+    times of which the ledger has no record, as far as it goes back one by one.
+    """
+
+    job: str
+    stretch: Stretch
+    named: int
+    overdue: int
+    missing: tuple[datetime, ...]
+
+    @property
+    def difference(self) -> int:
+        return abs(self.named - self.stretch.counted)
+
+    @property
+    def unsettled(self) -> int:
+        """Ticks and runs more (or fewer) than outcomes and open runs."""
+        return self.stretch.unsettled
+
+    def as_facts(self) -> dict[str, Any]:
+        """For logs, JSON and the ledger."""
+        return {
+            "job": self.job,
+            "from": self.stretch.first_at.isoformat(),
+            "to": self.stretch.last_at.isoformat(),
+            "named": self.named,
+            "counted": self.stretch.counted,
+            "unsettled": self.unsettled,
+            "overdue": self.overdue,
+            "missing": [at.isoformat() for at in self.missing],
+        }
+
+
+class Auditor:
+    """Beat's: goes round all jobs, some at a time.
+
+    `revive` is given a job whose ticks nobody deals with, and where the last of them was: its entry
+    in RedBeat's schedule is gone, or says another time.
+    """
+
+    def __init__(self, ledger: Ledger, revive: Callable[[JobSpec, datetime], object]) -> None:
+        self._ledger = ledger
+        self._revive = revive
+        self._next_at: datetime | None = None
+        self._left: list[str] = []
+
+    def audit_some(self, now: datetime) -> None:
+        if self._next_at and now < self._next_at:
+            return
+        self._next_at = now + AUDIT_INTERVAL
+        if not self._left:
+            self._left = self._ledger.scheduled_names()
+        names, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
+        restless = self._ledger.stretches.restless(names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER)
+        specs = self._ledger.some_specs(restless, remembered=False)
+        for finding in audit(self._ledger, specs.values(), now):
+            note(finding)
+            if finding.overdue:
+                self._revive(specs[finding.job], finding.stretch.last_at)
+
+
+def note(finding: Finding) -> None:
+    log.error("ticks unaccounted for", **finding.as_facts())
+
+
+def audit(ledger: Ledger, specs: Iterable[JobSpec], now: datetime) -> list[Finding]:
+    """Audits the ticks of these jobs since their last audit; gives what is wrong."""
+    scheduled = {spec.name: spec for spec in specs if spec.has_schedule}
+    audited = [
+        judged(ledger, scheduled[stretch.job], stretch, now)
+        for stretch in ledger.stretches.open(scheduled)
+    ]
+    ledger.stretches.close(
+        Audited(f.stretch, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
+        for f in audited
+    )
+    return [finding for finding in audited if is_wrong(finding)]
+
+
+def is_wrong(finding: Finding) -> bool:
+    return bool(finding.difference or finding.unsettled or finding.overdue)
+
+
+def judged(ledger: Ledger, spec: JobSpec, stretch: Stretch, now: datetime) -> Finding:
+    schedule = schedule_of(spec)
+    named, _ = missed_before(schedule, stretch.first_at, stretch.last_at, keep=0)
+    overdue, _ = missed_before(schedule, stretch.last_at, now - OVERDUE_AFTER, keep=0)
+    missing = missing_ticks(ledger, spec, stretch) if named > stretch.counted else ()
+    return Finding(spec.name, stretch, named, overdue, missing)
+
+
+def missing_ticks(ledger: Ledger, spec: JobSpec, stretch: Stretch) -> tuple[datetime, ...]:
+    """Nominal times without a record, among those for which records are kept one by one."""
+    start, end = stretch.first_at + INSTANT, stretch.last_at + INSTANT
+    return compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of a job one by one, against its schedule, from `since` on.
+
+    doubled: nominal times of which there is more than one.
+    """
+
+    since: datetime
+    named: int
+    missing: tuple[datetime, ...]
+    doubled: tuple[datetime, ...]
+
+
+def compare_records(
+    ledger: Ledger, spec: JobSpec, start: datetime, end: datetime, most: int = MOST_COMPARED
+) -> Records:
+    """Derives the ticks from `start` to before `end` anew, as far back as records are kept.
+
+    most: of the ticks, so many are looked at.
+    """
+    runs = [run for run in ledger.history(spec.name, spec.history) if is_of_a_tick(run)]
+    since = max(start, min((covers(run)[0] for run in runs), default=end))
+    named = ticks_between(schedule_of(spec), since - INSTANT, end - INSTANT, most)
+    records = {at: sum(is_covered(at, run) for run in runs) for at in named}
+    return Records(
+        since=since,
+        named=len(named),
+        missing=tuple(at for at in named if records[at] == 0),
+        doubled=tuple(at for at in named if records[at] > 1),
+    )
+
+
+def is_of_a_tick(run: Run) -> bool:
+    passed_over = run.state in (RunState.MISSED, RunState.EXCLUDED)
+    return passed_over or run.id == tick_id(run.job, run.nominal_at)
+
+
+def covers(run: Run) -> tuple[datetime, datetime]:
+    return run.first_nominal_at or run.nominal_at, run.nominal_at
+
+
+def is_covered(at: datetime, run: Run) -> bool:
+    first, last = covers(run)
+    return first <= at <= last

@@ -1,0 +1,151 @@
+"""What clock changes do to a job: its nominal times against the naive reading of the wall clock.
+
+The naive reading is the same schedule in a zone without clock changes: the times that its author
+had in mind. Where the clock jumps ahead, some of them do not exist; where it is put back, some
+come twice. What becomes of each is read off the schedule's own evaluation, not deduced from rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from supervisor.job.spec import JobSpec
+from supervisor.schedule import Schedule, is_fixed, schedule_of, ticks_between
+
+DAY = timedelta(days=1)
+INSTANT = timedelta(microseconds=1)
+
+#: More ticks than this in the hours around one clock change are not looked at.
+MOST_TICKS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClockChange:
+    """At `at` the clocks of a zone go from one offset to another."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+    @property
+    def is_gap(self) -> bool:
+        return self.after > self.before
+
+    @property
+    def size(self) -> timedelta:
+        return abs(self.after - self.before)
+
+    @property
+    def first_wall(self) -> datetime:
+        """From here to `size` later, what clocks show does not exist, or comes twice."""
+        offset = self.before if self.is_gap else self.after
+        return (self.at + offset).replace(tzinfo=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """Times of a job, as clocks on the wall show them, that a clock change treats alike.
+
+    runs_at: when the runs of these times are instead, for times that do not exist; first, second:
+    whether these times run when they come for the first, for the second time.
+    """
+
+    zone: str
+    times: tuple[datetime, ...]
+    is_gap: bool
+    runs_at: tuple[datetime, ...] = ()
+    first: bool = False
+    second: bool = False
+
+
+def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]:
+    """What the clock changes in (after, until] do to the times of a job."""
+    if not is_fixed(spec):  # it keeps its distance in real time
+        return []
+    plain = spec.model_copy(update={"jitter": None})  # it is added to whatever the clocks say
+    naive, real = schedule_of(plain.model_copy(update={"timezone": "UTC"})), schedule_of(plain)
+    if naive == real:  # the schedule does not look at the wall clock
+        return []
+    changes = clock_changes(spec.timezone, after.date(), until.date())
+    return [
+        surprise
+        for change in changes
+        if after < change.at <= until
+        for surprise in surprises_of(change, naive, real, spec.zone)
+    ]
+
+
+def surprises_of(
+    change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
+) -> Iterator[Surprise]:
+    start = change.first_wall.replace(tzinfo=UTC)
+    walls = [tick.replace(tzinfo=None) for tick in ticks_from(naive, start, start + change.size)]
+    if not walls:
+        return
+    if change.is_gap:
+        yield Surprise(zone.key, tuple(walls), True, moved(change, naive, real, zone))
+        return
+    earlier = set(walls_from(real, change.at - change.size, change.at, zone))
+    later = set(walls_from(real, change.at, change.at + change.size, zone))
+    for first, second in ((True, True), (True, False), (False, True), (False, False)):
+        alike = [wall for wall in walls if (wall in earlier, wall in later) == (first, second)]
+        if alike:
+            yield Surprise(zone.key, tuple(alike), False, (), first, second)
+
+
+def moved(
+    change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
+) -> tuple[datetime, ...]:
+    """The times near the gap at which the job runs and which its naive reading does not have."""
+    start = change.first_wall.replace(tzinfo=UTC)
+    meant = ticks_from(naive, start - change.size, start + 2 * change.size)
+    runs = walls_from(real, change.at - change.size, change.at + change.size, zone)
+    known = {tick.replace(tzinfo=None) for tick in meant}
+    return tuple(wall for wall in runs if wall not in known)
+
+
+def walls_from(
+    schedule: Schedule, start: datetime, end: datetime, zone: ZoneInfo
+) -> list[datetime]:
+    return [
+        t.astimezone(zone).replace(tzinfo=None, fold=0) for t in ticks_from(schedule, start, end)
+    ]
+
+
+def ticks_from(schedule: Schedule, start: datetime, end: datetime) -> list[datetime]:
+    """The nominal times in [start, end)."""
+    return ticks_between(schedule, start - INSTANT, end - INSTANT, MOST_TICKS)
+
+
+@lru_cache(maxsize=1_000)
+def clock_changes(zone: str, first: date, last: date) -> Sequence[ClockChange]:
+    """The clock changes of a zone on these days (in UTC), in order."""
+    place = ZoneInfo(zone)
+    start = datetime(first.year, first.month, first.day, tzinfo=UTC)
+    days = [start + DAY * number for number in range((last - first).days + 2)]
+    return tuple(
+        change_between(before, after, place)
+        for before, after in pairwise(days)
+        if offset_at(before, place) != offset_at(after, place)
+    )
+
+
+def change_between(before: datetime, after: datetime, zone: ZoneInfo) -> ClockChange:
+    """The first second of the new offset, which is in (before, after]: bisection."""
+    old, new = offset_at(before, zone), offset_at(after, zone)
+    while after - before > timedelta(seconds=1):
+        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+        if offset_at(middle, zone) == old:
+            before = middle
+        else:
+            after = middle
+    return ClockChange(after, old, new)
+
+
+def offset_at(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta()

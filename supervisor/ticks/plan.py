@@ -1,0 +1,304 @@
+"""The plan: what loading the schedule files would change, and what comes of each change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from random import Random
+
+import structlog
+
+from supervisor.job.changes import Changes, Edit, difference, edits
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import Histogram
+from supervisor.schedule import missed_before, schedule_of, ticks_after, ticks_between
+from supervisor.ticks.clock_changes import Surprise, surprises
+from supervisor.ticks.expectations import interval_of
+from supervisor.ticks.simulation import JobTally, SimulatedJob, Tally, simulate
+
+# Overlaps foreseen: a job's next ticks, simulated with durations as they have been so far.
+#
+# The durations are drawn from the ledger's histogram, evenly spread over its quantiles and in an
+# order that is shuffled but always the same; the decisions are the real ones. Only the job itself
+# is looked at: that it shares a lock or a worker with others makes it wait longer than foreseen.
+
+
+#: As many ticks are simulated, or a year of them.
+TICKS = 1_000
+YEAR = timedelta(days=365)
+DAY = timedelta(days=1)
+
+#: Over this time the ticks of a day are averaged.
+WEEKS = timedelta(days=28)
+
+#: Worth saying is what befalls one tick in so many, or one a day.
+RARE = 100
+
+#: People set intervals in such steps; the first that the interval is long enough for.
+STEPS = (
+    (timedelta(hours=6), timedelta(hours=1)),
+    (timedelta(hours=1), timedelta(minutes=15)),
+    (timedelta(minutes=1), timedelta(minutes=1)),
+    (timedelta(), timedelta(seconds=5)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Seconds, estimated from the histogram; `over`: a share of them is beyond its last bound."""
+
+    observations: int
+    p50: float
+    p95: float
+    p99: float
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Foresight:
+    """What comes of ticks that are nearer to each other than a run is long; counts are a day's.
+
+    distance: the shortest between two ticks. longest_wait: seconds. growth: runs that come and
+    cannot be done, because runs take longer on average than the time between ticks.
+    safe_interval: None when p99 is beyond the last bound of the histogram.
+    """
+
+    distance: timedelta
+    skips: float
+    waits: float
+    longest_wait: float
+    requeues: float
+    replacements: float
+    growth: float
+    most_running: int
+    safe_interval: timedelta | None
+
+
+def durations_of(histogram: Histogram) -> Durations | None:
+    p50, p95, p99 = (histogram.quantile(q) for q in (0.5, 0.95, 0.99))
+    if p50 is None or p95 is None or p99 is None:
+        return None
+    over = histogram.counts[-1] * 100 > histogram.observations
+    return Durations(histogram.observations, p50, p95, p99, over)
+
+
+def foresee(spec: JobSpec, histogram: Histogram, now: datetime) -> Foresight | None:
+    """None when runs are shorter than the distance between ticks, or were never observed."""
+    if histogram.longest is None:
+        return None
+    ticks = ticks_between(schedule_of(spec), now, now + YEAR, TICKS)
+    distance = interval_of(ticks)
+    if distance is None or histogram.longest <= distance.total_seconds():
+        return None
+    job, a_day = simulated(spec, ticks, histogram), ticks_a_day(spec, ticks, now)
+    if not is_worth_saying(spec, job, a_day):
+        return None
+    days = job.ticks / a_day
+    return Foresight(
+        distance=distance,
+        skips=job.skipped.total() / days,
+        waits=sum(wait > 0 for wait in job.waits) / days,
+        longest_wait=max(job.waits, default=0.0),
+        requeues=job.requeued / days,
+        replacements=job.finished[RunState.REPLACED] / days,
+        growth=growth(spec, histogram, a_day),
+        most_running=job.most_running,
+        safe_interval=safe_interval(spec, histogram),
+    )
+
+
+def ticks_a_day(spec: JobSpec, ticks: Sequence[datetime], now: datetime) -> float:
+    """On average; the simulated ticks of a frequent job may all be of one day."""
+    if len(ticks) < TICKS:
+        return len(ticks) / YEAR.days
+    return missed_before(schedule_of(spec), now, now + WEEKS, keep=0)[0] / WEEKS.days
+
+
+def simulated(spec: JobSpec, ticks: Sequence[datetime], histogram: Histogram) -> JobTally:
+    end = ticks[-1] + timedelta(microseconds=1)
+    awake = spec.model_copy(update={"paused": False})
+    job = SimulatedJob(awake, iter(ticks), drawn_from(histogram, len(ticks)), "any")
+    return Tally.of(simulate([job], end), ticks[0], end).jobs[spec.name]
+
+
+def drawn_from(histogram: Histogram, number: int) -> Callable[[], timedelta]:
+    """Durations as they were observed: `number` quantiles in an order that looks random."""
+    shares = [(position + 0.5) / number for position in range(number)]
+    Random(number).shuffle(shares)
+    durations = (timedelta(seconds=histogram.quantile(share) or 0) for share in shares)
+    return lambda: next(durations)
+
+
+def is_worth_saying(spec: JobSpec, job: JobTally, a_day: float) -> bool:
+    if spec.most_running is None and job.most_running > 1:
+        return True
+    troubled = job.skipped.total() + len(job.waits) + job.finished[RunState.REPLACED]
+    return troubled * max(RARE, a_day) >= job.ticks
+
+
+def growth(spec: JobSpec, histogram: Histogram, a_day: float) -> float:
+    """By how many runs a day the waiting list grows, where the policy has one."""
+    if spec.overlap not in (OverlapPolicy.QUEUE_ALL, OverlapPolicy.REQUEUE):
+        return 0.0
+    mean = histogram.sum_seconds / histogram.observations
+    possible = DAY.total_seconds() * (spec.most_running or 1) / mean if mean else math.inf
+    return max(0.0, a_day - possible)
+
+
+def safe_interval(spec: JobSpec, histogram: Histogram) -> timedelta | None:
+    """The next round interval from which on p99 of the runs are done before the next tick."""
+    durations = durations_of(histogram)
+    if durations is None or durations.over:
+        return None
+    return round_up(timedelta(seconds=durations.p99) / (spec.most_running or 1))
+
+
+def round_up(duration: timedelta) -> timedelta:
+    step = next(step for least, step in STEPS if duration >= least)
+    return step * math.ceil(duration / step)
+
+
+#: So many of the next ticks of a job are shown.
+SHOWN = 5
+
+#: Clock changes are looked at so far ahead.
+AHEAD = timedelta(days=2 * 365)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """An added or changed job; `before` is None for an added one, and for one nobody can read."""
+
+    spec: JobSpec
+    before: JobSpec | None
+    edits: tuple[Edit, ...]
+    ticks_before: tuple[datetime, ...]
+    ticks_after: tuple[datetime, ...]
+    surprises: tuple[Surprise, ...]
+    durations: Durations | None
+    foresight: Foresight | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`jobs`: the added and the changed ones, by name."""
+
+    changes: Changes
+    jobs: tuple[JobPlan, ...]
+
+
+def plan_of(
+    loaded: Mapping[str, JobSpec],
+    wanted: Mapping[str, JobSpec],
+    durations: Mapping[str, Histogram],
+    now: datetime,
+    unread: Collection[str] = (),
+) -> Plan:
+    """`durations`: by job, how long attempts took so far. unread: as of `difference`."""
+    changes = difference(loaded, wanted, unread)
+    jobs = tuple(
+        job_plan(loaded.get(name), wanted[name], durations.get(name), now)
+        for name in sorted((*changes.added, *changes.changed))
+    )
+    return Plan(changes, jobs)
+
+
+def job_plan(
+    before: JobSpec | None, spec: JobSpec, observed: Histogram | None, now: datetime
+) -> JobPlan:
+    return JobPlan(
+        spec=spec,
+        before=before,
+        edits=edits(before, spec) if before else (),
+        ticks_before=next_ticks(before, now) if before else (),
+        ticks_after=next_ticks(spec, now),
+        surprises=tuple(surprises(spec, now, now + AHEAD)),
+        durations=durations_of(observed) if observed else None,
+        foresight=foresee(spec, observed, now) if observed else None,
+    )
+
+
+def next_ticks(spec: JobSpec, now: datetime) -> tuple[datetime, ...]:
+    schedule, found = schedule_of(spec), [now]
+    while len(found) <= SHOWN and (tick := schedule.next_after(found[-1])) is not None:
+        found.append(tick)
+    return tuple(found[1:])
+
+
+# What an edit will do, in the log of the beat that takes it over: the same looks as `plan`.
+
+
+#: Each costs milliseconds; whoever edits more at once asks `supervisor plan`.
+MOST_JOBS = 20
+MOST_SURPRISES = 2
+
+log = structlog.get_logger("supervisor.reloading")
+
+
+def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
+    """Logs the next tick of each job, the clock changes that touch it, and overlaps foreseen."""
+    for record in ledger.records_of(list(specs[:MOST_JOBS])):
+        spec = record.spec
+        log.info(
+            "job loaded",
+            job=spec.name,
+            schedule=spec.schedule,
+            next_run_at=[tick.isoformat() for tick in next_ticks(spec, now)[:1]],
+        )
+        for surprise in surprises(spec, now, now + AHEAD)[:MOST_SURPRISES]:
+            log.warning(
+                "clock change ahead",
+                job=spec.name,
+                kind="gap" if surprise.is_gap else "fold",
+                times=[time.isoformat() for time in surprise.times[:1]],
+                runs_at=[time.isoformat() for time in surprise.runs_at[:1]],
+            )
+        foresight = foresee(spec, record.durations, now)
+        if foresight is not None:
+            log.warning(
+                "overlaps foreseen",
+                job=spec.name,
+                skips_a_day=round(foresight.skips, 1),
+                waits_a_day=round(foresight.waits, 1),
+                safe_interval=foresight.safe_interval and str(foresight.safe_interval),
+            )
+
+
+# The ticks to come: those that run, those that `exclude` takes out, and what clocks do to them.
+
+
+#: A job may exclude almost all of its times; more than these are not listed.
+MOST_EXCLUDED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """`excluded`: times the schedule would name without `exclude`, before `jitter`."""
+
+    ticks: Sequence[datetime]
+    excluded: Sequence[datetime]
+    surprises: Sequence[Surprise]
+
+
+def upcoming(spec: JobSpec, after: datetime, count: int) -> Upcoming:
+    """The next `count` ticks after an instant, and what else the schedule says until the last."""
+    ticks = list(islice(ticks_after(schedule_of(spec), after), count))
+    if not ticks:
+        return Upcoming((), (), ())
+    return Upcoming(ticks, excluded(spec, after, ticks[-1]), surprises(spec, after, ticks[-1]))
+
+
+def excluded(spec: JobSpec, after: datetime, until: datetime) -> list[datetime]:
+    if not spec.exclude:
+        return []
+    plain = spec.model_copy(update={"jitter": None})
+    everything = schedule_of(plain.model_copy(update={"exclude": ()}))
+    kept = set(ticks_between(schedule_of(plain), after, until, MOST_EXCLUDED))
+    named = ticks_between(everything, after, until, MOST_EXCLUDED)
+    return [tick for tick in named if tick not in kept]

@@ -1,1 +1,0 @@
-"""Instants, durations and clocks."""

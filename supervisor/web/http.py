@@ -1,0 +1,228 @@
+"""What all routes share: bodies, errors as answers, templates."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote
+
+import structlog
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from supervisor.job.run import Run, RunState
+from supervisor.ledger.connection import explained
+from supervisor.operate.shapes import (
+    harmless,
+    instant,
+    items_words,
+    param_words,
+    progress_words,
+    run_shape,
+    share_of_step,
+)
+from supervisor.operate.tables import dropped_words, why
+from supervisor.operate.words import age, ahead, duration, pause_words, span, stamp
+from supervisor.web.budget import OutOfTime
+
+# The templates, and the words and addresses that they use. Everything is escaped.
+
+
+def shown(value: Any) -> Any:
+    """Each text that is put into a page: without what would turn round the text beside it."""
+    return harmless(value) if type(value) is str else value
+
+
+TEMPLATES = Environment(
+    loader=PackageLoader("supervisor.web"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=shown,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def brief(run_id: str, job: str, now: datetime) -> str:
+    """A run's id where its job is named already: without it, and without the date of today."""
+    return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
+
+
+def place_of(request: Request) -> dict[str, str]:
+    """For the layout: what addresses are relative to, and that of the page itself."""
+    root: str = request.state.visitor.root
+    path = request.scope["raw_path"].decode("latin-1").removeprefix(root).lstrip("/")
+    query = request.scope["query_string"].decode("latin-1")
+    return {"root": root, "here": f"./{path}" + (f"?{query}" if query else "")}
+
+
+# Addresses are relative to the root of the visitor's session, or of the server.
+
+
+def job_url(name: str) -> str:
+    return f"jobs/{quote(name, safe='')}"
+
+
+def run_url(run_id: str) -> str:
+    return f"runs/{quote(run_id, safe='@:+/')}"
+
+
+def action_url(verb: str, target: str) -> str:
+    return f"actions/{verb}/{quote(target, safe='@:+/')}"
+
+
+TEMPLATES.filters.update(
+    action_url=action_url,
+    age=age,
+    ahead=ahead,
+    brief=brief,
+    dropped=dropped_words,
+    duration=duration,
+    instant=instant,
+    items=items_words,
+    job_url=job_url,
+    params=param_words,
+    pause=pause_words,
+    progress=progress_words,
+    run_url=run_url,
+    share=share_of_step,
+    span=span,
+    stamp=stamp,
+    why=why,
+)
+
+
+log = structlog.get_logger("supervisor.web")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An HTTP status and, for people, a sentence."""
+
+    status: int
+    text: str
+
+
+class Refused(Exception):
+    """What was asked for is not done; `facts` go into the answer of the API."""
+
+    def __init__(self, status: int, text: str, **facts: Any) -> None:
+        super().__init__(text)
+        self.problem = Problem(status, text)
+        self.facts = facts
+
+
+def unless_skipped(run: Run) -> Run:
+    """Raises Refused of a run that was asked for and is skipped: it stays on record as such."""
+    if run.state is RunState.SKIPPED:
+        raise Refused(409, f"skipped: {why(run)}", run=run_shape(run))
+    return run
+
+
+def problem_response(request: Request, problem: Problem, **facts: Any) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else {}
+    if problem.status in (413, 503):
+        headers["Connection"] = "close"  # the rest of a body is not waited for
+    if request.scope["path"].startswith("/api/") or "text/html" not in request.headers.get(
+        "accept", ""
+    ):
+        return JSONResponse({"error": problem.text, **facts}, problem.status, headers)
+    text = TEMPLATES.get_template("problem.html").render(problem=problem, **place_of(request))
+    return HTMLResponse(text, problem.status)
+
+
+def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem_response(request, error.problem, **error.facts)
+
+
+def ledger_unavailable(request: Request, error: Exception) -> Response:
+    """The error has the ledger's address in it: that is for the log."""
+    log.warning("ledger unavailable", error=explained(error))
+    return problem_response(request, Problem(503, "the ledger is unavailable"))
+
+
+def out_of_time(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(503, str(error)))
+
+
+def unknown(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(404, str(error)))
+
+
+def not_served(request: Request, error: Exception) -> Response:
+    """Of no route, or not by this method."""
+    assert isinstance(error, HTTPException)
+    answer = problem_response(request, Problem(error.status_code, error.detail))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def too_late(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(409, str(error)))
+
+
+def not_valid(request: Request, error: Exception) -> Response:
+    return problem_response(request, Problem(400, str(error)))
+
+
+# Bodies of requests: read up to a bound, as JSON or as a form.
+
+
+#: Arguments of a run, by hand: what is larger belongs where the job can fetch it.
+MOST_BYTES = 64 * 1024
+
+MOST_FIELDS = 50
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def bounded_body(request: Request) -> bytes:
+    """Raises OutOfTime of one that is sent too slowly."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(request.state.budget.seconds_left):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise Refused(413, f"the body has more than {MOST_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise OutOfTime("the body was sent too slowly") from error
+    return bytes(body)
+
+
+async def json_body(request: Request, model: type[Body]) -> Body:
+    """An empty body is an empty object."""
+    text = await bounded_body(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if text and kind != "application/json":
+        raise Refused(415, "the body must be application/json")
+    return validated(model, text or b"{}")
+
+
+async def form_body(request: Request) -> dict[str, str]:
+    text = (await bounded_body(request)).decode(errors="replace")
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as error:
+        raise Refused(400, f"the form has more than {MOST_FIELDS} fields") from error
+
+
+def validated(model: type[Body], text: str | bytes) -> Body:
+    """Raises Refused with all that is wrong in one line."""
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise Refused(400, "; ".join(map(fault_text, faults))) from error
+
+
+def fault_text(fault: object) -> str:
+    assert isinstance(fault, dict)
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else str(fault["msg"])

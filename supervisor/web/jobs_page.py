@@ -1,0 +1,428 @@
+"""The list of jobs: chosen, sorted, a page at a time, with a strip of the last runs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from statistics import median
+from typing import Any
+from urllib.parse import urlencode
+
+from supervisor.job.run import FAILURES, Run, RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import (
+    OpenJobs,
+    Standing,
+    Trace,
+    open_jobs,
+    open_runs,
+    standings,
+    traces,
+)
+from supervisor.ledger.presence import Present, Roll, WorkerFacts
+from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.records import JobRecord
+from supervisor.operate.words import duration, stamp
+from supervisor.ticks.expectations import LATE_LEAST, interval_of, next_ticks
+
+PAGE_SIZE = 50
+
+#: Last outcomes that no one wishes for.
+BAD = frozenset({*FAILURES, RunState.MISSED})
+
+
+class Filter(StrEnum):
+    """failing: the last outcome was bad. skipping: runs were skipped since the last that began.
+
+    late: the next time, or that of a run that is queued and has not started, is half a minute past.
+    """
+
+    ALL = "all"
+    RUNNING = "running"
+    WAITING = "waiting"
+    LATE = "late"
+    FAILING = "failing"
+    SKIPPING = "skipping"
+    PAUSED = "paused"
+
+
+class Sort(StrEnum):
+    """By name; by what runs, waits, is paused; the soonest; the last started; the most failures."""
+
+    NAME = "name"
+    STATE = "state"
+    NEXT = "next"
+    LAST = "last"
+    FAILURES = "failures"
+
+
+#: Of these the greatest comes first.
+GREATEST_FIRST = frozenset({Sort.LAST, Sort.FAILURES})
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the address of the page asks for; what makes no sense is left out."""
+
+    search: str = ""
+    filter: Filter = Filter.ALL
+    sort: Sort = Sort.NAME
+    is_reversed: bool = False
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Wish:
+        word, page, sort = query.get("state", ""), query.get("page", "1"), query.get("sort", "")
+        column = sort.removeprefix("-")
+        return cls(
+            search=query.get("search", "").strip()[:100],
+            filter=Filter(word) if word in set(Filter) else Filter.ALL,
+            sort=Sort(column) if column in set(Sort) else Sort.NAME,
+            is_reversed=column in set(Sort) and sort.startswith("-"),
+            page=int(page) if page.isascii() and page.isdigit() and len(page) < 6 else 1,
+        )
+
+    @property
+    def order(self) -> str:
+        """``-next`` for the reverse of ``next``."""
+        return ("-" if self.is_reversed else "") + self.sort.value
+
+    @property
+    def title(self) -> str:
+        parts = [
+            self.filter.value if self.filter is not Filter.ALL else "",
+            f"with {self.search}" if self.search else "",
+            f"by {self.sort.value}" if self.sort is not Sort.NAME else "",
+            f"page {self.page}" if self.page > 1 else "",
+        ]
+        return ", ".join(["Jobs", *filter(None, parts)])
+
+    def url(self, filter: str | None = None, page: int = 1) -> str:
+        said = {
+            "search": self.search,
+            "state": filter or self.filter.value,
+            "sort": self.order,
+            "page": str(page),
+        }
+        default = {"search": "", "state": Filter.ALL.value, "sort": Sort.NAME.value, "page": "1"}
+        return "./?" + urlencode({k: v for k, v in said.items() if v != default[k]})
+
+    def sorted_url(self, column: str) -> str:
+        """Sorted by it; the other way round where it is."""
+        is_again = self.sort.value == column and not self.is_reversed
+        return replace(self, sort=Sort(column), is_reversed=is_again).url()
+
+    def direction(self, column: str) -> str | None:
+        """As ARIA has it; None for a column that the list is not sorted by."""
+        if self.sort.value != column:
+            return None
+        is_descending = self.is_reversed != (self.sort in GREATEST_FIRST)
+        return "descending" if is_descending else "ascending"
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """names: of the page. counts: jobs for each filter, of those whose name fits."""
+
+    wish: Wish
+    names: tuple[str, ...]
+    found: int
+    counts: Mapping[str, int]
+    page: int
+    pages: int
+
+
+def listing_of(ledger: Ledger, wish: Wish, now: datetime) -> Listing:
+    names = names_with(ledger, wish.search)
+    standing, at = standings(ledger, names), open_jobs(ledger)
+    fits = tests_of(standing, at, now)
+    counts = {word.value: sum(map(fits[word], names)) for word in Filter}
+    wanted = in_order([name for name in names if fits[wish.filter](name)], wish, standing, at)
+    pages = max(1, -(-len(wanted) // PAGE_SIZE))
+    page = min(max(1, wish.page), pages)
+    shown = wanted[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
+    return Listing(wish, tuple(shown), len(wanted), counts, page, pages)
+
+
+def names_of(ledger: Ledger, wish: Wish, now: datetime) -> list[str]:
+    """All that the wish names, whatever the page."""
+    names = names_with(ledger, wish.search)
+    if wish.filter is Filter.ALL and wish.sort is Sort.NAME:
+        return names[::-1] if wish.is_reversed else names
+    standing, at = standings(ledger, names), open_jobs(ledger)
+    fits = tests_of(standing, at, now)[wish.filter]
+    return in_order([name for name in names if fits(name)], wish, standing, at)
+
+
+def names_with(ledger: Ledger, search: str) -> list[str]:
+    needle = search.lower()
+    return sorted(name for name in ledger.job_names() if needle in name.lower())
+
+
+def tests_of(
+    standing: Mapping[str, Standing], found: OpenJobs, now: datetime
+) -> Mapping[Filter, Callable[[str], bool]]:
+    held = jobs_held(found)
+
+    def is_late(name: str) -> bool:
+        following = None if standing[name].paused else standing[name].next_at
+        times = [moment for moment in (following, found.queued_for.get(name)) if moment]
+        return any(now - moment >= LATE_LEAST for moment in times)
+
+    return {
+        Filter.ALL: lambda name: True,
+        Filter.RUNNING: found.at[RunState.RUNNING].__contains__,
+        Filter.WAITING: held.__contains__,
+        Filter.LATE: is_late,
+        Filter.FAILING: lambda name: standing[name].last_outcome in BAD,
+        Filter.SKIPPING: lambda name: standing[name].consecutive_skips > 0,
+        Filter.PAUSED: lambda name: standing[name].paused,
+    }
+
+
+def jobs_held(found: OpenJobs) -> set[str]:
+    return set().union(*(jobs for state, jobs in found.at.items() if state != RunState.RUNNING))
+
+
+def in_order(
+    names: Sequence[str], wish: Wish, standing: Mapping[str, Standing], found: OpenJobs
+) -> list[str]:
+    """`names`: by name, which decides where jobs are equal. What has no value comes last."""
+    running, held = found.at[RunState.RUNNING], jobs_held(found)
+
+    def state(name: str) -> int:
+        return next(
+            place
+            for place, is_so in enumerate(
+                (name in running, name in held, standing[name].paused, True)
+            )
+            if is_so
+        )
+
+    values: Mapping[Sort, Callable[[str], Any]] = {
+        Sort.NAME: lambda name: name,
+        Sort.STATE: state,
+        Sort.NEXT: lambda name: None if standing[name].paused else standing[name].next_at,
+        Sort.LAST: lambda name: standing[name].last_start_at,
+        Sort.FAILURES: lambda name: standing[name].failures or None,
+    }
+    value = values[wish.sort]
+    known = [name for name in names if value(name) is not None]
+    known.sort(key=value, reverse=wish.direction(wish.sort.value) == "descending")
+    return known + [name for name in names if value(name) is None]
+
+
+# The queues that jobs are sent to, the workers that consume them, and what they are at.
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """`present` is None for one that has gone without a word."""
+
+    name: str
+    last_seen_at: datetime
+    present: Present | None
+
+    @property
+    def facts(self) -> WorkerFacts | None:
+        facts = self.present.facts if self.present else None
+        return facts if isinstance(facts, WorkerFacts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """at_work: runs by the process that works on them."""
+
+    queues: tuple[Queue, ...]
+    workers: tuple[Worker, ...]
+    at_work: Mapping[str, tuple[Run, ...]]
+
+
+def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
+    specs, roll = ledger.specs(), ledger.presences.roll()
+    asked = broker or LedgerQueues(ledger.client, roll)
+    return Crew(
+        tuple(queues(specs.values(), roll, asked, ledger.drains.since())),
+        tuple(workers_of(roll)),
+        at_work(open_runs(ledger)),
+    )
+
+
+def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
+    """What keeps runs that are queued from beginning."""
+    roll = ledger.presences.roll()
+    asked = broker or LedgerQueues(ledger.client, roll)
+    specs, drained = ledger.scheduled().values(), ledger.drains.since()
+    for queue in queues(specs, roll, asked, drained):
+        if queue.drained_at:
+            yield f"The queue {queue.name} is drained: nothing begins from it."
+        elif queue.jobs and not queue.consumers:
+            yield f"No worker consumes the queue {queue.name}: what is sent there does not begin."
+        elif queue.is_serial and queue.consumers > 1:
+            yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
+
+
+def workers_of(roll: Roll) -> Iterable[Worker]:
+    here = [present for present in roll.present if isinstance(present.facts, WorkerFacts)]
+    for present in here:
+        yield Worker(present.facts.name, present.last_seen_at, present)
+    known = {present.facts.name for present in here}
+    for name in sorted(roll.last_seen.keys() - known):
+        yield Worker(name, roll.last_seen[name], None)
+
+
+def at_work(runs: Iterable[Run]) -> Mapping[str, tuple[Run, ...]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.state is RunState.RUNNING and run.worker:
+            found[run.worker].append(run)
+    return {process: tuple(found[process]) for process in sorted(found)}
+
+
+# The last runs of a job as a strip of bars: colour is the outcome, height the duration.
+#
+# A bar is as high as the run was long, measured by the interval of the job where runs come near it.
+
+
+LENGTH = 24
+PITCH = 7
+BAR_WIDTH = 5
+HEIGHT = 30
+LEAST_HEIGHT = 4
+
+#: From this share of the interval on, durations are measured by it.
+NEAR = 0.25
+
+#: Runs that never were at work are a small mark on the ground.
+NEVER_STARTED = frozenset(
+    {*(RunState.SKIPPED, RunState.MISSED, RunState.EXCLUDED, RunState.EXPIRED)}
+    | {RunState.WAITING, RunState.QUEUED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    run: str
+    state: str
+    x: int
+    y: float
+    height: float
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """limit_y: where a bar would be as high as the interval is long."""
+
+    marks: tuple[Mark, ...]
+    limit_y: float | None
+    words: str
+    width: int = LENGTH * PITCH
+    height: int = HEIGHT
+
+
+def strip_of(traces: Sequence[Trace], interval_seconds: float | None) -> Strip:
+    """`traces`: oldest first."""
+    shown = traces[-LENGTH:]
+    longest = max((trace.duration_seconds or 0 for trace in shown), default=0)
+    is_near = interval_seconds is not None and longest >= NEAR * interval_seconds
+    top = max(longest, interval_seconds or 0) if is_near else longest
+    first = LENGTH - len(shown)
+    return Strip(
+        tuple(mark_of(trace, first + place, top) for place, trace in enumerate(shown)),
+        HEIGHT * (1 - interval_seconds / top) if is_near and interval_seconds else None,
+        words_of(shown),
+    )
+
+
+def mark_of(trace: Trace, place: int, top: float) -> Mark:
+    height = float(LEAST_HEIGHT)
+    if trace.state is RunState.RUNNING:
+        height = HEIGHT / 2
+    elif trace.state not in NEVER_STARTED and top:
+        height = max(height, HEIGHT * (trace.duration_seconds or 0) / top)
+    return Mark(
+        *(trace.id, trace.state.value, place * PITCH),
+        *(round(HEIGHT - height, 1), round(height, 1), title_of(trace)),
+    )
+
+
+def title_of(trace: Trace) -> str:
+    lasted = trace.duration_seconds
+    parts = [
+        f"{stamp(trace.nominal_at)} {trace.state.value}",
+        f"in {duration(lasted)}" if lasted is not None and trace.state not in NEVER_STARTED else "",
+        f"blocked by {trace.blocked_by}" if trace.blocked_by else "",
+        trace.reason or "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def words_of(traces: Sequence[Trace]) -> str:
+    """``18 succeeded, 5 skipped``: the strip for those who do not see it."""
+    counts = Counter(trace.state.value for trace in traces)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no runs yet"
+
+
+# What the page shows of each job in its list.
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the last runs took, against how far apart their ticks are. Seconds."""
+
+    median: float | None
+    longest: float | None
+    interval: float | None
+
+    @property
+    def load(self) -> float | None:
+        """Share of the interval that a slow run took; above 1, ticks came while it was at work."""
+        if self.longest is None or not self.interval:
+            return None
+        return self.longest / self.interval
+
+    @property
+    def word(self) -> str:
+        if self.load is None:
+            return "unknown"
+        return "over" if self.load > 1 else "near" if self.load > 0.8 else "within"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """held_back: the last of the runs shown that another was in the way of."""
+
+    job: JobRecord
+    strip: Strip
+    pace: Pace
+    held_back: Trace | None
+
+
+def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]:
+    """In the order of the names."""
+    specs = ledger.some_specs(names)
+    records = ledger.records_of([specs[name] for name in names if name in specs])
+    found = traces(ledger, [record.spec.name for record in records], LENGTH)
+    return [row_of(record, found[record.spec.name], now) for record in records]
+
+
+def row_of(job: JobRecord, runs: Sequence[Trace], now: datetime) -> JobRow:
+    pace = pace_of(job.spec, runs, now)
+    held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
+    return JobRow(job, strip_of(runs, pace.interval), pace, next(held, None))
+
+
+def pace_of(spec: JobSpec, runs: Iterable[Trace], now: datetime) -> Pace:
+    interval = interval_of(next_ticks(spec, now))
+    lasted = [run.duration_seconds for run in runs if run.state not in NEVER_STARTED]
+    known = [seconds for seconds in lasted if seconds is not None]
+    return Pace(
+        median(known) if known else None,
+        max(known, default=None),
+        interval.total_seconds() if interval else None,
+    )

@@ -1,0 +1,276 @@
+"""All that one scrape reads: fifty calls a thousand jobs, not waited for one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import ge
+from typing import NamedTuple
+
+from redis.exceptions import RedisError
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import Roll
+from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.records import (
+    HISTOGRAM_FIELDS,
+    NO_RUNS,
+    BeatRecord,
+    Histogram,
+    OpenRuns,
+    histogram_of,
+)
+from supervisor.ledger.replies import instant
+from supervisor.schedule import schedule_of
+from supervisor.ticks.expectations import (
+    SLACK,
+    interval_of,
+    late_after,
+    next_ticks,
+    running_limit,
+    usual_duration,
+    work_until_success,
+)
+
+# Counters that never go down, though Redis may lose its last second of writes.
+#
+# Prometheus takes a counter that fell from 100 to 99 for one that began anew and counted to 99. So
+# what was served once is served again until the ledger has counted on past it. A job that is
+# counted anew is told by its `created`: then the counters begin anew as well.
+#
+# This is remembered by the process that serves; one that was started in between serves what is
+# there.
+
+
+Counts = tuple[int, ...]
+
+
+class Monotony:
+    def __init__(self) -> None:
+        self._served: dict[str, tuple[int, Counts]] = {}
+
+    def held(self, job: str, created: int, counts: Counts) -> Counts:
+        """The counts, none of them lower than before."""
+        since, before = self._served.get(job, (created, counts))
+        if since == created and not all(map(ge, counts, before)):
+            counts = tuple(map(max, counts, before))
+        self._served[job] = created, counts
+        return counts
+
+    def forget_all_but(self, jobs: Iterable[str]) -> None:
+        self._served = {job: self._served[job] for job in jobs}
+
+
+# What is so of a job, beside what it counts: integers of its hash, in one order.
+
+
+class Status(NamedTuple):
+    """Instants in ms since 1970; 0 for each that is not there.
+
+    created: since when the job's counters count. loaded: since when its times are what they are.
+    pause_to: the end of its last pause.
+    """
+
+    created: int
+    loaded: int
+    paused: int
+    pause_to: int
+    last_start: int
+    last_success: int
+    last_failure: int
+    next: int
+    consecutive_skips: int
+    miscounted: int
+    unsettled: int
+    overdue: int
+
+    @property
+    def unaccounted_ticks(self) -> int:
+        return abs(self.miscounted) + abs(self.unsettled) + abs(self.overdue)
+
+    @property
+    def success_due_after(self) -> int:
+        """The first tick after this is to come to a success."""
+        return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
+
+
+#: Of a job's hash, in this order.
+FIELDS = (
+    *("created", "loaded", "paused", "pause_to", "last_start", "last_success", "last_failure"),
+    *("next", "consecutive_skips", "n:unaccounted", "unsettled", "overdue"),
+)
+
+
+def in_seconds(instant: int) -> float | None:
+    """Since 1970, of one in ms; None for 0."""
+    return instant / 1000 if instant else None
+
+
+# What to expect of all jobs, remembered from scrape to scrape as long as nothing changed.
+
+
+MOST_GONE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    interval: timedelta | None
+    late_after: timedelta
+    running_limit: timedelta | None
+    success_by: datetime | None
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one job: its next ticks as of some time ago, and the first tick after an instant in ms."""
+
+    spec: JobSpec
+    ticks: tuple[datetime, ...]
+    interval: timedelta | None
+    after: int = 0
+    due: datetime | None = None
+
+
+class Outlooks:
+    def __init__(self) -> None:
+        self._memory: dict[str, Memory] = {}
+
+    def of(self, spec: JobSpec, durations: Histogram, status: Status, now: datetime) -> Outlook:
+        memory = self._remembered(spec, now)
+        usual = usual_duration(spec, durations, memory.interval)
+        late = late_after(spec, memory.interval, usual)
+        due = None if status.paused else due_tick(memory, status.success_due_after)
+        return Outlook(
+            interval=memory.interval,
+            late_after=late,
+            running_limit=running_limit(spec, durations),
+            success_by=due and due + late + work_until_success(spec, usual) + SLACK,
+        )
+
+    def forget_all_but(self, jobs: int) -> None:
+        """Jobs come and go; what is remembered of those that went is dropped with all the rest."""
+        if len(self._memory) > 2 * jobs + MOST_GONE:
+            self._memory.clear()
+
+    def _remembered(self, spec: JobSpec, now: datetime) -> Memory:
+        """The ticks are looked up anew when the job was edited, or the last of them has passed."""
+        known = self._memory.get(spec.name)
+        if known is None or known.spec is not spec or (known.ticks and known.ticks[-1] <= now):
+            ticks = next_ticks(spec, now)
+            known = self._memory[spec.name] = Memory(spec, ticks, interval_of(ticks))
+        return known
+
+
+def due_tick(memory: Memory, after: int) -> datetime | None:
+    """The first after this instant in ms."""
+    if not after or not memory.spec.has_schedule:
+        return None
+    if memory.after != after:
+        memory.after, memory.due = after, schedule_of(memory.spec).next_after(instant(after))
+    return memory.due
+
+
+DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]
+
+#: Where the line of a job has what.
+END_OF_DURATIONS = len(DURATIONS)
+END_OF_HISTOGRAMS = END_OF_DURATIONS + len(START_DELAYS)
+FIELDS_OF_STATUS = len(FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`counters`: in the order in which they were asked for."""
+
+    spec: JobSpec
+    counters: Counts
+    durations: Histogram
+    start_delays: Histogram
+    status: Status
+    open_runs: OpenRuns
+    outlook: Outlook
+
+
+class Read(NamedTuple):
+    """What was read of a job; `line` is that of Scraper."""
+
+    spec: JobSpec
+    line: str
+    open_runs: OpenRuns
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """`started`: on the monotonic clock."""
+
+    started: float
+    jobs: Sequence[Job]
+    beat: BeatRecord
+    roll: Roll
+    queues: Sequence[Queue]
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+class Scraper:
+    """Computes anew what has changed since the last scrape. Not to be called by two at once.
+
+    counters: fields of a job's hash. Of each job one line of integers is read: its histograms, its
+    counters, and its status.
+    """
+
+    def __init__(self, ledger: Ledger, broker: Queues | None, counters: Sequence[str]) -> None:
+        self._ledger = ledger
+        self._broker = broker
+        self._fields = (*DURATIONS, *START_DELAYS, *counters, *FIELDS)
+        self._outlooks = Outlooks()
+        self._monotony = Monotony()
+        self._known: dict[str, tuple[Read, Job]] = {}
+
+    def scrape(self) -> Scrape:
+        started, ledger = time.monotonic(), self._ledger
+        specs = ledger.specs()
+        now, roll, open_runs = ledger.now(), ledger.presences.roll(), ledger.open_runs_of([*specs])
+        lines = ledger.figures.of([*specs], self._fields)
+        known: dict[str, tuple[Read, Job]] = {}
+        try:
+            for (name, spec), line in zip(specs.items(), lines, strict=True):
+                read = Read(spec, line, open_runs.get(name, NO_RUNS))
+                before = self._known.pop(name, None)
+                is_same = before is not None and before[0] == read
+                known[name] = before if before and is_same else (read, self._job(read, now))
+        except RedisError:
+            self._known |= known
+            raise
+        self._known = known
+        self._outlooks.forget_all_but(len(specs))
+        self._monotony.forget_all_but(known)
+        broker = self._broker or LedgerQueues(ledger.client, roll)
+        return Scrape(
+            started=started,
+            jobs=[job for _, job in known.values()],
+            beat=ledger.beat(),
+            roll=roll,
+            queues=queues(list(specs.values()), roll, broker, ledger.drains.since()),
+        )
+
+    def _job(self, read: Read, now: datetime) -> Job:
+        integers = tuple(map(int, read.line.split(" ")))
+        of_job = Status._make(integers[-FIELDS_OF_STATUS:])
+        spec, counted = read.spec, integers[:-FIELDS_OF_STATUS]
+        counted = self._monotony.held(spec.name, of_job.created, counted)
+        durations = histogram_of(counted[:END_OF_DURATIONS])
+        return Job(
+            spec=spec,
+            counters=counted[END_OF_HISTOGRAMS:],
+            durations=durations,
+            start_delays=histogram_of(counted[END_OF_DURATIONS:END_OF_HISTOGRAMS]),
+            status=of_job,
+            open_runs=read.open_runs,
+            outlook=self._outlooks.of(spec, durations, of_job, now),
+        )

@@ -1,0 +1,324 @@
+"""The table of metrics: name, help, labels, and how each is read of what a scrape found.
+
+A new metric is a row here and a line in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from supervisor.job.policies import SkipReason
+from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.ledger.queues import Queue
+from supervisor.ledger.records import Histogram
+from supervisor.ticks.expectations import SKIPS_IN_A_ROW
+from supervisor.web.metrics_scrape import Job, Scrape, in_seconds
+
+# The kinds of rows in the table of metrics.
+
+
+@dataclass(frozen=True, slots=True)
+class JobCounter:
+    """A counter of each job; with `label`, a series for each of `values`."""
+
+    name: str
+    help: str
+    field: str
+    label: str | None = None
+    values: tuple[str, ...] = ()
+    scale: float = 1
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Of a job's hash, one for each series."""
+        return tuple(f"n:{self.field}:{value}" for value in self.values) or (f"n:{self.field}",)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each series has after the label `job`."""
+        return tuple(f',{self.label}="{value}"' for value in self.values) or ("",)
+
+
+@dataclass(frozen=True, slots=True)
+class JobGauge:
+    """A gauge of each job; None leaves the series out."""
+
+    name: str
+    help: str
+    value: Callable[[Job], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobHistogram:
+    name: str
+    help: str
+    value: Callable[[Job], Histogram]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGauge:
+    """A gauge of each queue; None leaves the series out."""
+
+    name: str
+    help: str
+    value: Callable[[Queue], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGauge:
+    """A gauge of each of the processes that are there, or were: (name, value) of them."""
+
+    name: str
+    help: str
+    label: str
+    values: Callable[[Scrape], Iterable[tuple[str, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A metric of the whole service; None leaves it out."""
+
+    name: str
+    help: str
+    value: Callable[[Scrape], float | None]
+    is_counter: bool = False
+
+
+def at(moment: datetime | None) -> float | None:
+    return moment.timestamp() if moment else None
+
+
+def seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def outcomes() -> tuple[str, ...]:
+    return tuple(outcome.value for outcome in OUTCOMES)
+
+
+def clock_offsets(scrape: Scrape) -> Iterable[tuple[str, float]]:
+    for present in scrape.roll.present:
+        if present.clock_offset is not None:
+            yield present.facts.name, present.clock_offset.total_seconds()
+
+
+def leaders(scrape: Scrape) -> Iterable[tuple[str, float]]:
+    """Who says so; one that was relieved may not know it for some seconds."""
+    for beat in scrape.roll.beats:
+        yield beat.name, int(beat.leads)
+
+
+COUNTERS = (
+    JobCounter("runs_started", "Runs whose first attempt began.", "started"),
+    JobCounter("runs_finished", "Runs that ended, by outcome.", "finished", "outcome", outcomes()),
+    JobCounter(
+        "runs_skipped",
+        "Runs dropped because they would have overlapped, by reason.",
+        "skipped",
+        "reason",
+        tuple(reason.value for reason in SkipReason),
+    ),
+    JobCounter("runs_requeued", "Times a run that would overlap was put off.", "requeued"),
+    JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
+    JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
+    JobCounter("runs_triggered", "Runs asked for by hand.", "triggered"),
+    JobCounter(
+        "runs_restored", "Runs at work that a server without its data was told of anew.", "restored"
+    ),
+    JobCounter("ticks", "Nominal times that were dealt with.", "ticks"),
+    JobCounter(
+        "ticks_missed",
+        "Nominal times that passed while nothing could emit them and were not caught up.",
+        "missed",
+        "reason",
+        MISSED_REASONS,
+    ),
+    JobCounter(
+        "ticks_excluded",
+        "Nominal times passed over on purpose.",
+        "excluded",
+        "reason",
+        EXCLUDED_REASONS,
+    ),
+    JobCounter(
+        "overlaps",
+        "Runs found at work at the same time as another of their lock, or of their serial queue.",
+        "overlaps",
+    ),
+    JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
+    JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
+    JobCounter(
+        "leases_reasserted",
+        "Leases that had run out and were renewed after all, before anybody else began.",
+        "reasserted",
+    ),
+    JobCounter(
+        "lease_renew_delay_seconds",
+        "How long those leases had run out.",
+        "renew_delay_ms",
+        scale=1000,
+    ),
+    JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
+    JobCounter("pings_dropped", "Pings that no `ping_url` took, given up.", "pings_dropped"),
+)
+
+HISTOGRAMS = (
+    JobHistogram("run_duration_seconds", "How long attempts took.", lambda job: job.durations),
+    JobHistogram(
+        "start_delay_seconds",
+        "From a run's nominal time to the start of its first attempt.",
+        lambda job: job.start_delays,
+    ),
+)
+
+GAUGES = (
+    JobGauge("runs_running", "Runs at work now.", lambda job: job.open_runs.running),
+    JobGauge(
+        "runs_waiting", "Runs that wait for the job's lock.", lambda job: job.open_runs.waiting
+    ),
+    JobGauge(
+        "unaccounted_ticks",
+        "Nominal times that were not counted once, or have no outcome; of the last audit.",
+        lambda job: job.status.unaccounted_ticks,
+    ),
+    JobGauge("job_paused", "1 while the job is paused.", lambda job: job.status.paused),
+    JobGauge(
+        "consecutive_skips",
+        "Runs skipped since the last one that began, under whatever key.",
+        lambda job: job.status.consecutive_skips,
+    ),
+    JobGauge(
+        "last_success_timestamp_seconds",
+        "When a run last succeeded.",
+        lambda job: in_seconds(job.status.last_success),
+    ),
+    JobGauge(
+        "last_failure_timestamp_seconds",
+        "When a run last failed, exceeded its time limit, was lost, or expired.",
+        lambda job: in_seconds(job.status.last_failure),
+    ),
+    JobGauge(
+        "last_start_timestamp_seconds",
+        "When an attempt last began.",
+        lambda job: in_seconds(job.status.last_start),
+    ),
+    JobGauge(
+        "next_run_timestamp_seconds",
+        "The next nominal time.",
+        lambda job: in_seconds(job.status.next),
+    ),
+    JobGauge(
+        "expected_success_by_timestamp_seconds",
+        "By when a run should have succeeded.",
+        lambda job: at(job.outlook.success_by),
+    ),
+    JobGauge(
+        "job_interval_seconds",
+        "The shortest distance between the next ten nominal times.",
+        lambda job: seconds(job.outlook.interval),
+    ),
+    JobGauge(
+        "job_late_after_seconds",
+        "How long after its nominal time a start is late.",
+        lambda job: seconds(job.outlook.late_after),
+    ),
+    JobGauge(
+        "job_running_limit_seconds",
+        "How long an attempt may be at work before that is too long.",
+        lambda job: seconds(job.outlook.running_limit),
+    ),
+    JobGauge(
+        "job_max_consecutive_skips",
+        "How many skips in a row are too many.",
+        lambda job: job.spec.max_consecutive_skips or SKIPS_IN_A_ROW,
+    ),
+    JobGauge(
+        "job_max_waiting",
+        "How many runs may wait where all of them do.",
+        lambda job: job.spec.max_waiting,
+    ),
+    JobGauge(
+        "oldest_queued_timestamp_seconds",
+        "The nominal time of the oldest run that is queued or waits and has not begun.",
+        lambda job: at(job.open_runs.oldest_queued_at),
+    ),
+    JobGauge(
+        "oldest_running_timestamp_seconds",
+        "When the oldest attempt at work began.",
+        lambda job: at(job.open_runs.oldest_running_at),
+    ),
+)
+
+QUEUE_GAUGES = (
+    QueueGauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
+    QueueGauge("queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers),
+    QueueGauge(
+        "queue_is_serial",
+        "1 for a queue that is worked one run at a time.",
+        lambda queue: int(queue.is_serial),
+    ),
+    QueueGauge(
+        "queue_drained",
+        "1 while nothing begins from the queue (supervisor drain).",
+        lambda queue: int(queue.drained_at is not None),
+    ),
+)
+
+PROCESS_GAUGES = (
+    ProcessGauge(
+        "worker_last_seen_timestamp_seconds",
+        "When a worker last said that it is there.",
+        "worker",
+        lambda scrape: (
+            (name, moment.timestamp()) for name, moment in scrape.roll.last_seen.items()
+        ),
+    ),
+    ProcessGauge(
+        "clock_offset_seconds",
+        "How far the clock of a worker or a beat is ahead of that of Redis.",
+        "instance",
+        clock_offsets,
+    ),
+    ProcessGauge(
+        "beat_is_leader",
+        "1 for the beat that leads, 0 for those that stand by.",
+        "instance",
+        leaders,
+    ),
+)
+
+SINGLES = (
+    Single(
+        "beat_last_tick_timestamp_seconds",
+        "When the leading beat last looked.",
+        lambda scrape: at(scrape.beat.last_tick_at),
+    ),
+    Single(
+        "beat_leader_changes",
+        "Times that another beat led than before.",
+        lambda scrape: scrape.beat.leader_changes,
+        is_counter=True,
+    ),
+    Single(
+        "redis_clock_set_back",
+        "Times that the clock of Redis was set back by more than a second.",
+        lambda scrape: scrape.beat.clock_set_backs,
+        is_counter=True,
+    ),
+    Single(
+        "config_last_reload_successful",
+        "0 while the schedule files have problems and an older set is in force.",
+        lambda scrape: scrape.beat.last_reload_successful,
+    ),
+    Single(
+        "scrape_duration_seconds",
+        "How long it took to read all of this.",
+        lambda scrape: scrape.seconds,
+    ),
+)
+
+UP = ("up", "1 when the ledger answered this scrape.")
+BUILD = ("build", "The version that serves this.")
+JOB = ("job", "How a job is scheduled, in labels.")

@@ -1,0 +1,206 @@
+"""A worker says that it is there, and what it consumes, from the moment it is ready until it stops.
+
+A thread of its own, with its own connection, in the worker's main process: a call that hangs must
+not make the heartbeat late. The thread goes on when the main loop does not, and reports that.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import structlog
+from celery import Celery, bootsteps, signals
+from celery.bootsteps import RUN  # type: ignore[attr-defined]
+from celery.concurrency import solo
+from celery.platforms import EX_FAILURE
+from celery.worker import state
+
+from supervisor.errors import WrongSchema
+from supervisor.ledger.connection import RedisError, connect_for_heartbeat
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.presence import (
+    PRESENCE_INTERVAL,
+    Attendance,
+    Broker,
+    WorkerFacts,
+    digest_of,
+)
+from supervisor.sending.app_settings import broker_address, required_settings
+from supervisor.settings import Settings, same_database
+from supervisor.worker.strangers import shared_queues
+
+log = structlog.get_logger("supervisor.attendance")
+
+_present: dict[str, WorkerAttendance] = {}
+
+#: Rounds of this thread in which the main loop did not turn, though it does so in each: a minute.
+ROUNDS_WITHOUT_TURN = 12
+
+#: A call that is in one of these waits for the broker, or for the ledger; sockets are theirs.
+WAITING = ("amqp.", "kombu.connection", "kombu.transport.", "kombu.utils.functional", "redis.")
+SOCKETS = ("selectors", "socket", "ssl")
+
+
+class WorkerAttendance(threading.Thread):
+    """Tells what the worker's consumer says of itself, each time anew."""
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__(name="supervisor-attendance", daemon=True)
+        self._consumer = consumer
+        app = consumer.app
+        settings = required_settings(app)
+        client = connect_for_heartbeat(settings)
+        self._attendance = Attendance(client, Keys(settings.prefix), broker_of(app, settings))
+        self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
+        self._digest = digest_of(self._tasks)
+        self._loop = MainLoop(consumer)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                fault, is_waiting = self._loop.look()
+                self._attendance.say(
+                    self._facts(),
+                    self._tasks,
+                    fault,
+                    is_waiting=is_waiting,
+                    shared_queues=shared_queues(),
+                )
+            except (RedisError, OSError) as error:
+                log.warning("presence not told", error=str(error))
+            except WrongSchema as error:
+                log.critical("worker stops", error=str(error))
+                # A warm shutdown, by the consumer's own loop; Celery declares it as None.
+                state.should_stop = EX_FAILURE  # type: ignore[assignment]
+                return
+            except (
+                Exception
+            ):  # the loop outlives whatever a worker that is changing shows of itself
+                log.exception("attendance stumbled")
+            self._stopping.wait(PRESENCE_INTERVAL.total_seconds())
+
+    def stop(self) -> None:
+        self._stopping.set()
+        # A call that is under way would say again that the worker is there.
+        self.join(PRESENCE_INTERVAL.total_seconds())
+        try:
+            self._attendance.leave()
+        except (RedisError, OSError) as error:
+            log.warning("leave not taken", error=str(error))
+
+    def _facts(self) -> WorkerFacts:
+        return WorkerFacts(
+            name=self._consumer.hostname,
+            queues=consumed(self._consumer.task_consumer),
+            pool_size=size_of(self._consumer.pool),
+            tasks=self._digest,
+        )
+
+
+class MainLoop:
+    """The loop of the worker's main process, which takes messages and hands them to the pool.
+
+    Made in the main thread, before the loop begins. Of a loop that is no hub, or that runs the
+    tasks itself, nothing is known.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._rounds = 0
+        self._is_seen = consumer.hub is not None and not isinstance(consumer.pool, solo.TaskPool)
+        if self._is_seen:
+            # The hub keeps it when it connects again: it is not of the connection.
+            consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)
+
+    def _turn(self) -> None:
+        self._rounds = 0
+
+    def look(self) -> tuple[str | None, bool]:
+        """Why it does no work, if it does none; and whether it waits for its broker.
+
+        Once in a round: rounds are counted and no time is measured, for a process that was stopped
+        has not turned for long either.
+        """
+        if not self._is_running():
+            return None, False
+        self._rounds += 1
+        if self._consumer.connection is None:
+            self._turn()
+            return None, True
+        if not self._is_seen or self._rounds <= ROUNDS_WITHOUT_TURN:
+            return None, False
+        frame = innermost_frame()
+        if module_of(frame).startswith(WAITING):
+            return None, True
+        seconds = round(self._rounds * PRESENCE_INTERVAL.total_seconds())
+        place = f"{module_of(frame)}.{frame.f_code.co_name}" if frame else "no known place"
+        return f"its main loop has not turned for {seconds}s, and is in {place}", False
+
+    def _is_running(self) -> bool:
+        """A worker that stops waits for its tasks, and its loop is over."""
+        told: tuple[Any, ...] = (state.should_stop, state.should_terminate)
+        is_told = any(flag is not None and flag is not False for flag in told)
+        return bool(self._consumer.blueprint.state == RUN) and not is_told
+
+
+def innermost_frame() -> Any:
+    """Of the call that the main thread is in, sockets aside."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and module_of(frame) in SOCKETS:
+        frame = frame.f_back
+    return frame
+
+
+def module_of(frame: Any) -> str:
+    return "" if frame is None else str(frame.f_globals.get("__name__", ""))
+
+
+def consumed(task_consumer: Any) -> tuple[str, ...]:
+    """None while the connection to the broker is away, or once the worker is told to stop."""
+    if task_consumer is None:
+        return ()
+    names = (queue.name for queue in task_consumer.queues)
+    return tuple(sorted(name for name in names if task_consumer.consuming_from(name)))
+
+
+def size_of(pool: Any) -> int:
+    """None once it has been stopped, which comes before the worker's own end."""
+    return 0 if getattr(pool, "_pool", pool) is None else int(pool.num_processes or 0)
+
+
+def broker_of(app: Celery, settings: Settings) -> Broker:
+    return Broker(
+        default_queue=str(app.conf.task_default_queue),
+        is_ledger=same_database(broker_address(app), settings.redis_url),
+    )
+
+
+class Attends(bootsteps.Step):
+    """From when the worker consumes its queues. Not every worker sends `worker_ready`."""
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        own = parent.init_callback
+
+        def ready(consumer: Any) -> None:
+            _present[consumer.hostname] = WorkerAttendance(consumer)
+            _present[consumer.hostname].start()
+            if own:
+                own(consumer)
+
+        parent.init_callback = ready
+
+
+def attend(app: Celery) -> None:
+    """Every worker of this app does, from when it is ready."""
+    app.steps["consumer"].add(Attends)
+    signals.worker_shutdown.connect(end, weak=False)
+
+
+def end(sender: Any, **_: Any) -> None:
+    attendance = _present.pop(sender.hostname, None)
+    if attendance is not None:
+        attendance.stop()

@@ -1,0 +1,296 @@
+"""The guard in a worker's main process: the request class of a supervised app.
+
+It tells the heartbeat which child works for which run, and what a child is about to be ended for.
+It never gives a lease back while the child may still be at work: the heartbeat does, once it is
+gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from threading import Lock
+from typing import Any, cast
+from uuid import uuid4
+
+import structlog
+from billiard import get_start_method, set_start_method
+from celery import Celery, bootsteps, signals
+from celery.concurrency import get_implementation
+from celery.utils.imports import symbol_by_name
+from celery.worker import state
+from celery.worker.request import Request
+from kombu.transport import redis, virtual
+
+from supervisor.errors import WrongSchema
+from supervisor.guard import child_table
+from supervisor.guard.delivery import TOKEN, supervised, work_of
+from supervisor.guard.heartbeat import Heartbeat
+from supervisor.guard.leases import HeldLease
+from supervisor.job.run import RunState
+from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.migrations import upgrade
+from supervisor.ledger.requests import Asked
+from supervisor.sending import tracing
+from supervisor.sending.app_settings import required_settings
+from supervisor.sending.calls import asked_of, register_all
+from supervisor.sending.publisher import Publisher, publisher_of
+from supervisor.times import clock
+from supervisor.worker.adopting import adopt
+from supervisor.worker.intake import TakesAnyMessage, check, take_any_message
+from supervisor.worker.presence import attend
+from supervisor.worker.results import take_over_started
+from supervisor.worker.task import worker_name
+
+# A worker on Redis keeps no record at the broker of the messages of runs; the ledger does.
+#
+# Redis has no acknowledgements, so kombu keeps a copy of each message until it is acknowledged: two
+# transactions a message, and a second delivery of whatever takes longer than the visibility
+# timeout. A run's message names its run and nothing more. One that vanishes with its worker is
+# published again within seconds (unbegun.py), one that comes twice is refused, and so the copy is
+# of no use. Messages of tasks that are not supervised are kept as ever.
+
+
+class RunQoS(redis.QoS):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._of_runs: set[str] = set()
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if not is_of_run(message):
+            super().append(message, delivery_tag)
+            return
+        self._of_runs.add(delivery_tag)
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        if delivery_tag in self._of_runs:
+            self._forget(delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if delivery_tag not in self._of_runs:
+            super().reject(delivery_tag, requeue)
+            return
+        if requeue:
+            self.restore_by_tag(delivery_tag, leftmost=True)
+        self._forget(delivery_tag)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        """Puts a message back that no child has taken: the worker is ending, say."""
+        if tag not in self._of_runs:
+            super().restore_by_tag(tag, client, leftmost)
+            return
+        delivered, channel = cast(Any, self._delivered), cast(Any, self.channel)
+        if tag not in delivered:  # put back before, when the connection was lost
+            return
+        message = delivered[tag]
+        place = message.delivery_info["exchange"], message.delivery_info["routing_key"]
+        with channel.conn_or_acquire(client) as connected:
+            channel._do_restore_message(message._raw, *place, connected, leftmost)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        super().restore_unacked(client)
+        self._of_runs.clear()
+
+    def _forget(self, delivery_tag: str) -> None:
+        self._of_runs.discard(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+
+def is_of_run(message: Any) -> bool:
+    headers = message.headers
+    if not isinstance(headers, dict):
+        return False
+    return supervised(headers, str(headers.get("id"))) is not None
+
+
+def keep_no_record_of_runs() -> None:
+    """For the connections that this process makes from now on."""
+    redis.Channel.QoS = RunQoS
+
+
+_starting = Lock()
+
+log = structlog.get_logger("supervisor.worker")
+
+
+class GuardedRequest(Request):
+    """The main process' view of a delivery; it makes the token that the child begins with."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        check(self.request_dict)
+        self._header = supervised(self.request_dict, str(self.id))
+        self._token = uuid4().hex
+        if self._header is not None:
+            self.request_dict[TOKEN] = self._token
+
+    def info(self, safe: bool = False) -> Any:
+        """What `celery inspect` shows, which would be the arguments themselves."""
+        is_masked = bool(self._header and self._header["rules"].get("mask"))
+        return super().info(safe=safe or is_masked)
+
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        super().on_accepted(pid, time_accepted)
+        if self._header is not None:
+            heartbeat_of(self.app).watch(
+                HeldLease(
+                    work=work_of(self._header, worker_name(pid)),
+                    token=self._token,
+                    pid=pid,
+                    is_active=lambda: self._is_active(pid),
+                    asked=self._asked,
+                    # Before the child asked for the lease, however late this process hears of it.
+                    taken_at=clock() - max(0.0, time.monotonic() - time_accepted),
+                )
+            )
+
+    def _is_active(self, pid: int) -> bool:
+        """Celery calls a task over that it is about to end: its child may be at work still."""
+        is_at_work = pid != os.getpid() and child_table.is_at_work(pid, self._token)
+        return self in state.active_requests or is_at_work
+
+    def _asked(self) -> Asked:
+        """For a ledger that forgot the run. Called by the heartbeat: it asks nobody."""
+        context = self._context  # type: ignore[attr-defined]
+        return asked_of(self._header, context, self.task) if self._header else Asked()
+
+    def revoked(self) -> bool:
+        """A message that Celery drops before any hook of ours: its run has ended as well."""
+        is_revoked = bool(super().revoked())
+        if is_revoked and self._header is not None:
+            try:
+                publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
+            except (RedisError, WrongSchema) as error:
+                log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
+        return is_revoked
+
+    def on_timeout(self, soft: bool, timeout: Any) -> None:
+        if not soft:
+            self._mark(RunState.TIMED_OUT)
+        super().on_timeout(soft, timeout)
+
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        self._mark(RunState.CANCELLED)
+        super().terminate(pool, signal)
+
+    def _mark(self, outcome: RunState) -> None:
+        if self._header is not None:
+            heartbeat_of(self.app).mark(self._token, outcome)
+
+
+@cache
+def guarded_request(own: Any) -> Any:
+    """The main process' side of the guard over a task's own request class. Raises TypeError."""
+    if issubclass(own, GuardedRequest):
+        return own
+    if own is Request:
+        return GuardedRequest
+    return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
+
+
+def take_over_requests(app: Celery) -> None:
+    """Before the worker asks its tasks for them; a lease lives by what they tell the heartbeat."""
+    for task in app.tasks.values():
+        try:
+            task.Request = guarded_request(symbol_by_name(task.Request))
+        except TypeError as error:
+            text = f"the Request class of task {task.name!r} cannot be put under the guard: {error}"
+            raise SystemExit(text) from error
+
+
+class TellsChildren(bootsteps.StartStopStep):
+    """However the worker is told to stop: a child that waits for the ledger has to know."""
+
+    def close(self, worker: Any) -> None:
+        child_table.tell_stopping()
+
+
+def prepare(sender: Any) -> None:
+    """Refuses pools without our guarantees, and a ledger that a newer version writes.
+
+    A ledger of an older version is upgraded.
+    """
+    check_pool(sender.pool_cls)
+    if sender.pool_start_method != "fork":  # children would know neither the app nor each other
+        raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
+    if get_start_method() != "fork":  # billiard's own choice on macOS
+        set_start_method("fork", force=True)
+    adopt(sender.app)
+    take_over_requests(sender.app)
+    # A thread that imports while a child is forked leaves it a lock that nobody will give back.
+    tracing.is_there()
+    take_over_started(sender.app)
+    child_table.share()
+    end_orphans()
+    sender.app.steps["worker"].add(TellsChildren)
+    sender.app.steps["consumer"].add(TakesAnyMessage)
+    take_any_message()
+    keep_no_record_of_runs()
+    attend(sender.app)
+    try:
+        ledger = publisher_of(sender.app).ledger
+        for schema in upgrade(ledger.client, ledger.keys):
+            log.warning("ledger upgraded", schema=schema)
+        register_all(sender.app)
+    except WrongSchema as error:
+        raise SystemExit(str(error)) from error
+    except RedisError as error:  # they are registered when they are called
+        log.warning("guarded tasks not registered", error=explained(error))
+
+
+def check_pool(pool: Any) -> None:
+    """`pool`: a class, or its name, as Celery takes both. Raises SystemExit.
+
+    Threads and solo ignore limits and revokes. Greenlets are no processes and share one thread:
+    leases are lost, and a body runs beside itself.
+    """
+    start_it = "start it with -P prefork"
+    # To import one of these would patch the whole process, or fail.
+    is_green = pool in ("gevent", "eventlet")
+    own = None if is_green else get_implementation(pool)
+    if is_green or getattr(own, "is_green", False):
+        raise SystemExit(f"a supervised worker cannot have a pool of greenlets: {start_it}")
+    if own is not None and "prefork" in own.__module__:
+        return
+    if not os.environ.get("SUPERVISOR_ANY_POOL"):
+        raise SystemExit(f"a supervised worker needs the prefork pool: {start_it}")
+
+
+def end_orphans() -> None:
+    """For the children that this process will fork: Celery has the kernel kill them with it, and
+    asks for that too late where it was killed between the fork and the question."""
+    main = os.getpid()
+
+    def look(**_: Any) -> None:
+        if os.getpid() != main and os.getppid() != main:
+            os._exit(1)
+
+    signals.worker_process_init.connect(look, weak=False)
+
+
+@signals.worker_shutdown.connect(weak=False)
+def stop_heartbeat(sender: Any, **_: Any) -> None:
+    if _heartbeat_of.cache_info().currsize:
+        heartbeat_of(sender.app).stop()
+
+
+def heartbeat_of(app: Any) -> Heartbeat:
+    """Started with the first guarded task: nothing of it exists when children are forked."""
+    with _starting:  # in a pool of threads, tasks are accepted side by side
+        return _heartbeat_of(app)
+
+
+@cache
+def _heartbeat_of(app: Celery) -> Heartbeat:
+    settings = required_settings(app)
+    ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    # What another thread publishes, it reads by a connection of its own, that may insist.
+    heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
+    heartbeat.start()
+    return heartbeat

@@ -1,0 +1,110 @@
+"""When and with what a failed attempt is tried again, as Celery's own words for it have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from inspect import signature
+from typing import Any
+
+from celery.exceptions import Retry
+
+from supervisor.guard.delivery import Delivery
+from supervisor.job.run import Reference
+from supervisor.job.secrets import put, texts_in
+from supervisor.ledger.requests import Asked
+from supervisor.sending.calls import sendable
+from supervisor.sending.calls import until as from_now
+from supervisor.sending.publisher import as_json
+
+#: The id of a task that Celery itself sends again.
+_sent_again: ContextVar[str | None] = ContextVar("supervisor_sent_again", default=None)
+
+
+@contextmanager
+def sent_again(task_id: str | None) -> Iterator[None]:
+    """Celery's own retry calls the task again, under the same id."""
+    before = _sent_again.set(task_id)
+    try:
+        yield
+    finally:
+        _sent_again.reset(before)
+
+
+def is_sent_again(task_id: str | None) -> bool:
+    return task_id is not None and task_id == _sent_again.get()
+
+
+def asked_again(
+    delivery: Delivery, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
+) -> Asked:
+    """What a `retry` says of the next attempt. Raises TypeError for what JSON refuses.
+
+    Texts that a schedule file wrote go on as they are written there, a secret as its reference,
+    wherever the task puts them, and also where it hands on the secret itself.
+    """
+    request = task.request
+    args, kwargs = given_once(task, args, kwargs)
+    args = None if args is None or list(args) == list(request.args) else as_json(list(args))
+    kwargs = None if kwargs == request.kwargs else as_json(kwargs)
+    references: list[Reference] = []
+    for what, given in (("args", args), ("kwargs", kwargs)):
+        if given is None:
+            own = (place for place in delivery.references if not isinstance(place, str))
+            references += [place for place in own if place[0] == what]
+            continue
+        for place, text in list(texts_in(given)):
+            written = delivery.written.get(text)
+            if written is not None:
+                put(given, place, written)
+                references.append([what, *place])
+    return Asked(args, kwargs, options_again(options), references)
+
+
+def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """What is given by position before and by name now, or the other way round, is not given twice.
+
+    As Celery has it since 5.7.
+    """
+    if (args is None) == (kwargs is None):
+        return args, kwargs
+    try:
+        parameters = signature(task.run).parameters.values()
+    except (TypeError, ValueError):
+        return args, kwargs
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    before, kwargs = (
+        list(task.request.args),
+        dict(task.request.kwargs if kwargs is None else kwargs),
+    )
+    taken = [
+        (place, parameter.name)
+        for place, parameter in enumerate(by_place[: len(before if args is None else args)])
+        if parameter.name in kwargs and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    for place, name in taken:
+        value = kwargs.pop(name)
+        if args is None:
+            before[place] = value
+    return before if args is None else args, kwargs
+
+
+def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`expires` counts from now, and is sent later."""
+    said = sendable(options)
+    left = from_now(said.pop("expires", None))
+    if left is not None:
+        said["expires"] = (datetime.now(UTC) + left).isoformat()
+    return dict(as_json(said))
+
+
+def retry_of(error: Any, delay: timedelta) -> Retry:
+    return Retry(exc=error, when=delay.total_seconds())  # type: ignore[arg-type]
+
+
+def until(eta: Any, countdown: Any, default: float) -> timedelta:
+    """How long from now; Celery gives the one or the other, and `Retry.when` may be either."""
+    moment = eta if eta is not None else countdown
+    return from_now(default if moment is None else moment) or timedelta()
