@@ -21,7 +21,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $@
 
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
-	$(BIN)/supervisor -A supervisor.examples.app up --concurrency 6
+	$(BIN)/supervisor -A examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -n 6 --dist loadfile --ignore tests/rabbitmq --max-worker-restart 0
@@ -65,9 +65,9 @@ check: $(STAMP) ## formatting, lint, types, and the example schedules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/supervisor -A supervisor.examples.app check schedules
+	$(BIN)/supervisor -A examples.app check schedules
 
-RENDER := $(BIN)/supervisor -A supervisor.examples.app render
+RENDER := $(BIN)/supervisor -A examples.app render
 EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
 render: $(STAMP) ## write deploy/ anew: systemd, compose, kubernetes from schedules/, and what monitors

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from examples.app import app
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.cli import main
-from supervisor.examples.app import app
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger

@@ -127,7 +127,7 @@ def example(tmp_path: Path) -> Iterator[Running]:
     (tmp_path / "docs").mkdir()
     for name in ("a", "b", "c", "d"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# {name}\n\nA worker holds a lease.\n")
-    up = Running(tmp_path, "supervisor.examples.app", DOCUMENTS.read_text())
+    up = Running(tmp_path, "examples.app", DOCUMENTS.read_text())
     try:
         yield up
     finally:
@@ -267,7 +267,7 @@ def test_the_documents_of_the_example_can_be_searched(example: Running) -> None:
     lines = [line.text for line in example.ledger.reports.lines(run.id)]
     assert {"docs/a.md: 6 words", "4 of 4 documents are in the index"} <= set(lines)
 
-    command = [sys.executable, "-m", "supervisor.examples.full_text", "lease"]
+    command = [sys.executable, "-m", "examples.full_text", "lease"]
     search = subprocess.run(command, cwd=example.directory, capture_output=True, text=True)
     assert search.stdout.splitlines()[0] == "docs/a.md: a a worker holds a [lease]"
     report = json.loads((example.directory / ".supervisor" / "documents.json").read_text())

@@ -10,7 +10,7 @@ from supervisor.job.spec import JobSpec
 
 ROOT = Path(__file__).parents[2]
 
-APP = "supervisor.examples.app"
+APP = "examples.app"
 
 
 def examples() -> list[JobSpec]:

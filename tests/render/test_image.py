@@ -13,8 +13,8 @@ from zipfile import ZipFile
 import pytest
 from click.testing import CliRunner
 
+from examples.documents import list_files
 from supervisor.cli import main
-from supervisor.examples.documents import list_files
 from tests.render.jobs import ROOT, examples
 from tests.test_project import normal, pinned
 

@@ -41,7 +41,7 @@ def test_the_wheel_has_all_that_is_rendered_from(tmp_path: Path) -> None:
         [*command, "--directory", str(tmp_path)], cwd=ROOT, capture_output=True, check=True
     )
     [wheel] = tmp_path.glob("*.whl")
-    folder = ROOT / "supervisor" / "render"
+    folder = ROOT / "supervisor" / "deploy"
     sources = {
         path.relative_to(ROOT).as_posix()
         for path in folder.rglob("*")

@@ -9,7 +9,7 @@ import pytest
 from celery.bin.celery import celery
 from click.testing import CliRunner, Result
 
-APP = "supervisor.examples.app"
+APP = "examples.app"
 
 SCHEDULES = str(Path(__file__).parents[2] / "schedules")
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.examples.documents import build_index, list_files, measure_tree, report, words
-from supervisor.examples.full_text import Match, main, most_frequent, replace_index, search
-from supervisor.examples.storage import database
+from examples.documents import build_index, list_files, measure_tree, report, words
+from examples.full_text import Match, main, most_frequent, replace_index, search
+from examples.storage import database
 from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import status_of
@@ -129,9 +129,9 @@ def test_a_new_run_drops_old_words_and_leaves_those_of_the_last_minutes(tree: Pa
 
 
 def test_items_of_a_batch_and_an_index_do_not_lock_each_other_out(tree: Path) -> None:
-    item = "from supervisor.examples.documents import *\nfor _ in range(30): words({!r}, seconds=0)"
+    item = "from examples.documents import *\nfor _ in range(30): words({!r}, seconds=0)"
     indexing = (
-        "from supervisor.examples.full_text import *\n"
+        "from examples.full_text import *\n"
         "for _ in range(30): replace_index([('a', 'worker')] * 100)"
     )
     codes = [*(item.format(str(tree / name)) for name in TEXTS), indexing, indexing]

@@ -16,15 +16,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from supervisor.examples.archive import archive_report, smallest
-from supervisor.examples.checksums import LISTING, checksum_docs
-from supervisor.examples.fetch import flaky_fetch
-from supervisor.examples.pacing import spread
-from supervisor.examples.report import bootstrap, load_report
-from supervisor.examples.sampling import read_sample, sample_load
-from supervisor.examples.storage import database, write_atomically
-from supervisor.examples.summary import daily_summary, summarise
-from supervisor.examples.witness import read
+from examples.archive import archive_report, smallest
+from examples.checksums import LISTING, checksum_docs
+from examples.fetch import flaky_fetch
+from examples.pacing import spread
+from examples.report import bootstrap, load_report
+from examples.sampling import read_sample, sample_load
+from examples.storage import database, write_atomically
+from examples.summary import daily_summary, summarise
+from examples.witness import read
 from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import patience, status_of, wait_until
@@ -153,7 +153,7 @@ def test_hidden_folders_and_files_past_the_limit_are_left_out(tree: Path) -> Non
 def test_a_fetch_fails_while_the_listing_is_written_and_succeeds_after(
     home: Path, tree: Path
 ) -> None:
-    code = f"from supervisor.examples.checksums import *; checksum_docs({str(tree)!r}, seconds=3)"
+    code = f"from examples.checksums import *; checksum_docs({str(tree)!r}, seconds=3)"
     writer = subprocess.Popen([sys.executable, "-c", code])
     try:
         wait_until(lambda: (home / LISTING).exists() and (home / LISTING).stat().st_size > 0)
@@ -240,7 +240,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_draft(tmp_path: Path) -> N
 
 
 def test_many_processes_may_open_the_new_database_at_once() -> None:
-    code = "from supervisor.examples.storage import database\nwith database(): pass"
+    code = "from examples.storage import database\nwith database(): pass"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6)]
     assert [status_of(process, 30) for process in processes] == [0] * 6
 
@@ -257,7 +257,7 @@ LONG = [
 def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tree: Path) -> None:
     store((time.time(), 1.0), (time.time(), 2.0))
     module = call.partition(".")[0]
-    code = f"from supervisor.examples import {module}; {call}"
+    code = f"from examples import {module}; {call}"
     killed = subprocess.Popen([sys.executable, "-c", code], cwd=tree)
     wait_until(lambda: (home / "witness.jsonl").exists())
     killed.kill()
@@ -270,7 +270,7 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
 
 
 def test_the_schedule_files_name_the_tasks_of_the_examples_and_bound_them_all() -> None:
-    source = Path(importlib.import_module("supervisor.examples").__path__[0])
+    source = Path(importlib.import_module("examples").__path__[0])
     defined = "".join(path.read_text() for path in source.glob("*.py"))
     for spec in load(SCHEDULES).specs.values():
         witnesses = [f"{spec.name}.{step.label}" for step in spec.steps] or [spec.name]

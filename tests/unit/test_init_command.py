@@ -31,9 +31,9 @@ def test_the_file_is_one_that_passes_and_runs_nothing_yet(here: Path) -> None:
 
 
 def test_with_an_app_it_names_a_task_of_it(here: Path) -> None:
-    result = supervisor("-A", "supervisor.examples.app", "init", "jobs")
-    assert "supervisor -A supervisor.examples.app check" in result.output
-    assert supervisor("-A", "supervisor.examples.app", "check", "jobs").exit_code == 0
+    result = supervisor("-A", "examples.app", "init", "jobs")
+    assert "supervisor -A examples.app check" in result.output
+    assert supervisor("-A", "examples.app", "check", "jobs").exit_code == 0
 
 
 def test_what_is_there_is_not_overwritten(here: Path) -> None:

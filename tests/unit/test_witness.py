@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.examples.witness import bound, overlaps, read, witness
+from examples.witness import bound, overlaps, read, witness
 from tests.waiting import patience, status_of, wait_until
 
 WORK_UNTIL_TOLD = """
 import sys
-from supervisor.examples.witness import witness
+from examples.witness import witness
 with witness("job"):
     print("at work", flush=True)
     sys.stdin.readline()
@@ -161,7 +161,7 @@ def test_the_command_gives_the_verdict(
 ) -> None:
     if content is not None:
         testimony.write_text(content)
-    command = [sys.executable, "-m", "supervisor.examples.witness", str(testimony)]
+    command = [sys.executable, "-m", "examples.witness", str(testimony)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == exit_code
     assert done.stdout.startswith(said)
@@ -169,7 +169,7 @@ def test_the_command_gives_the_verdict(
 
 def test_lines_of_many_processes_do_not_mix(testimony: Path) -> None:
     hammer = (
-        "from supervisor.examples.witness import witness\n"
+        "from examples.witness import witness\n"
         "for _ in range(200):\n    with witness(f'job'): pass\n"
     )
     processes = [subprocess.Popen([sys.executable, "-c", hammer]) for _ in range(3)]

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from celery import shared_task
 
-from supervisor.examples.pacing import spread
-from supervisor.examples.storage import database, directory
-from supervisor.examples.witness import witness
+from examples.pacing import spread
+from examples.storage import database, directory
+from examples.witness import witness
 
 LISTING = "checksums.json"
 

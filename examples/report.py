@@ -11,9 +11,9 @@ from typing import Any
 
 from celery import shared_task
 
-from supervisor.examples.pacing import spread
-from supervisor.examples.storage import database, directory, write_atomically
-from supervisor.examples.witness import witness
+from examples.pacing import spread
+from examples.storage import database, directory, write_atomically
+from examples.witness import witness
 
 MEASURES = ("load", "cpu", "memory")
 

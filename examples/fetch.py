@@ -10,9 +10,9 @@ import json
 
 from celery import shared_task
 
-from supervisor.examples.checksums import LISTING
-from supervisor.examples.storage import directory, write_atomically
-from supervisor.examples.witness import witness
+from examples.checksums import LISTING
+from examples.storage import directory, write_atomically
+from examples.witness import witness
 
 
 @shared_task(name="examples.flaky_fetch")

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 from celery import shared_task
 
+from examples.storage import database, directory, write_atomically
+from examples.witness import witness
 from supervisor import current_run
-from supervisor.examples.storage import database, directory, write_atomically
-from supervisor.examples.witness import witness
 
 
 @shared_task(name="examples.daily_summary")

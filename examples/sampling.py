@@ -9,8 +9,8 @@ from pathlib import Path
 
 from celery import shared_task
 
-from supervisor.examples.storage import database
-from supervisor.examples.witness import bound, witness
+from examples.storage import database
+from examples.witness import bound, witness
 
 #: How long /proc/stat is watched for one reading of the CPU.
 WINDOW_SECONDS = 0.2

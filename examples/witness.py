@@ -18,7 +18,7 @@ And an execution without an end was over, killed, when a later one found itself 
 The lock is taken without waiting and refuses nothing: it observes. It is one machine's; witnesses
 of two machines cannot be joined.
 
-    python -m supervisor.examples.witness .supervisor/witness.jsonl
+    python -m examples.witness .supervisor/witness.jsonl
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from examples.storage import directory
 from supervisor import current_run
-from supervisor.examples.storage import directory
 
 FILE = "witness.jsonl"
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prints the verdict; 0: no overlap, 1: overlaps, 2: there is nothing to read."""
     out = sys.stdout.write
     if len(arguments) != 1 or not Path(arguments[0]).is_file():
-        out("usage: python -m supervisor.examples.witness FILE\n")
+        out("usage: python -m examples.witness FILE\n")
         return 2
     testimony = read(Path(arguments[0]))
     unended = sum(execution.ended is None for execution in testimony.executions)

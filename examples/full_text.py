@@ -2,7 +2,7 @@
 
 Who searches while it is built, or after a kill in the middle of that, finds the one before.
 
-    python -m supervisor.examples.full_text lease worker
+    python -m examples.full_text lease worker
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from supervisor.examples.storage import database
+from examples.storage import database
 
 SCHEMA = """
 CREATE VIRTUAL TABLE IF NOT EXISTS documents USING fts5(path UNINDEXED, words);
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     """Prints what is found; 0: something, 1: nothing, 2: nothing was asked."""
     out = sys.stdout.write
     if not arguments:
-        out("usage: python -m supervisor.examples.full_text WORD...\n")
+        out("usage: python -m examples.full_text WORD...\n")
         return 2
     matches = search(" ".join(arguments))
     for match in matches:

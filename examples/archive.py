@@ -9,9 +9,9 @@ from typing import Any
 
 from celery import shared_task
 
-from supervisor.examples.pacing import spread
-from supervisor.examples.storage import database, directory, write_atomically
-from supervisor.examples.witness import witness
+from examples.pacing import spread
+from examples.storage import database, directory, write_atomically
+from examples.witness import witness
 
 #: Ways to compress: presets, literal context bits, position bits.
 TRIALS = tuple(itertools.product(range(1, 7), range(5), (0, 2)))

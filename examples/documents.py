@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 from celery import shared_task
 
+from examples.checksums import look
+from examples.full_text import most_frequent, replace_index, search
+from examples.pacing import spread
+from examples.storage import database, directory, write_atomically
+from examples.witness import witness
 from supervisor import current_run
-from supervisor.examples.checksums import look
-from supervisor.examples.full_text import most_frequent, replace_index, search
-from supervisor.examples.pacing import spread
-from supervisor.examples.storage import database, directory, write_atomically
-from supervisor.examples.witness import witness
 
 REPORT = "documents.json"
 
