@@ -6,9 +6,21 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from supervisor.job.run import Attempt, Batch, LogLine, Progress, Run, RunState, StepRecord
+from pydantic import (
+    AfterValidator,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
+
+from supervisor.job import run as records
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import RunState
 from supervisor.job.secrets import MASK, masked
 from supervisor.ledger.records import JobRecord
 from supervisor.operate.table_layout import Columns
@@ -21,83 +33,128 @@ def instant(moment: datetime | None) -> str | None:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+Instant = Annotated[
+    datetime,
+    PlainSerializer(instant, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+class Shape(BaseModel):
+    """Read from the attributes of a record. Every key is always there."""
+
+    model_config = ConfigDict(
+        extra="forbid", from_attributes=True, json_schema_serialization_defaults_required=True
+    )
+
+
+class Progress(Shape):
+    done: int | float
+    total: int | float | None
+    text: str
+    at: Instant
+
+
+class Attempt(Shape):
+    attempt: int = Field(validation_alias="number")
+    outcome: str | None
+    started_at: Instant
+    finished_at: Instant | None
+    duration_seconds: float | None
+    worker: str
+    reason: str | None
+
+
+class Run(Shape):
+    run: str = Field(validation_alias="id")
+    job: str
+    state: RunState
+    reason: str | None
+    blocked_by: str | None = Field(description="The run that was in the way.")
+    overlapped_with: str | None
+    error_step: str | None
+    nominal_at: Instant
+    queued_at: Instant
+    started_at: Instant | None
+    finished_at: Instant | None
+    due_at: Instant | None
+    attempt: int
+    crashes: int
+    requeues: int
+    fencing_token: int | None
+    ticks: int
+    first_nominal_at: Instant | None
+    progress: Progress | None
+    attempts_dropped: int = Field(description="How many there were before those in attempts.")
+    attempts: list[Attempt]
+
+
+class Items(Shape):
+    total: int
+    ended: dict[str, int] = Field(description="Items by outcome.")
+
+
+class Step(Shape):
+    step: str = Field(validation_alias="name")
+    task: str
+    priority: int
+    state: RunState | None = Field(None, validation_alias=AliasPath("run", "state"))
+    items: Items | None = Field(None, validation_alias=AliasPath("run", "batch"))
+    run: Run | None
+
+
+class LogLine(Shape):
+    at: Instant
+    attempt: int
+    step: str | None
+    number: int
+    text: str
+
+
+class Job(Shape):
+    job: str = Field(validation_alias=AliasPath("spec", "name"))
+    task: str = Field(validation_alias=AliasPath("spec", "work"))
+    schedule: str = Field(validation_alias=AliasPath("spec", "schedule"))
+    timezone: str = Field(validation_alias=AliasPath("spec", "timezone"))
+    overlap: OverlapPolicy = Field(validation_alias=AliasPath("spec", "overlap"))
+    queue: str | None = Field(validation_alias=AliasPath("spec", "routed_queue"))
+    description: str = Field(validation_alias=AliasPath("spec", "description"))
+    state: Literal["idle", "paused"] | RunState
+    paused: bool
+    paused_note: str | None
+    paused_until: Instant | None
+    unaccounted_ticks: int
+    running: int
+    waiting: int
+    consecutive_skips: int
+    next_run_at: Instant | None
+    last_start_at: Instant | None
+    last_finish_at: Instant | None
+    last_success_at: Instant | None
+    last_failure_at: Instant | None
+    last_outcome: RunState | None
+    last_run: str | None
+    counters: Annotated[dict[str, int], AfterValidator(lambda found: dict(sorted(found.items())))]
+
+
 def job_shape(job: JobRecord) -> dict[str, Any]:
-    """One job; `counters` as in supervisor.ledger.records.JobRecord."""
-    return {
-        "job": job.spec.name,
-        "task": job.spec.work,
-        "schedule": job.spec.schedule,
-        "timezone": job.spec.timezone,
-        "overlap": job.spec.overlap.value,
-        "queue": job.spec.routed_queue,
-        "description": job.spec.description,
-        "state": job.state,
-        "paused": job.paused,
-        "paused_note": job.paused_note,
-        "paused_until": instant(job.paused_until),
-        "unaccounted_ticks": job.unaccounted_ticks,
-        "running": job.running,
-        "waiting": job.waiting,
-        "consecutive_skips": job.consecutive_skips,
-        "next_run_at": instant(job.next_run_at),
-        "last_start_at": instant(job.last_start_at),
-        "last_finish_at": instant(job.last_finish_at),
-        "last_success_at": instant(job.last_success_at),
-        "last_failure_at": instant(job.last_failure_at),
-        "last_outcome": job.last_outcome,
-        "last_run": job.last_run,
-        "counters": dict(sorted(job.counters.items())),
-    }
+    """`counters` as in supervisor.ledger.records.JobRecord."""
+    return Job.model_validate(job).model_dump(mode="json")
 
 
-def run_shape(run: Run) -> dict[str, Any]:
-    return {
-        "run": run.id,
-        "job": run.job,
-        "state": run.state.value,
-        "reason": run.reason,
-        "blocked_by": run.blocked_by,
-        "overlapped_with": run.overlapped_with,
-        "error_step": run.error_step,
-        "nominal_at": instant(run.nominal_at),
-        "queued_at": instant(run.queued_at),
-        "started_at": instant(run.started_at),
-        "finished_at": instant(run.finished_at),
-        "due_at": instant(run.due_at),
-        "attempt": run.attempt,
-        "crashes": run.crashes,
-        "requeues": run.requeues,
-        "fencing_token": run.fencing_token,
-        "ticks": run.ticks,
-        "first_nominal_at": instant(run.first_nominal_at),
-        "progress": progress_shape(run.progress) if run.progress else None,
-        "attempts_dropped": run.attempts_dropped,
-        "attempts": [attempt_shape(attempt) for attempt in run.attempts],
-    }
+def run_shape(run: records.Run) -> dict[str, Any]:
+    return Run.model_validate(run).model_dump(mode="json")
 
 
-def progress_shape(progress: Progress) -> dict[str, Any]:
-    return {
-        "done": progress.done,
-        "total": progress.total,
-        "text": progress.text,
-        "at": instant(progress.at),
-    }
+def step_shape(step: records.StepRecord) -> dict[str, Any]:
+    return Step.model_validate(step).model_dump(mode="json")
 
 
-def attempt_shape(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "attempt": attempt.number,
-        "outcome": attempt.outcome,
-        "started_at": instant(attempt.started_at),
-        "finished_at": instant(attempt.finished_at),
-        "duration_seconds": attempt.duration_seconds,
-        "worker": attempt.worker,
-        "reason": attempt.reason,
-    }
+def line_shape(line: records.LogLine) -> dict[str, Any]:
+    return LogLine.model_validate(line).model_dump(mode="json")
 
 
-# Progress and log lines as text for terminals, and as JSON.
+# records.Progress and log lines as text for terminals.
 
 
 #: What colours text or moves the cursor on a terminal.
@@ -110,7 +167,7 @@ class LogText:
     def __init__(self) -> None:
         self._last: dict[tuple[str | None, int], int] = {}
 
-    def of(self, lines: Iterable[LogLine]) -> Iterator[str]:
+    def of(self, lines: Iterable[records.LogLine]) -> Iterator[str]:
         for line in lines:
             place = (line.step, line.attempt)
             if line.number == 0:  # the ledger's own word
@@ -123,14 +180,14 @@ class LogText:
             yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
 
 
-def label_of(line: LogLine) -> str:
+def label_of(line: records.LogLine) -> str:
     """``load#3, attempt 2: ``, or nothing for a first attempt of a run without steps."""
     attempt = f"attempt {line.attempt}" if line.attempt > 1 else None
     label = ", ".join(filter(None, (line.step, attempt)))
     return f"{label}: " if label else ""
 
 
-def progress_words(progress: Progress | None) -> str:
+def progress_words(progress: records.Progress | None) -> str:
     """``40/100 (40%) loading``."""
     if progress is None:
         return ""
@@ -147,17 +204,7 @@ def harmless(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def line_shape(line: LogLine) -> dict[str, Any]:
-    return {
-        "at": instant(line.at),
-        "attempt": line.attempt,
-        "step": line.step,
-        "number": line.number,
-        "text": line.text,
-    }
-
-
-# The steps of a run as rows of text, as one line, and as JSON.
+# The steps of a run as rows of text, and as one line.
 
 
 STEP_COLUMNS = Columns(
@@ -169,7 +216,7 @@ STEP_COLUMNS = Columns(
 LONGEST_PARAM = 60
 
 
-def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
+def step_row(step: records.StepRecord, now: datetime) -> Sequence[str]:
     run = step.run
     if run is None:
         return (step.name, str(step.priority), step.task, "", "", "", "", "")
@@ -183,7 +230,7 @@ def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
     )
 
 
-def items_words(batch: Batch | None) -> str:
+def items_words(batch: records.Batch | None) -> str:
     """``120/600 items (20%), 2 failed``."""
     if batch is None:
         return ""
@@ -192,12 +239,12 @@ def items_words(batch: Batch | None) -> str:
     return f"{batch.done:,}/{batch.total:,} items{share}{failed}"
 
 
-def share_of(steps: Sequence[StepRecord]) -> float:
+def share_of(steps: Sequence[records.StepRecord]) -> float:
     """How far the run is, from 0 to 1, as if all steps took the same time."""
     return sum(map(share_of_step, steps)) / max(1, len(steps))
 
 
-def share_of_step(step: StepRecord) -> float:
+def share_of_step(step: records.StepRecord) -> float:
     if step.run is None:
         return 0.0
     if not step.run.state.is_open:
@@ -207,7 +254,7 @@ def share_of_step(step: StepRecord) -> float:
     return (step.run.progress and step.run.progress.share) or 0.0
 
 
-def at_work_words(steps: Sequence[StepRecord]) -> str:
+def at_work_words(steps: Sequence[records.StepRecord]) -> str:
     """``words 120/600 items (20%), 2 failed; scan 40/100 (40%)``: of the steps that are at it."""
     return "; ".join(
         f"{step.name} {items_words(step.run.batch) or progress_words(step.run.progress)}".rstrip()
@@ -216,7 +263,7 @@ def at_work_words(steps: Sequence[StepRecord]) -> str:
     )
 
 
-def params_shape(run: Run, texts: Mapping[str, str]) -> dict[str, Any]:
+def params_shape(run: records.Run, texts: Mapping[str, str]) -> dict[str, Any]:
     """The params of a run of several steps as they may be shown; `texts`: of the ledger, JSON."""
     # A step may have returned a NaN, which Python writes and reads, and JSON does not have.
     params = {name: json.loads(text, parse_constant=str) for name, text in texts.items()}
@@ -240,17 +287,3 @@ def value_words(value: Any) -> str:
             return f"{{{len(value):,} names}}"
         case _:
             return f"{text[: LONGEST_PARAM - 3]}..."
-
-
-def step_shape(step: StepRecord) -> dict[str, Any]:
-    run = step.run
-    shape = run_shape(run) if run else None
-    batch = run.batch if run else None
-    return {
-        "step": step.name,
-        "task": step.task,
-        "priority": step.priority,
-        "state": run.state.value if run else None,
-        "items": batch and {"total": batch.total, "ended": dict(batch.ended)},
-        "run": shape,
-    }

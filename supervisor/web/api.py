@@ -1,14 +1,18 @@
-"""The JSON API: its routes, its operations, and its OpenAPI document."""
+"""The JSON API: its operations, its OpenAPI document, and its routes.
+
+A method of `Api` is an operation: what it takes, returns and may fail with is declared once, and
+the route and its part of the document are made of that.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -16,27 +20,23 @@ from starlette.routing import Route
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
-from supervisor.ledger.queues import Queue, Queues
+from supervisor.ledger.queues import Queues
 from supervisor.operate import control
-from supervisor.operate.shapes import (
-    instant,
-    job_shape,
-    line_shape,
-    params_shape,
-    run_shape,
-    step_shape,
-)
+from supervisor.operate.shapes import Job, LogLine, Run, Step, params_shape
 from supervisor.web import api_shapes
-from supervisor.web.api_shapes import Error
+from supervisor.web.api_shapes import Error, WholeRun
 from supervisor.web.budget import Threads
 from supervisor.web.http import Refused, json_body, unless_skipped
-from supervisor.web.jobs_page import Filter, Sort, Wish, Worker, crew_of, names_of
+from supervisor.web.jobs_page import Filter, Sort, Wish, crew_of, names_of
 
-# The API as a table: every row is a route, and a part of the OpenAPI document.
-
-
-#: Prefix of all paths of the table.
+#: Prefix of all paths.
 API = "/api/v1"
+
+MOST_RUNS = 1_000
+MOST_JOBS = 10_000
+RUNS_BY_DEFAULT = "50"
+
+Schema = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,249 +45,199 @@ class Query:
 
     name: str
     about: str
-    schema: dict[str, Any]
+    schema: Schema
+
+    def check(self, text: str) -> None:
+        """Raises Refused."""
+        words, most = self.schema.get("enum"), self.schema.get("maximum")
+        if words and text not in words:
+            raise Refused(400, f"{self.name} is one of {', '.join(words)}")
+        is_number = text.isascii() and text.isdigit() and len(text) <= 9
+        if most and not (is_number and 0 < int(text) <= most):
+            raise Refused(400, f"{self.name} is a number from 1 to {most:,}")
+
+
+def up_to(most: int, about: str) -> Query:
+    return Query("limit", about, {"type": "integer", "minimum": 1, "maximum": most})
+
+
+RUN_LIMIT = up_to(MOST_RUNS, "Up to that many of those that match, newest first.")
+SORTS = [sign + word.value for word in Sort for sign in ("", "-")]
+JOBS_QUERIES = (
+    Query("search", "Only jobs with this in their name.", {"type": "string"}),
+    Query(
+        "state",
+        "Only jobs in this state; late: half a minute past a time, and not started.",
+        {"type": "string", "enum": [word.value for word in Filter]},
+    ),
+    Query(
+        "sort",
+        "By name, or as the page sorts; -next is the reverse of next.",
+        {"type": "string", "enum": SORTS},
+    ),
+    up_to(MOST_JOBS, "Up to that many."),
+    Query("after", "Only jobs that come after this one.", {"type": "string"}),
+)
+RUNS_QUERIES = (
+    Query("job", "Only runs of this job.", {"type": "string"}),
+    Query(
+        "outcome",
+        "Only runs in this state.",
+        {"type": "string", "enum": [state.value for state in RunState]},
+    ),
+    RUN_LIMIT,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """answer: of success; is_list: many of them. body: of the request. errors: other codes."""
+    """call: the method of Api. status: of success. errors: other statuses that it may answer."""
 
-    name: str
+    call: Callable[..., Any]
     method: Literal["get", "post"]
     path: str
-    about: str
-    answer: type[BaseModel]
-    is_list: bool = False
-    status: int = 200
-    queries: Sequence[Query] = ()
-    body: type[BaseModel] | None = None
-    errors: Sequence[int] = ()
+    status: int
+    queries: Sequence[Query]
+    errors: frozenset[int]
+
+    @property
+    def name(self) -> str:
+        return self.call.__name__
+
+    @property
+    def about(self) -> str:
+        return str(self.call.__doc__)
+
+    @property
+    def answer(self) -> TypeAdapter[Any]:
+        return TypeAdapter(get_type_hints(self.call)["return"])
+
+    @property
+    def body(self) -> type[BaseModel] | None:
+        return get_type_hints(self.call).get("asked")
 
 
-MOST_RUNS = 1_000
-MOST_JOBS = 10_000
+OPERATIONS: list[Operation] = []
 
-RUN_LIMIT = Query(
-    "limit",
-    "The newest so many of those that match.",
-    {"type": "integer", "minimum": 1, "maximum": MOST_RUNS},
-)
-OUTCOME = Query(
-    "outcome",
-    "Only runs in this state.",
-    {"type": "string", "enum": [state.value for state in RunState]},
-)
-
-OPERATIONS = (
-    Operation(
-        *("jobs", "get", "/jobs", "The loaded jobs.", api_shapes.Job),
-        is_list=True,
-        queries=(
-            Query("search", "Only jobs whose name has this in it.", {"type": "string"}),
-            Query(
-                "state",
-                "Only jobs that stand so; late: half a minute past a time, and not started.",
-                {"type": "string", "enum": [word.value for word in Filter]},
-            ),
-            Query(
-                "sort",
-                "By name, or what the page sorts by; -next is the reverse of next.",
-                {"type": "string", "enum": [s + word.value for word in Sort for s in ("", "-")]},
-            ),
-            Query(
-                "limit",
-                "Up to that many.",
-                {"type": "integer", "minimum": 1, "maximum": MOST_JOBS},
-            ),
-            Query("after", "Only jobs that come after this one.", {"type": "string"}),
-        ),
-        errors=(400,),
-    ),
-    Operation("job", "get", "/jobs/{job}", "One job.", api_shapes.Job, errors=(404,)),
-    Operation(
-        *("runs", "get", "/runs", "The latest runs, of all jobs or of one.", api_shapes.Run),
-        is_list=True,
-        queries=(Query("job", "Only runs of this job.", {"type": "string"}), OUTCOME, RUN_LIMIT),
-        errors=(400, 404),
-    ),
-    Operation(
-        *(
-            "failures",
-            "get",
-            "/failures",
-            "The latest runs of all jobs that failed.",
-            api_shapes.Run,
-        ),
-        is_list=True,
-        queries=(RUN_LIMIT,),
-        errors=(400,),
-    ),
-    Operation(
-        *("run_log", "get", "/runs/{run}/log", "The lines that a run logged.", api_shapes.LogLine),
-        is_list=True,
-        errors=(404,),
-    ),
-    Operation(
-        *("run", "get", "/runs/{run}", "One run, with its steps.", api_shapes.WholeRun),
-        errors=(404,),
-    ),
-    Operation("queues", "get", "/queues", "Queues, workers, and runs at work.", api_shapes.Queues),
-    Operation("beat", "get", "/beat", "Who emits, and since when.", api_shapes.Beat),
-    Operation(
-        *(
-            "trigger",
-            "post",
-            "/jobs/{job}/trigger",
-            "Run a job now, paused or not.",
-            api_shapes.Run,
-        ),
-        status=201,
-        body=api_shapes.Trigger,
-        errors=(400, 404, 409),
-    ),
-    Operation(
-        *("pause", "post", "/jobs/{job}/pause", "Exclude the job's ticks.", api_shapes.Paused),
-        body=api_shapes.Pause,
-        errors=(400, 404),
-    ),
-    Operation(
-        *(
-            "resume",
-            "post",
-            "/jobs/{job}/resume",
-            "Emit the job's ticks again.",
-            api_shapes.Resumed,
-        ),
-        body=api_shapes.Resume,
-        errors=(400, 404),
-    ),
-    Operation(
-        *("cancel", "post", "/runs/{run}/cancel", "End a run.", api_shapes.Cancelled),
-        status=202,
-        body=api_shapes.Cancel,
-        errors=(400, 404, 409),
-    ),
-)
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-Shape = dict[str, Any]
+def get(
+    path: str, queries: Sequence[Query] = (), errors: Sequence[int] = ()
+) -> Callable[[Call], Call]:
+    return listed("get", path, 200, queries, {*errors, *([400] if queries else [])})
+
+
+def post(path: str, status: int = 200, errors: Sequence[int] = ()) -> Callable[[Call], Call]:
+    return listed("post", path, status, (), {*errors, 400, 413, 415})
+
+
+def listed(
+    method: Literal["get", "post"],
+    path: str,
+    status: int,
+    queries: Sequence[Query],
+    errors: set[int],
+) -> Callable[[Call], Call]:
+    """Makes a method of Api an operation; its docstring is the summary."""
+    missing = {404} if "{" in path else set()
+
+    def to_list(call: Call) -> Call:
+        found = Operation(call, method, path, status, queries, frozenset(errors | missing))
+        OPERATIONS.append(found)
+        return call
+
+    return to_list
 
 
 class Api:
-    """A method for each operation of the table, under its name."""
-
     def __init__(self, ledger: Ledger, broker: Queues | None) -> None:
         self._ledger = ledger
         self._broker = broker
 
-    def jobs(self, query: Mapping[str, str]) -> list[Shape]:
-        limit = bounded(query, MOST_JOBS, most=MOST_JOBS)
-        wanted = after(names_of(self._ledger, wish_of(query), self._ledger.now()), query)[:limit]
+    @get("/jobs", JOBS_QUERIES)
+    def jobs(self, query: Mapping[str, str]) -> list[Job]:
+        """The loaded jobs."""
+        wish = replace(Wish.of(query), search=query.get("search", ""))
+        limit = int(query.get("limit", MOST_JOBS))
+        wanted = after(names_of(self._ledger, wish, self._ledger.now()), query)[:limit]
         specs = self._ledger.some_specs(wanted)
         known = [specs[name] for name in wanted if name in specs]
-        return [job_shape(record) for record in self._ledger.records_of(known)]
+        return [Job.model_validate(record) for record in self._ledger.records_of(known)]
 
-    def job(self, job: str) -> Shape:
-        return job_shape(self._ledger.job(job))
+    @get("/jobs/{job}")
+    def job(self, job: str) -> Job:
+        """One job."""
+        return Job.model_validate(self._ledger.job(job))
 
-    def runs(self, query: Mapping[str, str]) -> list[Shape]:
-        wanted = Wanted(outcome_of(query), limit=bounded(query, 50, most=MOST_RUNS))
-        job = query.get("job")
+    @get("/runs", RUNS_QUERIES, errors=(404,))
+    def runs(self, query: Mapping[str, str]) -> list[Run]:
+        """The latest runs, of all jobs or of one."""
+        outcome, job = query.get("outcome"), query.get("job")
+        limit = int(query.get("limit", RUNS_BY_DEFAULT))
         names = self._ledger.job_names() if job is None else [self._ledger.spec(job).name]
-        return [run_shape(run) for run in search(self._ledger, names, wanted)]
+        wanted = Wanted(RunState(outcome) if outcome else None, limit=limit)
+        return [Run.model_validate(run) for run in search(self._ledger, names, wanted)]
 
-    def failures(self, query: Mapping[str, str]) -> list[Shape]:
-        limit = bounded(query, 50, most=MOST_RUNS)
-        return [run_shape(run) for run in latest_failures(self._ledger, limit)]
+    @get("/failures", (RUN_LIMIT,))
+    def failures(self, query: Mapping[str, str]) -> list[Run]:
+        """The latest runs of all jobs that failed."""
+        limit = int(query.get("limit", RUNS_BY_DEFAULT))
+        return [Run.model_validate(run) for run in latest_failures(self._ledger, limit)]
 
-    def run(self, run: str) -> Shape:
+    # Before the run itself: an id may have slashes in it.
+    @get("/runs/{run}/log")
+    def run_log(self, run: str) -> list[LogLine]:
+        """The lines that a run logged."""
+        lines = self._ledger.reports.lines(self._ledger.run(run).id)
+        return [LogLine.model_validate(line) for line in lines]
+
+    @get("/runs/{run}")
+    def run(self, run: str) -> WholeRun:
+        """One run, with its steps."""
         found = self._ledger.run(run)
-        steps, params = None, None
+        whole = WholeRun.model_validate(found)
         if found.has_steps:
-            steps = [step_shape(step) for step in self._ledger.steps.records(run)]
-            params = params_shape(found, self._ledger.steps.params(run))
-        return run_shape(found) | {"steps": steps, "params": params}
+            whole.steps = [Step.model_validate(step) for step in self._ledger.steps.records(run)]
+            whole.params = params_shape(found, self._ledger.steps.params(run))
+        return whole
 
-    def run_log(self, run: str) -> list[Shape]:
-        known = self._ledger.run(run)
-        return [line_shape(line) for line in self._ledger.reports.lines(known.id)]
-
-    def queues(self) -> Shape:
+    @get("/queues")
+    def queues(self) -> api_shapes.Queues:
+        """Queues, workers, and the runs that are running."""
         crew = crew_of(self._ledger, self._broker)
-        return {
-            "queues": [queue_shape(queue) for queue in crew.queues],
-            "workers": [worker_shape(worker) for worker in crew.workers],
-            "at_work": {who: [run.id for run in runs] for who, runs in crew.at_work.items()},
-        }
+        at_work = {process: [run.id for run in runs] for process, runs in crew.at_work.items()}
+        return api_shapes.Queues.model_validate(
+            {"queues": crew.queues, "workers": crew.workers, "at_work": at_work}
+        )
 
-    def beat(self) -> Shape:
-        beat = self._ledger.beat()
-        return {
-            "leader": beat.leader,
-            "last_tick_at": instant(beat.last_tick_at),
-            "last_reload_successful": beat.last_reload_successful,
-            "last_reload_at": instant(beat.last_reload_at),
-            "problems": beat.problems,
-        }
+    @get("/beat")
+    def beat(self) -> api_shapes.Beat:
+        """The beat that leads, and its last tick and reload."""
+        return api_shapes.Beat.model_validate(self._ledger.beat())
 
-    def trigger(self, job: str, asked: api_shapes.Trigger) -> Shape:
+    @post("/jobs/{job}/trigger", 201, errors=(409,))
+    def trigger(self, job: str, asked: api_shapes.Trigger) -> Run:
+        """Run a job now, paused or not."""
         run = control.trigger(self._ledger, job, asked.as_request())
-        return run_shape(unless_skipped(run))
+        return Run.model_validate(unless_skipped(run))
 
-    def pause(self, job: str, asked: api_shapes.Pause) -> Shape:
+    @post("/jobs/{job}/pause")
+    def pause(self, job: str, asked: api_shapes.Pause) -> api_shapes.Paused:
+        """Exclude the job's ticks."""
         until = control.pause(self._ledger, job, asked.note, asked.until)
-        return {"job": job, "until": instant(until)}
+        return api_shapes.Paused(job=job, until=until)
 
-    def resume(self, job: str, asked: api_shapes.Resume) -> Shape:
+    @post("/jobs/{job}/resume")
+    def resume(self, job: str, asked: api_shapes.Resume) -> api_shapes.Resumed:
+        """Emit the job's ticks again."""
         caught_up = control.resume(self._ledger, job, catch_up=asked.catch_up)
-        return {"job": job, "caught_up": caught_up}
+        return api_shapes.Resumed(job=job, caught_up=caught_up)
 
-    def cancel(self, run: str, _: api_shapes.Cancel) -> Shape:
-        return {"run": run, "cancellation": control.cancel(self._ledger, run).value}
-
-
-def queue_shape(queue: Queue) -> Shape:
-    return {
-        "queue": queue.name,
-        "serial": queue.is_serial,
-        "jobs": queue.jobs,
-        "length": queue.length,
-        "consumers": queue.consumers,
-        "drained_at": instant(queue.drained_at),
-    }
-
-
-def worker_shape(worker: Worker) -> Shape:
-    facts, present = worker.facts, worker.present
-    return {
-        "worker": worker.name,
-        "present": present is not None,
-        "last_seen_at": instant(worker.last_seen_at),
-        "started_at": instant(present.started_at) if present else None,
-        "host": present.host if present else None,
-        "pid": present.pid if present else None,
-        "queues": facts.queues if facts else [],
-        "processes": facts.pool_size if facts else None,
-    }
-
-
-def bounded(query: Mapping[str, str], default: int, most: int) -> int:
-    text = query.get("limit")
-    if text is None:
-        return default
-    if text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= most:
-        return int(text)
-    raise Refused(400, f"limit is a number from 1 to {most:,}")
-
-
-def wish_of(query: Mapping[str, str]) -> Wish:
-    """Raises Refused of what the page would leave out."""
-    state, order = query.get("state"), query.get("sort")
-    if state is not None and state not in set(Filter):
-        raise Refused(400, f"state is one of {', '.join(Filter)}")
-    if order is not None and order.removeprefix("-") not in set(Sort):
-        raise Refused(400, f"sort is one of {', '.join(Sort)}, or one of them after a -")
-    return replace(Wish.of(query), search=query.get("search", ""))
+    @post("/runs/{run}/cancel", 202, errors=(409,))
+    def cancel(self, run: str, asked: api_shapes.Cancel) -> api_shapes.Cancelled:
+        """End a run."""
+        return api_shapes.Cancelled(run=run, cancellation=control.cancel(self._ledger, run))
 
 
 def after(names: list[str], query: Mapping[str, str]) -> list[str]:
@@ -302,39 +252,59 @@ def after(names: list[str], query: Mapping[str, str]) -> list[str]:
     return names[names.index(last) + 1 :]
 
 
-def outcome_of(query: Mapping[str, str]) -> RunState | None:
-    word = query.get("outcome")
-    try:
-        return RunState(word) if word is not None else None
-    except ValueError:
-        raise Refused(400, f"outcome is one of {', '.join(RunState)}") from None
+# The OpenAPI 3.1 document, made of the operations.
 
-
-# The OpenAPI 3.1 document of the API, made of the table of its operations.
-
-
-#: What any operation may answer, whatever it is asked.
-ANY_TIME = {
-    401: "The token is wrong, or needed and not there.",
-    403: "This server has no token, and so no actions; or a page of another origin asks.",
-    414: "The address is too long.",
-    421: "The Host header names no loopback address.",
-    503: "Redis is unavailable, or the answer took too long.",
-}
 
 ERRORS = {
-    400: "Something that was asked for makes no sense.",
+    400: "Something in the request is not valid.",
     404: "There is no such job or run.",
     409: "Not done: the run was skipped, or has ended.",
     413: "The body is too large.",
     415: "The body is not JSON.",
 }
 
+#: What any operation may answer.
+ALWAYS = {
+    401: "The token is wrong, or required and missing.",
+    403: "This server has no token, and so no actions; or a page of another origin asks.",
+    414: "The address is too long.",
+    421: "The Host header names no loopback address.",
+    503: "Redis is unavailable, or the answer took too long.",
+}
 
-def document() -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
+
+def document() -> Schema:
+    bodies = {operation.name: operation.body for operation in OPERATIONS if operation.body}
+    schemas, definitions = TypeAdapter.json_schemas(
+        [
+            *((found.name, "serialization", found.answer) for found in OPERATIONS),
+            *((name, "validation", TypeAdapter(body)) for name, body in bodies.items()),
+            ("error", "validation", TypeAdapter(Error)),
+        ],
+        by_alias=False,
+        ref_template="#/components/schemas/{model}",
+    )
+    paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
-        paths.setdefault(API + operation.path, {})[operation.method] = described(operation)
+        answer = {
+            str(operation.status): described("Done.", schemas[operation.name, "serialization"])
+        }
+        texts = {code: ERRORS[code] for code in operation.errors} | ALWAYS
+        error = schemas["error", "validation"]
+        parts = {
+            "operationId": operation.name,
+            "summary": operation.about,
+            "responses": answer
+            | {str(code): described(text, error) for code, text in sorted(texts.items())},
+            # Reading takes the token where others than this machine reach the server.
+            "security": [{"token": []}] if operation.method == "post" else [{}, {"token": []}],
+        }
+        if parameters := parameters_of(operation):
+            parts["parameters"] = parameters
+        if operation.body:
+            body = schemas[operation.name, "validation"]
+            parts["requestBody"] = {"required": False, "content": content(body)}
+        paths.setdefault(API + operation.path, {})[operation.method] = parts
     return {
         "openapi": "3.1.0",
         "info": {
@@ -344,117 +314,71 @@ def document() -> dict[str, Any]:
         },
         "paths": paths,
         "components": {
-            "schemas": schemas(OPERATIONS),
+            "schemas": definitions["$defs"],
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
 
 
-def described(operation: Operation) -> dict[str, Any]:
-    parts: dict[str, Any] = {
-        "operationId": operation.name,
-        "summary": operation.about,
-        "responses": responses(operation),
-        # Reading takes the token where others than this machine reach the server.
-        "security": [{"token": []}] if operation.method == "post" else [{}, {"token": []}],
-    }
-    parameters = [*map(in_path, path_names(operation.path)), *map(in_query, operation.queries)]
-    if parameters:
-        parts["parameters"] = parameters
-    if operation.body:
-        parts["requestBody"] = {"required": False, "content": content(reference(operation.body))}
-    return parts
+def parameters_of(operation: Operation) -> list[Schema]:
+    in_path = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
+    in_query = [
+        {
+            "name": query.name,
+            "in": "query",
+            "required": False,
+            "description": query.about,
+            "schema": query.schema,
+        }
+        for query in operation.queries
+    ]
+    return in_path + in_query
 
 
-def path_names(path: str) -> list[str]:
-    return re.findall(r"{(\w+)}", path)
+def described(text: str, schema: Schema) -> Schema:
+    return {"description": text, "content": content(schema)}
 
 
-def in_path(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-def in_query(query: Query) -> dict[str, Any]:
-    return {
-        "name": query.name,
-        "in": "query",
-        "required": False,
-        "description": query.about,
-        "schema": query.schema,
-    }
-
-
-def responses(operation: Operation) -> dict[str, Any]:
-    one = reference(operation.answer)
-    schema = {"type": "array", "items": one} if operation.is_list else one
-    answers = {str(operation.status): {"description": "Done.", "content": content(schema)}}
-    codes = [*operation.errors, *((413, 415) if operation.body else ())]
-    texts = {code: ERRORS[code] for code in codes} | ANY_TIME
-    for code, text in sorted(texts.items()):
-        answers[str(code)] = {"description": text, "content": content(reference(Error))}
-    return answers
-
-
-def content(schema: dict[str, Any]) -> dict[str, Any]:
+def content(schema: Schema) -> Schema:
     return {"application/json": {"schema": schema}}
 
 
-def reference(model: type[BaseModel]) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
-def schemas(operations: Iterable[Operation]) -> dict[str, Any]:
-    models = list(dict.fromkeys(models_of(operations)))
-    _, found = models_json_schema(
-        [(model, "validation") for model in models],
-        ref_template="#/components/schemas/{model}",
-    )
-    defined: dict[str, Any] = found["$defs"]
-    return defined
-
-
-def models_of(operations: Iterable[Operation]) -> Iterator[type[BaseModel]]:
-    for operation in operations:
-        yield operation.answer
-        if operation.body:
-            yield operation.body
-    yield Error
-
-
-# From the table of operations to routes.
+# The routes.
 
 
 def api_routes(api: Api, threads: Threads) -> list[Route]:
-    described = document()
+    served = document()
 
     async def openapi(_: Request) -> Response:
-        return JSONResponse(described)
+        return JSONResponse(served)
 
     return [
         Route(f"{API}/openapi.json", openapi),
-        *(route_of(operation, getattr(api, operation.name), threads) for operation in OPERATIONS),
+        *(route_of(operation, partial(operation.call, api), threads) for operation in OPERATIONS),
     ]
 
 
 def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -> Route:
     # The id of a step has a slash in it.
     path = API + operation.path.replace("{run}", "{run:path}").replace("{job}", "{job:path}")
-    return Route(path, endpoint_of(operation, call, threads), methods=[operation.method.upper()])
+    body, answer = operation.body, operation.answer
 
+    async def endpoint(request: Request) -> Response:
+        given: list[Any] = [*request.path_params.values()]
+        if body:
+            given.append(await json_body(request, body))
+        if operation.queries:
+            for query in operation.queries:
+                if query.name in request.query_params:
+                    query.check(request.query_params[query.name])
+            given.append(request.query_params)
+        return await threads.run(request, respond, given)
 
-def endpoint_of(
-    operation: Operation, call: Callable[..., Any], threads: Threads
-) -> Callable[[Request], Any]:
-    async def read(request: Request) -> Response:
-        query = (request.query_params,) if operation.queries else ()
-        return await threads.run(request, answer, *request.path_params.values(), *query)
+    def respond(given: Sequence[Any]) -> Response:
+        text = answer.dump_json(call(*given))
+        return Response(text, operation.status, media_type="application/json")
 
-    async def act(request: Request) -> Response:
-        assert operation.body is not None
-        asked = await json_body(request, operation.body)
-        return await threads.run(request, answer, *request.path_params.values(), asked)
-
-    def answer(*given: Any) -> Response:
-        return JSONResponse(call(*given), operation.status)
-
-    return act if operation.body else read
+    return Route(path, endpoint, methods=[operation.method.upper()])

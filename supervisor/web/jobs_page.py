@@ -23,11 +23,12 @@ from supervisor.ledger.page_reads import (
     standings,
     traces,
 )
-from supervisor.ledger.presence import Present, Roll, WorkerFacts
+from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import JobRecord
 from supervisor.operate.words import duration, stamp
 from supervisor.ticks.expectations import LATE_LEAST, interval_of, next_ticks
+from supervisor.web.api_shapes import Worker
 
 PAGE_SIZE = 50
 
@@ -220,20 +221,6 @@ def in_order(
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
-    """`present` is None for one that has gone without a word."""
-
-    name: str
-    last_seen_at: datetime
-    present: Present | None
-
-    @property
-    def facts(self) -> WorkerFacts | None:
-        facts = self.present.facts if self.present else None
-        return facts if isinstance(facts, WorkerFacts) else None
-
-
-@dataclass(frozen=True, slots=True)
 class Crew:
     """at_work: runs by the process that works on them."""
 
@@ -267,12 +254,23 @@ def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
 
 
 def workers_of(roll: Roll) -> Iterable[Worker]:
-    here = [present for present in roll.present if isinstance(present.facts, WorkerFacts)]
-    for present in here:
-        yield Worker(present.facts.name, present.last_seen_at, present)
-    known = {present.facts.name for present in here}
-    for name in sorted(roll.last_seen.keys() - known):
-        yield Worker(name, roll.last_seen[name], None)
+    """Those that are there, and those that disappeared without signing off."""
+    names = set()
+    for present in roll.present:
+        if isinstance(facts := present.facts, WorkerFacts):
+            names.add(facts.name)
+            yield Worker(
+                worker=facts.name,
+                present=True,
+                last_seen_at=present.last_seen_at,
+                started_at=present.started_at,
+                host=present.host,
+                pid=present.pid,
+                queues=list(facts.queues),
+                processes=facts.pool_size,
+            )
+    for name in sorted(roll.last_seen.keys() - names):
+        yield Worker(worker=name, present=False, last_seen_at=roll.last_seen[name])
 
 
 def at_work(runs: Iterable[Run]) -> Mapping[str, tuple[Run, ...]]:
