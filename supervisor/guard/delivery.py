@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import RunInterrupted
-from supervisor.job.run import Reference, Run, StepId
+from supervisor.job.run import Reference, Run, RunRules, StepId
 from supervisor.job.secrets import Place, has_references, put, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
@@ -41,7 +41,7 @@ class Assignment:
     max_retries: int
     retry_backoff: float
     retry_backoff_max: float
-    rules: Mapping[str, Any]
+    rules: RunRules
     fills_up: bool = False
     references: Sequence[Reference] = ()
 
@@ -228,14 +228,14 @@ def is_well_formed(header: Any) -> bool:
     """Whether a worker can make sense of it: whoever writes to the queue may have made it up."""
     try:
         work, delivery = work_of(header, ""), Delivery.of(header, "", 0)
-        timedelta(milliseconds=work.rules["lease_ttl"] + work.rules["stop_grace"])
-        texts = (work.run_id, work.job, delivery.queue, work.rules["on_lease_lost"])
-        numbers = (work.rules["lease_ttl"], work.rules["stop_grace"], delivery.max_retries)
+        timedelta(milliseconds=work.rules.lease_ttl_ms + work.rules.stop_grace_ms)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         return False
     return (
-        all(isinstance(text, str) for text in texts)
-        and all(type(number) is int and number >= 0 for number in numbers)
+        all(isinstance(text, str) for text in (work.run_id, work.job, delivery.queue))
+        and type(delivery.max_retries) is int
+        and delivery.max_retries >= 0
+        and work.rules.model_fields_set >= {"lease_ttl_ms", "stop_grace_ms", "on_lease_lost"}
         and work.nominal_at.tzinfo is not None
         and isinstance(delivery.references, list | tuple)
     )
@@ -250,7 +250,7 @@ def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
         "job": run.job,
         "queue": queue,
         "nominal_at": run.nominal_at.isoformat(),
-        "rules": dict(assignment.rules),
+        "rules": assignment.rules.json_fields,
         "max_retries": assignment.max_retries,
         "retry_backoff": assignment.retry_backoff,
         "retry_backoff_max": assignment.retry_backoff_max,
@@ -264,6 +264,6 @@ def work_of(header: Mapping[str, Any], worker: str) -> Work:
         run_id=header["run"],
         job=header["job"],
         nominal_at=datetime.fromisoformat(header["nominal_at"]),
-        rules=header["rules"],
+        rules=RunRules.model_validate(header["rules"]),
         worker=worker,
     )

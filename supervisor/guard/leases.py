@@ -67,7 +67,7 @@ class HeldLease:
 
     @property
     def ttl(self) -> timedelta:
-        return timedelta(milliseconds=self.work.rules["lease_ttl"])
+        return timedelta(milliseconds=self.work.rules.lease_ttl_ms)
 
     @property
     def place(self) -> Hashable:
@@ -80,7 +80,7 @@ class HeldLease:
 
     @property
     def stop_grace(self) -> timedelta:
-        return timedelta(milliseconds=self.work.rules["stop_grace"])
+        return timedelta(milliseconds=self.work.rules.stop_grace_ms)
 
     @property
     def abort_grace(self) -> timedelta:
@@ -89,7 +89,7 @@ class HeldLease:
 
     @property
     def aborts_when_lost(self) -> bool:
-        return bool(self.work.rules["on_lease_lost"] == OnLeaseLost.ABORT)
+        return self.work.rules.on_lease_lost == OnLeaseLost.ABORT
 
     @property
     def has_surely_begun(self) -> bool:

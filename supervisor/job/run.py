@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from operator import index
-from typing import Any, SupportsFloat, SupportsIndex
+from typing import Annotated, Any, SupportsFloat, SupportsIndex
+
+from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
 
 from supervisor.job.secrets import masked
 
@@ -182,6 +184,57 @@ class Attempt:
         return (self.finished_at - self.started_at).total_seconds()
 
 
+#: A number of a run's rules.
+Amount = Annotated[int, Field(strict=True)]
+
+
+class RunRules(BaseModel):
+    """What the ledger's scripts need to know of a run's job, fixed when the run is admitted.
+
+    Kept with the run, and sent with its message, as JSON with the names of the fields without
+    `_ms`. What is not set is not written; what another version has added is kept as it is. The
+    policies are plain words for that reason.
+
+    `max_running` and `max_skips` of 0, and `max_wait_ms` of -1: no bound. A step of a run holds no
+    lock, and has none of the rules about it.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="allow",
+        populate_by_name=True,
+        alias_generator=AliasGenerator(alias=lambda name: name.removesuffix("_ms")),
+    )
+
+    lock: str = ""
+    serial: str = ""
+    overlap: str = ""
+    max_running: Amount = 0
+    max_skips: Amount = 0
+    on_max_skips: str = ""
+    max_wait_ms: Amount = -1
+    max_waiting: Amount = 0
+    requeue_delay_ms: Amount = 0
+    max_requeues: Amount = 0
+    start_deadline_ms: Amount = 0
+    lease_ttl_ms: Annotated[Amount, Field(ge=0)] = 0
+    on_crash: str = ""
+    max_crashes: Amount = 0
+    history: Amount = 0
+    on_lease_lost: str = ""
+    stop_grace_ms: Annotated[Amount, Field(ge=0)] = 0
+    key: str | None = None
+    ping: bool = False
+    mask: bool | tuple[str, ...] = False
+
+    @property
+    def json_fields(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+NO_RULES = RunRules()
+
+
 #: Words of a schedule file in a run's arguments: ``args`` or ``kwargs`` as a whole, or the way to
 #: a single text: ``["kwargs", "token"]``.
 Reference = str | Sequence[str | int]
@@ -265,7 +318,7 @@ class Run:
     kwargs: Mapping[str, Any] | None = field(default=None)
     options: Mapping[str, Any] = field(default_factory=dict)
     references: Sequence[Reference] = ()
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: RunRules = NO_RULES
     progress: Progress | None = None
     blocker: Blocker | None = None
     duplicates: int = 0
@@ -280,7 +333,7 @@ class Run:
 
     def masked(self, arguments: Any) -> Any:
         """Arguments or params of the run, as they may be shown."""
-        return masked(self.rules.get("mask"), arguments)
+        return masked(self.rules.mask, arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from supervisor.job.policies import (
     OnStepFailure,
     OverlapPolicy,
 )
+from supervisor.job.run import RunRules
 from supervisor.job.when import KINDS, When
 from supervisor.times import AtLeastASecond, Duration, to_ms
 
@@ -34,46 +35,6 @@ MOST_JOBS = 10_000
 #: Of so many jobs a process remembers what it has worked out: of all, and of as many that were
 #: edited or removed.
 KEPT_AT_HAND = 2 * MOST_JOBS
-
-# What the scripts, and those who show a run, need to know of its job: kept with the run.
-
-
-def rules_of(spec: JobSpec, lock: str) -> dict[str, Any]:
-    """Of a run under this lock; times in ms."""
-    return {
-        "lock": lock,
-        "serial": "" if spec.steps else spec.serial_lock,
-        "overlap": spec.overlap.value,
-        "max_running": spec.most_running or 0,
-        "max_skips": spec.max_consecutive_skips or 0,
-        "on_max_skips": spec.then.value,
-        "max_wait": -1 if spec.max_wait is None else to_ms(spec.max_wait),
-        "max_waiting": spec.max_waiting,
-        "requeue_delay": to_ms(spec.requeue_delay),
-        "max_requeues": spec.max_requeues,
-        "start_deadline": to_ms(spec.start_deadline),
-        "lease_ttl": to_ms(spec.lease_ttl),
-        "on_crash": spec.on_crash.value,
-        "max_crashes": spec.max_crashes,
-        "history": spec.history,
-        "on_lease_lost": spec.on_lease_lost.value,
-        "stop_grace": to_ms(spec.stop_grace),
-        **({"key": key} if (key := key_template(spec)) else {}),
-        **({"ping": True} if spec.ping_url else {}),
-        **mask_rule(spec),
-    }
-
-
-def key_template(spec: JobSpec) -> str | None:
-    """Another one is an edit of the job. The caller of `start` chooses one for each run."""
-    is_started = spec.steps and all(getattr(spec, kind) is None for kind in KINDS)
-    return spec.key.replace("{task}", spec.work) if spec.key and not is_started else None
-
-
-def mask_rule(spec: JobSpec) -> dict[str, Any]:
-    mask = spec.mask if isinstance(spec.mask, bool) else list(spec.mask)
-    return {"mask": mask} if mask else {}
-
 
 # StepSpec: one step of a job of several tasks, as its schedule file describes it.
 
@@ -351,14 +312,42 @@ class JobSpec(When):
             return 1
         return self.max_running
 
-    def rules(self, lock: str | None = None) -> dict[str, Any]:
-        """What the scripts need to know of a run; `lock` is by default the job's own."""
-        return rules_of(self, self.lock if lock is None else lock)
+    def rules(self, lock: str | None = None) -> RunRules:
+        """Those of a run; `lock` is by default the job's own. Raises InvalidKey."""
+        rules = RunRules(
+            lock=self.lock if lock is None else lock,
+            serial="" if self.steps else self.serial_lock,
+            overlap=self.overlap.value,
+            max_running=self.most_running or 0,
+            max_skips=self.max_consecutive_skips or 0,
+            on_max_skips=self.then.value,
+            max_wait_ms=-1 if self.max_wait is None else to_ms(self.max_wait),
+            max_waiting=self.max_waiting,
+            requeue_delay_ms=to_ms(self.requeue_delay),
+            max_requeues=self.max_requeues,
+            start_deadline_ms=to_ms(self.start_deadline),
+            lease_ttl_ms=to_ms(self.lease_ttl),
+            on_crash=self.on_crash.value,
+            max_crashes=self.max_crashes,
+            history=self.history,
+            on_lease_lost=self.on_lease_lost.value,
+            stop_grace_ms=to_ms(self.stop_grace),
+        )
+        return rules.model_copy(update=self.optional_rules)
+
+    @property
+    def optional_rules(self) -> dict[str, Any]:
+        """Rules that are only written for jobs that have them."""
+        # The caller of `start` chooses a key for each run: another one is no edit of the job.
+        has_template = self.key and (self.has_schedule or not self.steps)
+        key = self.key.replace("{task}", self.work) if self.key and has_template else None
+        rules = {"key": key, "ping": bool(self.ping_url), "mask": self.mask}
+        return {name: value for name, value in rules.items() if value}
 
     @cached_property
     def rules_text(self) -> str:
         """The rules of a run with the job's own arguments, as JSON. Raises InvalidKey."""
-        return json.dumps(self.rules())
+        return json.dumps(self.rules().json_fields)
 
 
 # A task that code guards, as a job.

@@ -16,8 +16,9 @@ from typing import Any, Self
 
 from supervisor.errors import UnusableReturn
 from supervisor.job.policies import OnItemFailure
+from supervisor.job.run import NO_RULES, RunRules
 from supervisor.job.secrets import has_references
-from supervisor.job.spec import JobSpec, StepSpec, mask_rule
+from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.times import to_ms
 
 #: Items of a batch that are queued or at work at once, unless `max_parallel` is less: their
@@ -42,14 +43,15 @@ class Step:
     time_limit: float | None = None
     foreach: str | None = None
     max_parallel: int = 0
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    rules: RunRules = NO_RULES
     has_references: bool = False
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:
         """A step of `plan`, as the ledger keeps it."""
         known = {key: planned[key] for key in cls.__slots__ if key in planned}
-        return cls(**{**known, "args": tuple(planned["args"])})
+        rules = RunRules.model_validate(planned["rules"])
+        return cls(**{**known, "args": tuple(planned["args"]), "rules": rules})
 
 
 def plan(spec: JobSpec) -> dict[str, Any] | None:
@@ -75,25 +77,25 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "retry_backoff_max": seconds(spec.retry_backoff_max),
         "soft_time_limit": seconds(step.soft_time_limit or spec.soft_time_limit),
         "time_limit": seconds(step.time_limit or spec.time_limit),
-        "rules": rules(spec, step),
+        "rules": rules(spec, step).json_fields,
         **references(spec, step),
         **batch(step),
     }
 
 
-def rules(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
+def rules(spec: JobSpec, step: StepSpec) -> RunRules:
     """What the scripts need to know of a step's run: it holds no lock, only a lease."""
-    return {
-        "serial": "" if step.queue else spec.serial_lock,
-        "max_running": 1,
-        "start_deadline": to_ms(spec.start_deadline),
-        "lease_ttl": to_ms(spec.lease_ttl),
-        "on_crash": spec.on_crash.value,
-        "max_crashes": spec.max_crashes,
-        "on_lease_lost": spec.on_lease_lost.value,
-        "stop_grace": to_ms(spec.stop_grace),
-        **mask_rule(spec),
-    }
+    return RunRules(
+        serial="" if step.queue else spec.serial_lock,
+        max_running=1,
+        start_deadline_ms=to_ms(spec.start_deadline),
+        lease_ttl_ms=to_ms(spec.lease_ttl),
+        on_crash=spec.on_crash.value,
+        max_crashes=spec.max_crashes,
+        on_lease_lost=spec.on_lease_lost.value,
+        stop_grace_ms=to_ms(spec.stop_grace),
+        **({"mask": spec.mask} if spec.mask else {}),
+    )
 
 
 def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:

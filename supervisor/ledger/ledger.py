@@ -112,7 +112,7 @@ class Attempts:
             self._scripts(
                 "restore",
                 *(work.run_id, token, work.job, ms_of(work.nominal_at)),
-                *(json.dumps(dict(work.rules)), work.worker, int(work.is_tick)),
+                *(json.dumps(work.rules.json_fields), work.worker, int(work.is_tick)),
                 *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
             )
         )
@@ -261,9 +261,9 @@ def placement_of(run: Run) -> Placement:
     if run.due_at is not None:
         return Placement.REQUEUE if run.requeues else Placement.DELAY
     # A run that would be skipped waits when too many in a row have been.
-    policy = run.rules["overlap"]
+    policy = run.rules.overlap
     if policy == OverlapPolicy.SKIP:
-        policy = run.rules["on_max_skips"]
+        policy = run.rules.on_max_skips
     return Placement.REPLACE if policy == OverlapPolicy.REPLACE else Placement.WAIT
 
 

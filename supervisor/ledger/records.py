@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any
 
-from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunState
+from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunRules, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.progress import progress_from
@@ -337,7 +337,7 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         kwargs=json.loads(fields["kwargs"]) if "kwargs" in fields else None,
         options=options_from(fields),
         references=json.loads(fields.get("references", "[]")),
-        rules=json.loads(fields.get("rules", "{}")),
+        rules=RunRules.model_validate_json(fields.get("rules", "{}")),
         progress=progress_from(fields, number),
         blocker=blocker_from(fields["blocker"]) if "blocker" in fields else None,
         duplicates=int(fields.get("duplicates", 0)),

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.job.lock_keys import checked_key
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Reference, RunState, tick_id
+from supervisor.job.run import Reference, RunRules, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import plan
 from supervisor.ledger.replies import ms_of
@@ -68,7 +68,7 @@ class RunRequest:
     is_of_code: bool = False
     message: Message | None = None
 
-    def rules_for(self, spec: JobSpec) -> dict[str, Any]:
+    def rules_for(self, spec: JobSpec) -> RunRules:
         """The job's rules with what this request says otherwise. Raises InvalidKey."""
         said = {
             "overlap": self.overlap,
@@ -142,7 +142,7 @@ class Work:
     run_id: str
     job: str
     nominal_at: datetime
-    rules: Mapping[str, Any]
+    rules: RunRules
     worker: str
 
     @property
@@ -162,7 +162,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
     return (
-        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec)), "manual"),
+        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec).json_fields), "manual"),
         *(request.message.facts if request.message else ("", "", "")),
         *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
         *(to_ms(request.delay), *steps_of(spec, request.params), "1" if request.is_awaited else ""),

@@ -267,7 +267,7 @@ def params_shape(run: records.Run, texts: Mapping[str, str]) -> dict[str, Any]:
     """The params of a run of several steps as they may be shown; `texts`: of the ledger, JSON."""
     # A step may have returned a NaN, which Python writes and reads, and JSON does not have.
     params = {name: json.loads(text, parse_constant=str) for name, text in texts.items()}
-    mask = run.rules.get("mask")
+    mask = run.rules.mask
     return dict.fromkeys(params, MASK) if mask is True else masked(mask, params)
 
 

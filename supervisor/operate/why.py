@@ -69,10 +69,10 @@ def tries_left(found: RunFacts, facts: Facts) -> Iterator[str]:
     """Why it was not tried again."""
     run, spec = found.run, facts.job.spec
     if run.state is RunState.LOST:
-        if run.rules.get("on_crash") == "fail":
+        if run.rules.on_crash == "fail":
             yield "it was not run again: `on_crash: fail`"
         else:
-            bound = f"(`max_crashes: {run.rules.get('max_crashes')}`)"
+            bound = f"(`max_crashes: {run.rules.max_crashes}`)"
             yield f"it was not run again: its workers died {times(run.crashes)} {bound}"
     if run.state in (RunState.FAILED, RunState.TIMED_OUT) and run.attempts and not run.has_steps:
         tried = run.attempts_dropped + len(run.attempts) - run.crashes
@@ -258,7 +258,7 @@ def expired(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
     if run.expires_at and run.expires_at <= at and not run.attempt:
         yield f"{told} between {queued}, and {wall.time(run.expires_at)} (`expires` of its call)"
     else:
-        deadline = span(float(run.rules.get("start_deadline", 0)) / 1000)
+        deadline = span(run.rules.start_deadline_ms / 1000)
         yield f"{told} within {deadline} (`start_deadline`) of {queued}"
     yield from unknown_task(found)
     yield from messages(run, wall)
@@ -283,7 +283,7 @@ def waiting(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
         until = f"until {wall.time(run.due_at)}{blocked_words(found, wall)}"
         yield f"{subject(run, wall)} {what} {until}"
         return
-    lock = run.rules.get("lock", run.job)
+    lock = run.rules.lock or run.job
     yield (
         f"{subject(run, wall)} waits since {wall.time(since)}, {wall.since(since)}, for the lock "
         f"{lock!r}{blocked_words(found, wall)}"
@@ -291,7 +291,7 @@ def waiting(found: RunFacts, facts: Facts, wall: Wall) -> Iterator[str]:
 
 
 def ordinals(run: Run) -> str:
-    most = run.rules.get("max_requeues")
+    most = run.rules.max_requeues
     return f"{run.requeues} of {most}" if most else f"{run.requeues}"
 
 

@@ -166,9 +166,9 @@ def lease_then(facts: RunFacts, blocker: RunFacts, at: datetime) -> Iterator[str
     if seen is None or seen.at != at or seen.state != RunState.RUNNING:
         return
     text = f"lease token {seen.fencing_token}"
-    ttl = blocker.run.rules.get("lease_ttl")
+    ttl = blocker.run.rules.lease_ttl_ms
     if seen.lease_ends_at and ttl and not blocker.run.has_steps:
-        silent = float(ttl) / 1000 - (seen.lease_ends_at - at).total_seconds()
+        silent = ttl / 1000 - (seen.lease_ends_at - at).total_seconds()
         text += f", heartbeat {span(max(0.0, silent))} before"
     yield text
 

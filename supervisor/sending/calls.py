@@ -173,7 +173,7 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
     """None where the run is to be published once it is admitted. Raises InvalidKey."""
     rules, now = request.rules_for(spec), datetime.now(UTC)
     # One that replaces another is queued by what becomes of that one.
-    may_replace = OverlapPolicy.REPLACE in (rules["overlap"], rules["on_max_skips"])
+    may_replace = OverlapPolicy.REPLACE in (rules.overlap, rules.on_max_skips)
     if may_replace or request.delay or request.run_id is None or spec.task is None:
         return None
     channel = publisher.channel_beside

@@ -171,7 +171,7 @@ class Publisher:
             "retry": False,  # the outbox is the retry
             "retries": max(0, run.attempt - run.crashes),
         }
-        if mask := run.rules.get("mask"):
+        if mask := run.rules.mask:
             options["argsrepr"] = repr(masked(mask, assignment.args))
             options["kwargsrepr"] = repr(masked(mask, assignment.kwargs))
         for name in ("time_limit", "soft_time_limit", "queue"):
@@ -179,7 +179,7 @@ class Publisher:
                 options[name] = getattr(assignment, name)
         if not is_redis(str(self._app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
-            options["expiration"] = (run.rules["start_deadline"] + KEPT_LONGER_MS) / 1000
+            options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
         options |= run.options
         options["headers"] = {
             **current_headers(),

@@ -105,7 +105,7 @@ def test_a_job_takes_what_the_verb_trigger_takes(
     assert [run.state.value for run in found.values()] == ["queued", "skipped", "waiting", "queued"]
     assert found[first].args is None
     assert (found[apart].args, found[apart].kwargs) == ([2], {"x": 3})
-    assert found[waits].rules["max_wait"] == timedelta(seconds=90) / timedelta(milliseconds=1)
+    assert found[waits].rules.max_wait_ms == timedelta(seconds=90) / timedelta(milliseconds=1)
     assert [message[1] for message in sent(ledger)] == [[1], [2]]
 
 

@@ -106,7 +106,7 @@ def test_a_job_without_an_address_writes_nothing(ledger: Ledger) -> None:
     spec = job(ledger)
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert outbox(ledger) == []
-    assert "ping" not in spec.rules()
+    assert "ping" not in spec.rules().json_fields
 
 
 def test_attempts_are_one_run_and_a_dead_worker_is_told_by_the_rescuer(

@@ -186,7 +186,7 @@ def test_a_parked_run_whose_serial_queue_nobody_works_is_published_again(ledger:
     begin(ledger, run_id(first, 0))
     ledger.begin(run_id(second, 0), "other", "worker")
     # The holder is gone without a trace, as after a restart with older data.
-    serial = first.rules()["serial"]
+    serial = first.rules().serial
     ledger.client.delete(
         ledger.keys.lock(serial), ledger.keys.lock(first.lock), ledger.keys.run(run_id(first, 0))
     )

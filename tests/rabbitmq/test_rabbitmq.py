@@ -135,7 +135,7 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     with kombu.Connection(deployed.broker.url) as connection:
         message = connection.default_channel.basic_get("nowhere")
         connection.default_channel.basic_reject(message.delivery_tag, requeue=True)
-    deadline_ms = runs[0].rules["start_deadline"]
+    deadline_ms = runs[0].rules.start_deadline_ms
     assert float(message.properties["expiration"]) == deadline_ms + KEPT_LONGER_MS
     why = deployed.project.supervisor("why", "nobodys").stdout
     assert "no worker that is there consumes nowhere" in why

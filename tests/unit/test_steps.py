@@ -61,7 +61,7 @@ def test_steps_of_a_serial_job_share_its_queue_and_its_lock(tmp_path: Path) -> N
     assert planned is not None
     assert {step["queue"] for step in planned["steps"]} == {"serial.documents"}
     assert {step["rules"]["serial"] for step in planned["steps"]} == {"queue/serial.documents"}
-    assert spec.rules()["serial"] == ""
+    assert spec.rules().serial == ""
 
 
 def test_the_work_of_a_job_is_named_stage_by_stage(tmp_path: Path) -> None:

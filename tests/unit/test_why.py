@@ -295,7 +295,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             finished_at=at(9, 6),
             crashes=1,
             reason="worker process 7 died",
-            rules={**RULES, "on_crash": "fail"},
+            rules=RULES.model_copy(update={"on_crash": "fail"}),
         ),
         {},
         ["09:05 was lost at 09:06, after 1m on worker w3: worker process 7 died", "on_crash: fail"],

@@ -175,8 +175,8 @@ def test_a_trigger_takes_arguments_and_policy(bearer: httpx.Client, ledger: Ledg
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json=body)
     found = checked(answer, "/jobs/{job}/trigger", 201)
     run = ledger.run(found["run"])
-    assert (run.args, run.kwargs, run.rules["lock"]) == ([1], {"a": "b"}, "other")
-    assert (run.rules["overlap"], run.rules["max_wait"]) == ("allow", 300_000)
+    assert (run.args, run.kwargs, run.rules.lock) == ([1], {"a": "b"}, "other")
+    assert (run.rules.overlap, run.rules.max_wait_ms) == ("allow", 300_000)
 
 
 def test_a_trigger_without_a_body_is_as_the_job_has_it(
