@@ -1,16 +1,20 @@
 """Turns entries that are due into runs, thousands of them in a second.
 
-1. Entries are read a portion at a time. The ticks of each since its watermark are computed, and go
-   to the ledger with their messages, so many a call: while the server admits some, the next are
-   made, and before a reply is read.
-2. When all have their places, the times at which the jobs are next due are written, in one go.
-3. The log comes last: nobody waits for it.
+A tick of beat comes from scheduler.py; its runs get their places in ledger/admit.lua, where the
+reader goes on.
+
+1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
+2. **Decide** which nominal times since its watermark each job runs for, and which have passed for
+   good: a pure function (ticks/emission.py). The latter are accounted for.
+3. **Admit** the former with their messages, RUNS_PER_CALL a call. No reply is waited for: while
+   the server gives these their places, the next portion is loaded and decided.
+4. **Record** when the jobs are next due, in one go, once all have their places; the log is last.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,13 +23,13 @@ import structlog
 from celery import signals
 
 from supervisor import process
-from supervisor.beat.entries import Entries
+from supervisor.beat.entries import DueEntry, Entries
 from supervisor.job.spec import MOST_JOBS
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import Leadership, PassedOver, Tick
+from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.requests import Leadership
 from supervisor.schedule import schedule_of
 from supervisor.sending.messages import Envelopes
 from supervisor.ticks.emission import PROMPT, Emission, emission, note_all
@@ -35,7 +39,7 @@ from supervisor.ticks.emission import PROMPT, Emission, emission, note_all
 ENTRIES_PER_TICK = MOST_JOBS
 
 #: Entries read at a time. The server reads between its admissions: with few, the first tick waits
-#: for little, and the server is at work again before it has nothing to do.
+#: for little, and the server has the next admissions before it runs out of work.
 ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 
 #: A backlog of more ticks is dealt with in several passes: what falls due meanwhile comes first,
@@ -56,7 +60,7 @@ def collect_rarely(**_: Any) -> None:
 class Emitted:
     """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others.
 
-    is_all: no more was due than is dealt with at a time.
+    is_all: nothing is left that is due already, and the next tick of beat may wait.
     """
 
     emissions: list[Emission] = field(default_factory=list)
@@ -80,58 +84,74 @@ class Emitter:
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
 
-        Those of a tick that was not taken, because this beat does not lead any more or the server
-        refused it, are due still.
+        Ticks that were not taken, because this beat no longer leads or the server refused them,
+        are still due.
         """
         loaded = self._ledger.loaded_digest()
         due = self._entries.due(now, ENTRIES_PER_TICK + 1, now - PROMPT)
         emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TICK)
-        ticks = self._ticks(due[:ENTRIES_PER_TICK], now, emitted)
-        admissions = self._ledger.admit(ticks, self._leadership)
-        still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
-        next_at = {
-            e.spec.name: e.next_at for e in emitted.emissions if e.spec.name not in still_due
-        }
-        with self._ledger.client.pipeline(transaction=False) as pipe:
-            self._entries.reschedule_all(pipe, next_at)
-            pipe.execute()
-        if self._ledger.loaded_digest() != loaded:
-            # By a person meanwhile; what was written may be of jobs as they were.
-            self._entries.look_again(next_at, now)
-            emitted.is_all = False
-        if any(at and at <= now for at in next_at.values()):
-            emitted.is_all = False
+        ticks = 0
+        with self._ledger.admitting(self._leadership) as admitting:
+            for keys in chunks(due[:ENTRIES_PER_TICK], ENTRIES_PER_PORTION):
+                if ticks >= TICKS_AT_MOST:
+                    emitted.is_all = False
+                    break
+                entries = self._entries.load(keys)
+                emissions = decide(entries, now)
+                self._pass_over(emissions)
+                for tick in (tick for each in emissions for tick in each.ticks):
+                    admitting.add_tick(self._envelopes.filled(tick))
+                    ticks += 1
+                emitted.emissions += emissions
+                emitted.stock += [entry.key for entry in entries if entry.spec is None]
+            admissions = admitting.admissions()
+        emitted.is_all &= self._record(emitted.emissions, admissions, now, loaded)
         note_all(admissions)
         return emitted
 
-    def _ticks(self, due: Sequence[str], now: datetime, emitted: Emitted) -> Iterator[Tick]:
-        """Portion by portion, as they are admitted; `emitted` is told what they come from."""
-        taken = 0
-        for keys in chunks(due, ENTRIES_PER_PORTION):
-            if taken >= TICKS_AT_MOST:
-                emitted.is_all = False
-                return
-            entries = self._entries.load(keys)
-            emitted.stock += [entry.key for entry in entries if entry.spec is None]
-            found = [
-                emission(
-                    *(entry.spec, schedule_of(entry.spec), entry.mark.watermark or now, now),
-                    entry.mark.pause,
-                )
-                for entry in entries
-                if entry.spec is not None
-            ]
-            self._pass_over([over for e in found for over in e.passed])
-            emitted.emissions += found
-            taken += sum(len(e.ticks) for e in found)
-            for e in found:
-                yield from map(self._envelopes.filled, e.ticks)
-
-    def _pass_over(self, passed: Sequence[PassedOver]) -> None:
+    def _pass_over(self, emissions: Sequence[Emission]) -> None:
+        passed = [over for each in emissions for over in each.passed]
         for over in passed:
             event = f"ticks {over.state.value}"
             log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
         self._ledger.pass_over(passed, self._leadership)
+
+    def _record(
+        self,
+        emissions: Sequence[Emission],
+        admissions: Sequence[Admission],
+        now: datetime,
+        loaded: str | None,
+    ) -> bool:
+        """Writes when the jobs are next due. Returns whether all of them are due later than now.
+
+        loaded: digest of the schedule files in the ledger before their entries were read.
+        """
+        still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
+        next_at = {e.spec.name: e.next_at for e in emissions if e.spec.name not in still_due}
+        with self._ledger.client.pipeline(transaction=False) as pipe:
+            self._entries.reschedule_all(pipe, next_at)
+            pipe.execute()
+        if self._ledger.loaded_digest() != loaded:
+            # `supervisor apply` loaded others meanwhile: these may be of the jobs as they were.
+            self._entries.look_again(next_at, now)
+            return False
+        return all(at is None or at > now for at in next_at.values())
+
+
+def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
+    """What is due for the jobs among the entries."""
+    return [
+        emission(
+            entry.spec,
+            schedule_of(entry.spec),
+            entry.mark.watermark or now,
+            now,
+            entry.mark.pause,
+        )
+        for entry in entries
+        if entry.spec is not None
+    ]
 
 
 # Works out ahead what the next ticks need: specs, schedules, messages of jobs that are due soon.

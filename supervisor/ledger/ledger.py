@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
@@ -58,7 +60,13 @@ from supervisor.ledger.requests import (
     statement_facts,
     tick_facts,
 )
-from supervisor.ledger.scripts import RUNS_PER_DISMISSAL, Call, Scripts
+from supervisor.ledger.scripts import (
+    PACKETS_AHEAD,
+    RUNS_PER_DISMISSAL,
+    Call,
+    CallsUnderWay,
+    Scripts,
+)
 from supervisor.ledger.steps import Steps, flat
 from supervisor.settings import Settings
 from supervisor.times import clock, ms_since, to_ms
@@ -277,18 +285,59 @@ RUNS_PER_CALL = 50
 Facts = tuple[str | int, ...]
 
 
-def admit_ticks(
-    scripts: Scripts, ticks: Iterable[Tick], leadership: Leadership | None
-) -> list[Admission]:
-    placed: list[Tick] = []
+class Admitting:
+    """Runs on their way to their places, in order, RUNS_PER_CALL of them a call.
 
-    def facts() -> Iterator[Facts]:
-        for tick in ticks:
-            placed.append(tick)
-            yield tick_facts(tick)
+    A call is sent as soon as it is full, and its reply is read after some more have been: the
+    server gives runs their places while the caller makes the next.
+    """
 
-    places = list(places_of(scripts, facts(), leadership))
-    return [admission(t.run_id, t.spec.name, p) for t, p in zip(placed, places, strict=True)]
+    def __init__(self, calls: CallsUnderWay, leadership: Leadership | None = None) -> None:
+        self._calls = calls
+        self._token = leadership.token if leadership else ""
+        self._keys = (leadership.key,) if leadership else ()
+        self._next: list[Facts] = []
+        self._sent: deque[Facts] = deque()
+        self._admissions: list[Admission] = []
+
+    def add_tick(self, tick: Tick) -> None:
+        """Raises NotWritable, and what redis-py raises, for this tick or for earlier ones."""
+        self.add(tick_facts(tick))
+
+    def add(self, facts: Facts) -> None:
+        # The ticks of a job stay together. Each moves the job's watermark: those of a call that
+        # was refused would be behind it for good.
+        if len(self._next) >= RUNS_PER_CALL and not is_next_tick(self._next[-1], facts):
+            self._send()
+        self._next.append(facts)
+
+    def admissions(self) -> list[Admission]:
+        """The places of all runs, which have been sent and answered by then. Raises as `add`."""
+        if self._next:
+            self._send()
+        self._read(calls_left=0)
+        return self._admissions
+
+    def _send(self) -> None:
+        fields = max(map(len, self._next))
+        filled = (facts + ("",) * (fields - len(facts)) for facts in self._next)
+        call = Call((self._token, fields, *chain.from_iterable(filled)), self._keys)
+        self._calls.send([call])
+        self._sent += self._next
+        self._next = []
+        self._read(calls_left=PACKETS_AHEAD)
+
+    def _read(self, calls_left: int) -> None:
+        while len(self._calls) > calls_left:
+            for place in chain.from_iterable(self._calls.replies()):
+                if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
+                    raise NotWritable(place[1])
+                run_id, job, *_ = self._sent.popleft()
+                self._admissions.append(admission(str(run_id), str(job), place))
+
+
+def is_next_tick(before: Facts, facts: Facts) -> bool:
+    return before[4] == facts[4] == "tick" and before[1] == facts[1]
 
 
 def admit_requests(
@@ -303,8 +352,11 @@ def admit_requests(
     facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
 
     def admitted() -> list[Admission]:
-        places = zip(run_ids, places_of(scripts, facts, None), strict=True)
-        return [admission(run_id, spec.name, place) for run_id, place in places]
+        with scripts.under_way("admit") as calls:
+            admitting = Admitting(calls)
+            for each in facts:
+                admitting.add(each)
+            return admitting.admissions()
 
     asked_at = time.monotonic()
     try:
@@ -316,42 +368,6 @@ def admit_requests(
         if each.placement is Placement.FAILED:
             raise RedisError(each.reason)
     return admissions
-
-
-def portions(runs: Iterable[Facts]) -> Iterator[list[Facts]]:
-    """Some at a time. The ticks of a job stay together.
-
-    Each moves the job's watermark: those of a call that was refused would be behind it for good.
-    """
-    portion: list[Facts] = []
-    for facts in runs:
-        if len(portion) >= RUNS_PER_CALL and not is_next_tick(portion[-1], facts):
-            yield portion
-            portion = []
-        portion.append(facts)
-    if portion:
-        yield portion
-
-
-def is_next_tick(before: Facts, facts: Facts) -> bool:
-    return before[4] == facts[4] == "tick" and before[1] == facts[1]
-
-
-def places_of(
-    scripts: Scripts, runs: Iterable[Facts], leadership: Leadership | None
-) -> Iterator[Sequence[str]]:
-    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-
-    def calls() -> Iterator[Call]:
-        for portion in portions(runs):
-            fields = max(map(len, portion))
-            filled = (facts + ("",) * (fields - len(facts)) for facts in portion)
-            yield Call((token, fields, *chain.from_iterable(filled)), keys)
-
-    for place in chain.from_iterable(scripts.stream("admit", calls())):
-        if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
-            raise NotWritable(place[1])
-        yield place
 
 
 ANY_RUN = RunRequest()
@@ -392,8 +408,17 @@ class Ledger(Readings, Attempts):
         self.client.hset(self.keys.beat, "app", app)
 
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
-        """Gives each tick its place, in order; those to come are made while some are placed."""
-        return admit_ticks(self._scripts, ticks, leadership)
+        """Gives each tick its place, in order. Raises NotWritable."""
+        with self.admitting(leadership) as admitting:
+            for tick in ticks:
+                admitting.add_tick(tick)
+            return admitting.admissions()
+
+    @contextmanager
+    def admitting(self, leadership: Leadership | None = None) -> Iterator[Admitting]:
+        """For ticks that are made while the server gives earlier ones their places."""
+        with self._scripts.under_way("admit") as calls:
+            yield Admitting(calls, leadership)
 
     def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
         """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -314,19 +314,24 @@ class Scripts:
         a_packet: how many are sent together. Raises what the server says of a call once the
         replies to those before it have been given.
         """
-        rest, under_way = iter(calls), deque[Call]()
+        rest = iter(calls)
         packet = list(islice(rest, a_packet))
         if not packet:
             return
-        with self._connections.taken() as connection:
+        with self.under_way(name) as under_way:
             while packet:
-                self._send(connection, name, packet, check_health=not under_way)
-                under_way += packet
+                under_way.send(packet)
                 while len(under_way) > PACKETS_AHEAD * a_packet:
-                    yield from self._replies(connection, name, under_way)
+                    yield from under_way.replies()
                 packet = list(islice(rest, a_packet))
             while under_way:
-                yield from self._replies(connection, name, under_way)
+                yield from under_way.replies()
+
+    @contextmanager
+    def under_way(self, name: str) -> Iterator[CallsUnderWay]:
+        """For calls of one script that are made and sent while the server is at earlier ones."""
+        with self._connections.taken() as connection:
+            yield CallsUnderWay(self, name, connection)
 
     def _send(
         self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False
@@ -341,20 +346,41 @@ class Scripts:
 
         connection.send_packed_command(packed(), check_health=check_health)
 
-    def _replies(self, connection: Any, name: str, under_way: deque[Call]) -> list[Any]:
-        """To the first call; to all that are under way, where the server had no such script."""
+
+class CallsUnderWay:
+    """Calls of one script on a connection of their own whose replies have not been read yet."""
+
+    def __init__(self, scripts: Scripts, name: str, connection: Any) -> None:
+        self._scripts = scripts
+        self._name = name
+        self._connection = connection
+        self._calls = deque[Call]()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Sends them together, and waits for no reply."""
+        self._scripts._send(self._connection, self._name, calls, check_health=not self._calls)
+        self._calls += calls
+
+    def replies(self) -> list[Any]:
+        """To the first call; to all that are under way, where the server had no such script.
+
+        Raises what the server says of the call.
+        """
         try:
-            reply = connection.read_response()
-            under_way.popleft()
+            reply = self._connection.read_response()
+            self._calls.popleft()
             return [reply]
         except NoScriptError:
             # A server that was restarted or flushed: the calls did nothing. They are made again
             # before any further one is, for they are made in order.
-            again = [*under_way]
-            under_way.clear()
+            again = [*self._calls]
+            self._calls.clear()
             for _ in again[1:]:
                 with suppress(NoScriptError):
-                    connection.read_response()
-            return [self._loaded(name, call) for call in again]
+                    self._connection.read_response()
+            return [self._scripts._loaded(self._name, call) for call in again]
         except ResponseError as error:
-            raise self._refused(name, error) from error
+            raise self._scripts._refused(self._name, error) from error

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings, strategies
 from supervisor.job.policies import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger, portions
+from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.replies import Placement, instant, ms_of
-from supervisor.ledger.requests import PassedOver, RunRequest, Tick, request_facts, tick_facts
+from supervisor.ledger.requests import PassedOver, RunRequest, Tick
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
@@ -333,8 +333,13 @@ def test_open_runs_at_the_head_of_a_history_do_not_keep_those_behind_them(ledger
 def test_the_ticks_of_a_job_are_placed_by_one_call(ledger: Ledger) -> None:
     """Were they parted, the later ones would move the watermark past those of a refused call."""
     specs = [job(ledger, name) for name in ("a", "b", "c")]
-    facts = [tick_facts(tick) for spec in specs for tick in ticks(spec, *range(70))]
-    found = [[fact[1] for fact in portion] for portion in portions(facts)]
-    assert found == [["a"] * 70, ["b"] * 70, ["c"] * 70]
-    manual = [request_facts(specs[0], f"a@{n}", RunRequest()) for n in range(120)]
-    assert [len(portion) for portion in portions(manual)] == [50, 50, 20]
+    calls = calls_of_scripts(ledger)
+    ledger.admit([tick for spec in specs for tick in ticks(spec, *range(70))])
+    assert calls_of_scripts(ledger) - calls == 3
+    ledger.admit_requests(specs[0], [RunRequest()] * 120)
+    assert calls_of_scripts(ledger) - calls == 3 + 3
+
+
+def calls_of_scripts(ledger: Ledger) -> int:
+    found = ledger.client.info("commandstats")
+    return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "fcall"))
