@@ -17,7 +17,6 @@ from supervisor.operate.doctor import CHECKS, Finding, examine
 from supervisor.operate.doctor_facts import DoctorFacts, read
 from supervisor.operate.shapes import instant, run_shape, step_shape
 from supervisor.operate.tables import surprise_shape
-from supervisor.operate.wall import Wall
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import (
     Calendar,
@@ -28,6 +27,7 @@ from supervisor.operate.why_facts import (
     facts_of_tick,
     nominal_time,
 )
+from supervisor.operate.words import LocalTime
 
 # The verb that says what is wrong with a deployment: doctor.
 
@@ -103,7 +103,7 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
         "paused_at": instant(facts.paused_at),
         "paused_note": job.paused_note,
         "paused_until": instant(job.paused_until),
-        "beat_leads": not facts.beat_away,
+        "beat_leads": facts.beat_leads,
         "beat_last_tick_at": instant(beat.last_tick_at),
         "problems": list(beat.problems),
         "nothing_begins_until": instant(facts.grace_until),
@@ -113,15 +113,15 @@ def facts_shape(facts: Facts) -> dict[str, Any]:
 
 def found_shape(found: RunFacts) -> dict[str, Any]:
     usual, then = found.usual, found.run.blocker
-    away, crew = found.away, found.crew
+    no_beat, workers = found.no_beat, found.workers
     return run_shape(found.run) | {
         "admitted_at": instant(found.admitted_at),
         "queue": found.queue,
         "duplicates": found.run.duplicates,
         "note": found.run.note,
-        "no_beat_from": instant(away.start) if away else None,
-        "no_beat_until": instant(away.end) if away else None,
-        "crew": crew and {"workers": crew.workers, "processes": crew.processes},
+        "no_beat_from": instant(no_beat.start) if no_beat else None,
+        "no_beat_until": instant(no_beat.end) if no_beat else None,
+        "crew": workers and {"workers": workers.count, "processes": workers.processes},
         "usual": usual and {"p95_seconds": usual.p95, "attempts": usual.attempts},
         "steps": [step_shape(step) for step in found.steps],
         "blocker_then": blocker_shape(then) if then else None,
@@ -203,9 +203,9 @@ def problems_of(ledger: Ledger) -> str:
 
 def headline(facts: Facts) -> str:
     """``import-orders at 2026-11-20 09:05 CET``"""
-    wall = Wall(facts.now, facts.job.spec.zone)
+    local = LocalTime(facts.now, facts.job.spec.zone)
     at = facts.at or facts.now
-    return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {wall.whole(at)}"
+    return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {local.full(at)}"
 
 
 VERBS: tuple[click.Command, ...] = (

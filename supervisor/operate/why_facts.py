@@ -1,4 +1,4 @@
-"""What is known about a tick, its run, and the job; nothing here is computed from the clock."""
+"""The facts behind an answer of `why`: a tick, its run and its job, as the ledger has them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
-from supervisor.operate.wall import Wall
 from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.plan import excluded
 from supervisor.times import clock_time
+
+#: States of ticks that never became a run; one record stands for a range of them.
+PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +30,33 @@ class Usual:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """No beat led in this time."""
+class NoBeat:
+    """A time in which no beat led."""
 
     start: datetime
     end: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """The workers that are there and consume a queue, and how many processes they have.
+class Workers:
+    """How many running workers consume a queue, and how many processes they have together.
 
     unknown_task: the task of the run, when none of them knows it.
     """
 
-    workers: int
+    count: int
     processes: int
     unknown_task: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run, and one level deep the run that was in its way.
+    """A run and, one level deep, the run that blocked it.
 
-    admitted_at: when the ledger first heard of it; None where the job's history has lost it.
-    blocker: None when nothing was in the way or its record is gone. away: of the run's time.
-    crew: of a run that is queued or expired; without a queue that its job names, all workers.
-    drained_at: of such a run, since when nothing begins from its queue.
+    admitted_at: when the ledger recorded it; None once the job's history has dropped that.
+    blocker: None when nothing blocked the run, or the record is gone. no_beat: at the run's time.
+    workers: of a run that is queued or expired; of all queues where the job names none.
+    drained_at: of such a run, since when its queue is drained.
     """
 
     run: Run
@@ -63,8 +65,8 @@ class RunFacts:
     usual: Usual | None = None
     steps: Sequence[StepRecord] = ()
     blocker: RunFacts | None = None
-    away: Away | None = None
-    crew: Crew | None = None
+    no_beat: NoBeat | None = None
+    workers: Workers | None = None
     drained_at: datetime | None = None
 
 
@@ -84,11 +86,11 @@ class Calendar:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of one question. `at` is the nominal time that was asked about; None without one.
+    """The facts of one question. at: the nominal time in question; None without one.
 
-    others: further runs for the same nominal time. open_runs: those of the job, where no time was
-    asked for. oldest_at: the first nominal time that the job's history still has. grace_until:
-    while the server is new, nothing begins. paused_at: since when the job is, if it is.
+    others: further runs for the same nominal time. open_runs: those of the job, where the question
+    names no time. oldest_at: the first nominal time that the job's history still has. grace_until:
+    no run starts before, because the server is new. paused_at: None unless the job is paused.
     """
 
     now: datetime
@@ -102,11 +104,11 @@ class Facts:
     open_runs: Sequence[RunFacts] = ()
     oldest_at: datetime | None = None
     grace_until: datetime | None = None
-    beat_away: bool = False
+    beat_leads: bool = True
     paused_at: datetime | None = None
 
 
-# Which time is meant: a run's id, a time of the clock, or a full instant.
+# Which nominal time a question means.
 
 
 INSTANT = timedelta(microseconds=1)
@@ -115,10 +117,10 @@ MINUTE = timedelta(minutes=1)
 
 
 def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
-    """The tick that `text` names; if it names none, the very instant. Raises ValueError.
+    """The tick that `text` names; where there is none, that instant. Raises ValueError.
 
-    A time of the clock is today's, or the last such. A time without seconds also stands for the
-    one tick in its minute, which `phase` or `jitter` may have moved off its beginning.
+    A time of day is today's, or yesterday's if that is still to come. A time without seconds also
+    stands for the one tick within its minute, which `phase` or `jitter` may have moved.
     """
     at = clock_time(text, spec.zone, now, ahead=False)
     if at.second or at.microsecond or not spec.has_schedule:
@@ -127,12 +129,12 @@ def nominal_time(text: str, spec: JobSpec, now: datetime) -> datetime:
     return ticks[0] if len(ticks) == 1 else at
 
 
-# What the schedule of a job says of one instant: is it a tick, and what lies next to it.
+# What the job's schedule says about one instant.
 
 
 DAY = timedelta(days=1)
 
-#: How far back the tick before is looked for, step by step.
+#: How far back the previous tick is searched for, step by step.
 LOOKS_BACK = (timedelta(hours=1), DAY, 40 * DAY, 800 * DAY)
 
 
@@ -159,80 +161,31 @@ def tick_before(schedule: Schedule, at: datetime) -> datetime | None:
 
 
 def surprise_at(spec: JobSpec, at: datetime) -> Surprise | None:
-    """What a clock change near `at` did to a tick of that time of the clock."""
-    wall = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
+    """What a clock change near `at` did to a tick of that local time."""
+    local = at.astimezone(spec.zone).replace(tzinfo=None, fold=0)
     return next(
         (
             surprise
             for surprise in surprises(spec, at - DAY, at + DAY)
-            if wall in (*surprise.times, *surprise.runs_at)
+            if local in (*surprise.times, *surprise.runs_at)
         ),
         None,
     )
 
 
-# What sentences call a run, a worker, a state.
-
-
-#: In the past tense, as in "09:05 was skipped".
-WENT = {
-    RunState.SUCCEEDED: "succeeded",
-    RunState.FAILED: "failed",
-    RunState.TIMED_OUT: "timed out",
-    RunState.CANCELLED: "was cancelled",
-    RunState.REPLACED: "was replaced",
-    RunState.LOST: "was lost",
-    RunState.EXPIRED: "expired",
-    RunState.SKIPPED: "was skipped",
-    RunState.MISSED: "was missed",
-    RunState.EXCLUDED: "was excluded",
-}
-
-
 def is_tick(run: Run) -> bool:
-    return run.id == tick_id(run.job, run.nominal_at) or run.state in (
-        RunState.MISSED,
-        RunState.EXCLUDED,
-    )
+    """Whether the run is that of a nominal time, and not of a trigger or a backfill."""
+    return run.id == tick_id(run.job, run.nominal_at) or run.state in PASSED_OVER
 
 
-def subject(run: Run, wall: Wall) -> str:
-    """At the beginning of a sentence: ``09:05``, or the id of a run that is no tick's."""
-    return wall.time(run.nominal_at) if is_tick(run) else run.id
+# Reading the facts from the ledger.
 
 
-def named(run: Run, job: str, wall: Wall) -> str:
-    """Within a sentence about a run of `job`: ``the run of 09:00``."""
-    of = "the run" if run.job == job else f"{run.job}'s run"
-    return f"{of} of {wall.time(run.nominal_at)}" if is_tick(run) else f"the run {run.id}"
-
-
-def is_or_went(state: RunState) -> str:
-    """``is running``, ``was skipped``"""
-    return f"is {state.value}" if state.is_open else WENT[state]
-
-
-def ordinal(number: int) -> str:
-    """``1st``, ``2nd``, ``11th``"""
-    suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else suffix}"
-
-
-def on_worker(worker: str | None) -> str:
-    """Nothing for a run of several steps, which have workers of their own."""
-    return f" on worker {worker}" if worker else ""
-
-
-# Reads from the ledger what a question is about: the one place that does.
-
-
-#: Fewer attempts than these say nothing about what is usual.
+#: Fewer attempts than this say nothing about what is usual.
 ENOUGH_ATTEMPTS = 5
 
-#: Of a job's open runs, so many are explained.
+#: Up to this many of a job's open runs are explained.
 MOST_OPEN = 5
-
-PASSED_OVER = (RunState.MISSED, RunState.EXCLUDED)
 
 
 def facts_of_job(ledger: Ledger, name: str) -> Facts:
@@ -290,7 +243,7 @@ def about(ledger: Ledger, name: str) -> Facts:
         beat=beat,
         watermark=mark.watermark,
         grace_until=ready_at if ready_at and ready_at > now else None,
-        beat_away=not beat.leads(now),
+        beat_leads=beat.leads(now),
         paused_at=mark.pause.start if job.paused and mark.pause else None,
     )
 
@@ -306,18 +259,19 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         usual=usual_of(ledger.durations(run.job)) if spec else None,
         steps=ledger.steps.records(run.id) if run.has_steps else (),
         blocker=blocker_of(ledger, run) if looks_deeper else None,
-        away=away_at(ledger, run),
-        crew=crew_of(ledger, queue, spec) if waits_for_worker else None,
+        no_beat=no_beat_at(ledger, run),
+        workers=workers_of(ledger, queue, spec) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
     )
 
 
-def crew_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Crew:
-    workers = ledger.presences.roll().workers
-    there = [worker for worker in workers if queue is None or queue in worker.queues]
+def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:
+    running = ledger.presences.roll().workers
+    found = [worker for worker in running if queue is None or queue in worker.queues]
+    processes = sum(worker.pool_size for worker in found)
     task = spec.task if spec else None
-    is_unknown = there and task and task not in ledger.presences.tasks(there)
-    return Crew(len(there), sum(worker.pool_size for worker in there), task if is_unknown else None)
+    is_unknown = found and task and task not in ledger.presences.tasks(found)
+    return Workers(len(found), processes, task if is_unknown else None)
 
 
 def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:
@@ -336,7 +290,7 @@ def usual_of(durations: Histogram) -> Usual | None:
 
 
 def run_of_tick(ledger: Ledger, history: Sequence[Run], run_id: str, at: datetime) -> Run | None:
-    """The tick's own record, or that of the range of ticks it was passed over with."""
+    """The tick's own record, or that of the passed-over range it belongs to."""
     try:
         return ledger.run(run_id)
     except UnknownRun:
@@ -345,7 +299,7 @@ def run_of_tick(ledger: Ledger, history: Sequence[Run], run_id: str, at: datetim
 
 
 def others(history: Sequence[Run], at: datetime, known: str | None) -> tuple[Run, ...]:
-    """Runs of the same nominal time: backfills, and what people triggered for it."""
+    """Further runs for the same nominal time: backfills and triggers."""
     return tuple(
         run
         for run in history
@@ -354,7 +308,7 @@ def others(history: Sequence[Run], at: datetime, known: str | None) -> tuple[Run
 
 
 def oldest(history: Sequence[Run]) -> datetime | None:
-    """Backfills are for times long past and say nothing about how far the records go back."""
+    """Of ticks: backfills are for times long past and do not say how far the records go back."""
     return min((first_of(run) for run in history if is_tick(run)), default=None)
 
 
@@ -362,9 +316,9 @@ def first_of(run: Run) -> datetime:
     return run.first_nominal_at or run.nominal_at
 
 
-def away_at(ledger: Ledger, run: Run) -> Away | None:
-    """The time without beat that these ticks fell into, or that made the run late."""
+def no_beat_at(ledger: Ledger, run: Run) -> NoBeat | None:
+    """The time without a leading beat that these ticks fell into, or that made the run late."""
     for start, end in silences(ledger):
         if start <= run.nominal_at and first_of(run) <= end:
-            return Away(start, end)
+            return NoBeat(start, end)
     return None

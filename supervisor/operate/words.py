@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
-#: Beat looks once a second, and pages are as old as that.
+#: Beat looks once a second, and pages are up to a second old.
 SECONDS_UNTIL_OVERDUE = 5
 
 
@@ -24,12 +26,12 @@ def span(seconds: float) -> str:
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """``3m12s ago``, or nothing for what never happened."""
+    """``3m12s ago``; empty for what never happened."""
     return f"{span(max(0.0, (now - moment).total_seconds()))} ago" if moment else ""
 
 
 def ahead(moment: datetime | None, now: datetime) -> str:
-    """``in 3m12s``, ``now``, and ``overdue by 3m12s`` for what should have been dealt with."""
+    """``in 3m12s``, ``now``, or ``overdue by 3m12s``."""
     if moment is None:
         return ""
     seconds = (moment - now).total_seconds()
@@ -53,7 +55,7 @@ def pause_words(note: str | None, until: datetime | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """How long something took: as span() has it, and in milliseconds where that is ``0.0s``."""
+    """How long something took: as in span(), and in milliseconds where that would be ``0.0s``."""
     if seconds is None:
         return ""
     return f"{max(1, round(seconds * 1000))}ms" if 0 < seconds < 0.1 else span(seconds)
@@ -61,3 +63,31 @@ def duration(seconds: float | None) -> str:
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
     return (end - start) / timedelta(seconds=1) if start and end else None
+
+
+def lasted(start: datetime, end: datetime) -> str:
+    """``7m12s``; never negative, though the clocks of two machines may differ."""
+    return duration(max(0.0, (end - start).total_seconds()))
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTime:
+    """Times by the clock of a job's zone, as read `now`."""
+
+    now: datetime
+    zone: ZoneInfo
+
+    def time(self, at: datetime) -> str:
+        """``09:05``, ``09:05:30``; of another day than today ``2026-11-19 09:05``."""
+        local = at.astimezone(self.zone)
+        text = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+        is_today = local.date() == self.now.astimezone(self.zone).date()
+        return text if is_today else f"{local:%Y-%m-%d} {text}"
+
+    def full(self, at: datetime) -> str:
+        """``2026-11-20 09:05 CET``."""
+        local = at.astimezone(self.zone)
+        return f"{local:%Y-%m-%d} {local:{'%H:%M:%S' if local.second else '%H:%M'}} {local:%Z}"
+
+    def since(self, start: datetime) -> str:
+        return lasted(start, self.now)

@@ -77,7 +77,7 @@ def test_a_tick_behind_a_run_that_the_grace_holds_back_says_so(ledger: Ledger) -
     counters = ledger.job(spec.name).counters
     assert (counters["skipped:grace"], counters["skipped:overlap"]) == (2, 2)
     reason = skipped_reason(ledger, run_id(spec, 1))
-    assert "Redis was new, and nothing begins for a `lease_ttl` then" in reason
+    assert "Redis was new, and nothing starts for a `lease_ttl` then" in reason
 
 
 def skipped_reason(ledger: Ledger, run: str) -> str:

@@ -75,7 +75,7 @@ def test_the_blocker_is_told_as_it_was_and_not_as_it_is(
     ledger.admit(ticks(spec, 0))
     ledger.admit(ticks(spec, 1))
     begin(ledger, run_id(spec, 0))
-    assert "had its turn and had not begun" in why(supervisor, run_id(spec, 1))
+    assert "came first and had not started" in why(supervisor, run_id(spec, 1))
 
 
 def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
@@ -88,7 +88,7 @@ def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
     ledger.rescue()
     told = why(supervisor, run_id(spec, 0))
     assert "is queued" in told
-    assert "it is to begin anew: lease expired" in told
+    assert "it is to start again: lease expired" in told
     begin(ledger, run_id(spec, 0), "second")
     assert "attempt 1 was lost at" in why(supervisor, run_id(spec, 0))
 
@@ -128,7 +128,7 @@ def test_a_pause_is_told_with_its_note_also_when_it_is_over(
     ledger.resume(spec.name)
     told = why(supervisor, spec.name, "2026-03-01T00:00:01")
     assert "excluded: the job was paused (stocktaking)" in told
-    assert "it is not paused any more" in told
+    assert "it is no longer paused" in told
 
 
 def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -147,7 +147,7 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
     spec = job(ledger, queue="reports")
     ledger.admit(ticks(spec, 0))
-    assert "no worker that is there consumes reports" in why(supervisor, spec.name)
+    assert "no worker consumes reports" in why(supervisor, spec.name)
     worker = Attendance(ledger.client, ledger.keys, Broker("celery", False))
     worker.say(WorkerFacts("w1", ("reports",), 4, ""))
     told = why(supervisor, spec.name)
@@ -172,7 +172,7 @@ def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> 
 def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Supervisor) -> None:
     spec, now = job(ledger, every="1h", history=1), ledger.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
-    assert "nobody has dealt with it yet" in why(supervisor, spec.name, hour.isoformat())
+    assert "has not been emitted yet" in why(supervisor, spec.name, hour.isoformat())
     for hours in (2, 1):
         tick = Tick(spec, hour - timedelta(hours=hours))
         ledger.admit([tick])
@@ -180,9 +180,9 @@ def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Super
     gone = (hour - timedelta(hours=2)).isoformat()
     assert "is older than what is kept" in why(supervisor, spec.name, gone)
     ahead = (hour + timedelta(hours=1)).isoformat()
-    assert "is to come: in" in why(supervisor, spec.name, ahead)
+    assert "is still to come, in" in why(supervisor, spec.name, ahead)
     odd = (hour + timedelta(seconds=1)).isoformat()
-    assert "is no tick of nightly: every 1h has none" in why(supervisor, spec.name, odd)
+    assert "is not a tick of nightly: its schedule is every 1h" in why(supervisor, spec.name, odd)
     backfill = ("--from", gone[:16], "--to", (hour - timedelta(hours=1)).isoformat()[:16])
     assert supervisor("backfill", spec.name, *backfill).exit_code == 0
     assert ", for the same time, is queued" in why(supervisor, spec.name, gone)

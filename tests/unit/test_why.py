@@ -14,11 +14,11 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import BeatRecord, JobRecord, OpenRuns, job_from
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import (
-    Away,
-    Crew,
     Facts,
+    NoBeat,
     RunFacts,
     Usual,
+    Workers,
     calendar_of,
     nominal_time,
 )
@@ -60,8 +60,8 @@ def attempt(
 def facts(found: Run | RunFacts | None, **more: Any) -> Facts:
     if isinstance(found, Run):
         found = RunFacts(found, found.queued_at)
-    if found and "away" in more:
-        found = replace(found, away=more.pop("away"))
+    if found and "no_beat" in more:
+        found = replace(found, no_beat=more.pop("no_beat"))
     defaults: dict[str, Any] = {"job": record(), "beat": LED, "at": FIVE_PAST, "now": NOW}
     return Facts(run=found, **{**defaults, **more})
 
@@ -126,14 +126,14 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         [
             "09:05 was skipped: the run of 09:00 was still running on worker w3, 1m58s",
             "the run of 09:00 was at its 2nd attempt: attempt 1 was lost at 09:03 on worker w3, "
-            "after 2m59s: worker process 7 died; attempt 2 began at 09:03:02",
+            "after 2m59s: worker process 7 died; attempt 2 started at 09:03:02",
             "the run of 09:00 is running now",
         ],
     ),
     "skipped, the blocker had not begun": (
         blocked("skipped", QUEUED, reason="overlap"),
         {},
-        ["had its turn and had not begun: queued for 5m with no worker taking it", "queued now"],
+        ["came first and had not started: queued for 5m without a worker taking it", "queued now"],
     ),
     "skipped, the blocker was between attempts": (
         blocked("skipped", FAILED_ONCE, reason="overlap"),
@@ -143,7 +143,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "skipped, the blocker is forgotten": (
         blocked("skipped", None, reason="overlap"),
         {},
-        ["orders@2026-11-20T09:00:00Z was in the way, whose record is gone"],
+        ["orders@2026-11-20T09:00:00Z blocked it, and its record is gone"],
     ),
     "skipped, too many waited": (
         blocked("skipped", SLOW, THEN, reason="buffer_full"),
@@ -157,7 +157,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     ),
     "missed while no beat led": (
         run("missed", reason="window", ticks=7, first_nominal_at=at(8, 35), queued_at=at(9, 30)),
-        {"away": Away(at(8, 33, 1), at(9, 30))},
+        {"no_beat": NoBeat(at(8, 33, 1), at(9, 30))},
         [
             "09:05 is one of 7 ticks from 08:35 to 09:05 that were missed: when beat looked "
             "again, more than `catchup_window` had passed, 1h",
@@ -175,7 +175,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "excluded by a pause that is over": (
         run("excluded", reason="paused", note="stocktaking"),
         {},
-        ["09:05 was excluded: the job was paused (stocktaking)", "not paused any more"],
+        ["09:05 was excluded: the job was paused (stocktaking)", "no longer paused"],
     ),
     "excluded by a pause that goes on": (
         run("excluded", reason="paused"),
@@ -188,7 +188,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         ),
         {},
         [
-            "09:05 expired at 10:00: no worker began it within 1h (`start_deadline`) of 09:05, "
+            "09:05 expired at 10:00: no worker started it within 1h (`start_deadline`) of 09:05, "
             "when it was queued in reports",
             "its message was sent 3 times, last at 09:30",
         ],
@@ -201,9 +201,9 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         ),
         {},
         [
-            "09:05 expired at 09:10: no worker began it between 09:05, when it was queued in mail, "
-            "and 09:10 (`expires` of its call)",
-            "its message was sent once at 09:06",
+            "09:05 expired at 09:10: no worker started it between 09:05, when it was queued in "
+            "mail, and 09:10 (`expires` of its call)",
+            "its message was sent at 09:06",
         ],
     ),
     "succeeded on time": (
@@ -229,9 +229,9 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         {},
         [
             "09:05 succeeded at 09:09",
-            "it began 3m late, at 09:08",
-            "it was queued in reports for 3m until a worker began it",
-            "it was delivered again once; what came again was dropped as a duplicate",
+            "it started 3m late, at 09:08",
+            "it was queued in reports for 3m until a worker started it",
+            "it was delivered again once; duplicates are dropped",
         ],
     ),
     "succeeded late, caught up after an outage": (
@@ -244,8 +244,8 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             ),
             at(9, 30),
         ),
-        {"away": Away(at(9, 3), at(9, 30))},
-        ["09:05 succeeded", "it began 25m late", "no beat led from 09:03 to 09:30"],
+        {"no_beat": NoBeat(at(9, 3), at(9, 30))},
+        ["09:05 succeeded", "it started 25m late", "no beat led from 09:03 to 09:30"],
     ),
     "succeeded late, after a wait for the lock": (
         RunFacts(
@@ -276,7 +276,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         [
             "09:05 failed at 09:05:50, after 20s on worker w3: ValueError: b",
             "it was tried 2 times; `max_retries` is 2",
-            "attempt 1 failed at 09:05:20 on worker w3, after 20s: ValueError: a; attempt 2 began",
+            "attempt 1 failed at 09:05:20 on worker w3, after 20s: ValueError: a; attempt 2",
         ],
     ),
     "failed in a step": (
@@ -303,7 +303,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
     "cancelled before it began": (
         run("cancelled", finished_at=at(9, 6), reason="cancelled by hand"),
         {},
-        ["09:05 was cancelled at 09:06, before it began: cancelled by hand"],
+        ["09:05 was cancelled at 09:06, before it started: cancelled by hand"],
     ),
     "replaced": (
         run(
@@ -319,8 +319,8 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         blocked("waiting", RESCUED),
         {},
         [
-            "09:05 waits since 09:05, 55m1s, for the lock 'orders': the run of 09:00 is running on "
-            "worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
+            "09:05 is waiting since 09:05, 55m1s, for the lock 'orders': the run of 09:00 is "
+            "running on worker w3 since 09:03:02, 56m59s, its usual p95 is 4m"
         ],
     ),
     "re-queued": (
@@ -332,28 +332,28 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
         {"grace_until": at(10, 0, 20)},
         [
-            "09:05 is queued in reports since 09:05, and no worker has begun it for 55m1s",
-            "the server is new: nothing begins before 10:00:20",
+            "09:05 is queued in reports since 09:05, and no worker has started it for 55m1s",
+            "the server is new: nothing starts before 10:00:20",
             "its message was sent at 09:05",
         ],
     ),
     "queued where nobody works": (
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", crew=Crew(0, 0)),
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(0, 0)),
         {},
-        ["09:05 is queued in reports", "no worker that is there consumes reports", "was sent"],
+        ["09:05 is queued in reports", "no worker consumes reports", "was sent"],
     ),
     "queued where nobody knows its task": (
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, crew=Crew(2, 8, "proj.new")),
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, workers=Workers(2, 8, "proj.new")),
         {},
         [
             "is queued",
-            "2 workers with 8 processes are there",
+            "2 workers with 8 processes are running",
             "knows the task proj.new",
             "was sent",
         ],
     ),
     "queued where all are busy": (
-        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", crew=Crew(1, 4)),
+        RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
         {},
         ["queued in reports", "1 worker with 4 processes is consuming reports", "was sent"],
     ),
@@ -370,7 +370,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         run("retrying", attempt=1, due_at=at(10, 0, 5), reason="ValueError: boom"),
         {},
         [
-            "09:05 is to be tried again: attempt 1 of 3 failed: ValueError: boom; "
+            "09:05 is to be retried: attempt 1 of 3 failed: ValueError: boom; "
             "attempt 2 is due at 10:00:05"
         ],
     ),
@@ -378,28 +378,28 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         None,
         {"at": at(9, 3), "calendar": calendar_of(JOB, at(9, 3))},
         [
-            "09:03 is no tick of orders: every 5m has none",
+            "09:03 is not a tick of orders: its schedule is every 5m",
             "the nearest ticks are 09:00 before and 09:05 after",
         ],
     ),
     "to come": (
         None,
         {"at": at(10, 5), "calendar": calendar_of(JOB, at(10, 5)), "watermark": at(10, 0)},
-        ["10:05 is to come: in 4m59s"],
+        ["10:05 is still to come, in 4m59s"],
     ),
     "overdue, for no beat leads": (
         None,
-        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": NINE, "beat_away": True},
+        {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": NINE, "beat_leads": False},
         [
-            "09:05 was due 55m1s ago and nobody has dealt with it yet",
-            "the ticks up to 09:00 have been dealt with",
+            "09:05 was due 55m1s ago and has not been emitted yet",
+            "beat has come as far as 09:00",
             "no beat leads since 10:00",
         ],
     ),
     "older than the history": (
         None,
         {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": at(10, 0), "oldest_at": at(9, 30)},
-        ["09:05 is older than what is kept (the last 200 runs, for at most seven days); the"],
+        ["09:05 is older than what is kept (the last 200 runs, for up to seven days); the"],
     ),
 }
 
@@ -422,7 +422,7 @@ def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
     paused = record(paused="1", paused_note="stocktaking")
     calendar = calendar_of(JOB, NOW)
     assert sentences(
-        None, at=None, job=paused, paused_at=at(9, 30), beat_away=True, calendar=calendar
+        None, at=None, job=paused, paused_at=at(9, 30), beat_leads=False, calendar=calendar
     ) == [
         "orders has no runs yet",
         "the job is paused since 09:30: stocktaking",
@@ -448,7 +448,7 @@ def test_an_excluded_time_and_one_that_clocks_jump_over_are_told_as_next_tells_t
     )
     left_out = nominal_time("2026-11-19T02:30", spec, NOW)
     told = sentences(None, job=record(spec), at=left_out, calendar=calendar_of(spec, left_out))
-    assert "`exclude` takes it out" in told[0]
+    assert "`exclude` removes it" in told[0]
     gap = nominal_time("2027-03-28T02:30", spec, NOW)
     told = sentences(None, job=record(spec), at=gap, calendar=calendar_of(spec, gap))
     assert "02:30 does not exist in Europe/Berlin, runs at 03:00" in told[1]

@@ -34,7 +34,7 @@ def test_all_who_tell_of_a_leader_agree(
     tick_ago(ledger, ago)
     assert ledger.beat().leads(ledger.now()) is leads
     tick_ago(ledger, ago)
-    assert facts_of_job(ledger, "nightly").beat_away is not leads
+    assert facts_of_job(ledger, "nightly").beat_leads is leads
     tick_ago(ledger, ago)
     assert ("nothing is emitted" not in reader.get("/").text) is leads
     tick_ago(ledger, ago)
