@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.queues import Queue, Queues
+from supervisor.ledger.queues import Queues
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.metrics_scrape import Job, Scrape, Scraper
@@ -28,30 +28,24 @@ from supervisor.web.metrics_table import (
     GAUGES,
     HISTOGRAMS,
     JOB,
-    PROCESS_GAUGES,
-    QUEUE_GAUGES,
-    SINGLES,
+    SERVICE,
     UP,
     JobCounter,
     JobGauge,
     JobHistogram,
-    ProcessGauge,
-    QueueGauge,
-    Single,
+    ServiceMetric,
 )
 
-# Rows of the table and what a scrape found -> lines of Prometheus' text format, or of OpenMetrics.
-#
-# Written by hand and not by the client library, which makes several objects of each sample: 10,000
-# jobs are 750,000 of them. The tests read it with the library's parsers, and promtool does.
-
+# Lines of Prometheus' text format, or of OpenMetrics. Written by hand, not by the client library,
+# which makes several objects of each sample: 10,000 jobs have 750,000. The tests read the text with
+# the library's parsers and with promtool.
 
 PREFIX = "supervisor_"
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """has_created: each counter and histogram says since when it counts; OpenMetrics alone can."""
+    """has_created: with the time since when each counter and histogram counts; OpenMetrics only."""
 
     is_openmetrics: bool
     has_created: bool
@@ -87,44 +81,31 @@ def build(form: Format, version: str) -> Iterator[str]:
     yield info(BUILD, {"version": version})
 
 
-def queue_lines(form: Format, row: QueueGauge, queues: Iterable[Queue]) -> Iterator[str]:
-    yield form.head(row.name, "gauge", row.help)
-    for queue in queues:
-        if (value := row.value(queue)) is not None:
-            yield f"{PREFIX}{row.name}{{{labels_of(queue=queue.name)}}} {number(value)}"
-
-
-def process_lines(form: Format, row: ProcessGauge, scrape: Scrape) -> Iterator[str]:
-    yield form.head(row.name, "gauge", row.help)
-    for name, value in dict(row.values(scrape)).items():
-        yield f"{PREFIX}{row.name}{{{labels_of(**{row.label: name})}}} {number(value)}"
-
-
-def single_lines(form: Format, row: Single, scrape: Scrape) -> Iterator[str]:
-    value = row.value(scrape)
-    if value is None:
+def service_lines(form: Format, row: ServiceMetric, scrape: Scrape) -> Iterator[str]:
+    values = {name: value for name, value in row.values(scrape) if value is not None}
+    if not values and row.label is None:
         return
-    yield form.head(row.name, "counter" if row.is_counter else "gauge", row.help)
-    yield f"{PREFIX}{row.name}{'_total' if row.is_counter else ''} {number(value)}"
+    yield form.head(row.name, row.kind, row.help)
+    for name, value in values.items():
+        labels = f"{{{labels_of(**{row.label: name})}}}" if row.label else ""
+        total = "_total" if row.kind == "counter" else ""
+        yield f"{PREFIX}{row.name}{total}{labels} {number(value)}"
 
 
-# What a scrape found of the jobs -> their lines.
-#
 # The lines of a job are one template, made once for all jobs: its numbers are put in together, and
-# then its label everywhere. Ten thousand jobs have 750,000 lines.
-
+# then its label everywhere.
 
 BUCKETS = tuple(f'le="{bound}"' for bound in (*map(float, BOUNDS), "+Inf"))
 
-#: Where in the template the label `job` goes, the time since when is counted, and a family ends.
+#: Places in the template: of the label `job`, of the time since when it counts, of a family's end.
 LABEL, CREATED, END = "\0", "\1", "\2"
 
 FAMILIES: tuple[JobCounter | JobHistogram | JobGauge, ...] = (*COUNTERS, *HISTOGRAMS, *GAUGES)
 
-#: Of a job's hash, in the order of their lines.
+#: Fields of a job's hash, in the order of their lines.
 COUNTED = tuple(field for row in COUNTERS for field in row.fields)
 
-#: Where in them one is counted in smaller units than it is told in, and how many make one.
+#: Places of those that count in smaller units than they are reported in, and how many make one.
 SCALES = tuple(
     (at, scale)
     for at, scale in enumerate(row.scale for row in COUNTERS for _ in row.fields)
@@ -134,7 +115,7 @@ SCALES = tuple(
 #: What the line of each gauge begins with, and its value.
 GAUGE_LINES = tuple((f"{PREFIX}{row.name}{{{LABEL}}} ", row.value) for row in GAUGES)
 
-#: Of so many a family's lines are put together at a time: megabytes, and not a hundred of them.
+#: A family's lines are sent in parts of that many jobs: a few megabytes each.
 JOBS_PER_PART = 2_000
 
 #: Lines of one job, a text for each of: its info, FAMILIES. Empty where it has none.
@@ -143,7 +124,7 @@ Texts = Sequence[str]
 
 def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
     heads = [form.head(JOB[0], "info", JOB[1])]
-    heads += [form.head(row.name, kind_of(row), row.help) for row in FAMILIES]
+    heads += [form.head(row.name, row.kind, row.help) for row in FAMILIES]
     for number_of_family, head in enumerate(heads):
         yield head
         for some in chunks(texts, JOBS_PER_PART):
@@ -151,18 +132,8 @@ def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
                 yield part
 
 
-def kind_of(row: JobCounter | JobHistogram | JobGauge) -> str:
-    match row:
-        case JobCounter():
-            return "counter"
-        case JobHistogram():
-            return "histogram"
-        case JobGauge():
-            return "gauge"
-
-
 def job_texts(form: Format, job: Job, info_line: str | None = None) -> Texts:
-    """`info_line`: that of the job's spec, if it is known already."""
+    """`info_line`: that of the job's spec, where it is known already."""
     created = job.status.created
     template = WITH_CREATED if form.has_created and created else PLAIN
     numbers = (*counts(job), *observations(job), *gauges(job))
@@ -248,7 +219,7 @@ VERSION = version("celery-beat-supervisor")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a job came to in the last scrape."""
+    """A job's lines in the last scrape."""
 
     job: Job
     form: Format
@@ -256,10 +227,10 @@ class Kept:
 
 
 class Metrics:
-    """All metrics of one ledger. With the ledger away only ``supervisor_up 0`` is left.
+    """All metrics of one ledger; only ``supervisor_up 0`` while the ledger is unavailable.
 
-    queues: of the app's broker; without, what the ledger and the workers tell of them. has_created:
-    in OpenMetrics, each counter comes with the time since when it counts.
+    queues: of the app's broker; without it, as the ledger and the workers report them.
+    has_created: in OpenMetrics, each counter comes with the time since when it counts.
     """
 
     def __init__(
@@ -273,8 +244,8 @@ class Metrics:
     def exposed(self, accept: str = "") -> tuple[Iterator[str], str]:
         """The text and its content type, as the header of a request asks for it.
 
-        The text comes in parts of whole lines, all of one scrape: of thousands of jobs it has
-        tens of megabytes, which would be in memory twice while they are sent.
+        The text comes in parts of whole lines: for thousands of jobs it has tens of megabytes,
+        which would be in memory twice while they are sent.
         """
         form = self._form(accept)
         try:
@@ -282,26 +253,26 @@ class Metrics:
                 scrape = self._scraper.scrape()
                 texts = self._texts_of(form, scrape.jobs)
         except (RedisError, OSError) as error:
-            log.warning("not scraped", error=str(error))
+            log.warning("scrape failed", error=str(error))
             return self.without_ledger(accept)
         parts = chain(
             up(form, is_up=True),
             build(form, VERSION),
             of_jobs(form, texts),
-            ["\n".join(of_service(form, scrape))],
+            ["\n".join(chain.from_iterable(service_lines(form, row, scrape) for row in SERVICE))],
         )
         return whole(form, parts)
 
     def without_ledger(self, accept: str = "") -> tuple[Iterator[str], str]:
-        """``supervisor_up 0``, without asking for anything."""
+        """``supervisor_up 0``, without a call to Redis."""
         form = self._form(accept)
         return whole(form, up(form, is_up=False))
 
     def scrape_first(self) -> None:
-        """Works out what the scrapes to come remember, so that none of them takes longest."""
+        """Computes what later scrapes remember, so that no request has to wait for it."""
         try:
             self.exposed(OPENMETRICS)
-        except Exception:  # whoever asks first will hear of it
+        except Exception:  # the next request reports it
             log.exception("first scrape failed")
 
     def _form(self, accept: str) -> Format:
@@ -313,7 +284,7 @@ class Metrics:
         known, self._texts = self._texts, {}
         for job in jobs:
             name = job.spec.name
-            kept = known.pop(name, None)  # what it is not any more makes room for what it is
+            kept = known.pop(name, None)  # so that the old text is freed first
             if kept is None or kept.job is not job or kept.form != form:
                 is_same_spec = kept is not None and kept.job.spec is job.spec
                 info_line = kept.texts[0] if kept and is_same_spec else None
@@ -333,12 +304,3 @@ def up(form: Format, *, is_up: bool) -> Iterator[str]:
     name, text = UP
     yield form.head(name, "gauge", text)
     yield f"{PREFIX}{name} {number(is_up)}"
-
-
-def of_service(form: Format, scrape: Scrape) -> Iterator[str]:
-    for queue_gauge in QUEUE_GAUGES:
-        yield from queue_lines(form, queue_gauge, scrape.queues)
-    for process_gauge in PROCESS_GAUGES:
-        yield from process_lines(form, process_gauge, scrape)
-    for single in SINGLES:
-        yield from single_lines(form, single, scrape)

@@ -1,4 +1,4 @@
-"""All that one scrape reads: fifty calls a thousand jobs, not waited for one by one."""
+"""What one scrape reads: fifty calls for a thousand jobs, sent without waiting for each reply."""
 
 from __future__ import annotations
 
@@ -35,20 +35,17 @@ from supervisor.ticks.expectations import (
     work_until_success,
 )
 
-# Counters that never go down, though Redis may lose its last second of writes.
-#
-# Prometheus takes a counter that fell from 100 to 99 for one that began anew and counted to 99. So
-# what was served once is served again until the ledger has counted on past it. A job that is
-# counted anew is told by its `created`: then the counters begin anew as well.
-#
-# This is remembered by the process that serves; one that was started in between serves what is
-# there.
-
-
 Counts = tuple[int, ...]
 
 
-class Monotony:
+class CounterResets:
+    """Keeps counters from going down when Redis loses its last second of writes.
+
+    Prometheus takes a counter that fell from 100 to 99 for one that was reset and counted to 99. So
+    the value served last is served until the ledger has counted past it. A job whose `created` is
+    another than before is counted from 0 again. The values are in this process's memory only.
+    """
+
     def __init__(self) -> None:
         self._served: dict[str, tuple[int, Counts]] = {}
 
@@ -64,13 +61,10 @@ class Monotony:
         self._served = {job: self._served[job] for job in jobs}
 
 
-# What is so of a job, beside what it counts: integers of its hash, in one order.
-
-
 class Status(NamedTuple):
-    """Instants in ms since 1970; 0 for each that is not there.
+    """Integers of a job's hash, beside its counters. Instants in ms since 1970; 0 for none.
 
-    created: since when the job's counters count. loaded: since when its times are what they are.
+    created: since when the job's counters count. loaded: since when it has its present schedule.
     pause_to: the end of its last pause.
     """
 
@@ -93,7 +87,7 @@ class Status(NamedTuple):
 
     @property
     def success_due_after(self) -> int:
-        """The first tick after this is to come to a success."""
+        """The first tick after this should end in a success."""
         return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
 
 
@@ -105,18 +99,16 @@ FIELDS = (
 
 
 def in_seconds(instant: int) -> float | None:
-    """Since 1970, of one in ms; None for 0."""
+    """From ms; None for 0."""
     return instant / 1000 if instant else None
 
 
-# What to expect of all jobs, remembered from scrape to scrape as long as nothing changed.
-
-
-MOST_GONE = 1_000
+#: Removed jobs that Expectations may remember beyond as many as are loaded.
+MOST_REMOVED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class Expected:
     interval: timedelta | None
     late_after: timedelta
     running_limit: timedelta | None
@@ -125,7 +117,7 @@ class Outlook:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one job: its next ticks as of some time ago, and the first tick after an instant in ms."""
+    """A job's next ticks when last computed, and `due`, the first tick `after` an instant."""
 
     spec: JobSpec
     ticks: tuple[datetime, ...]
@@ -134,29 +126,31 @@ class Memory:
     due: datetime | None = None
 
 
-class Outlooks:
+class Expectations:
+    """What to expect of each job, kept from scrape to scrape while nothing changes."""
+
     def __init__(self) -> None:
         self._memory: dict[str, Memory] = {}
 
-    def of(self, spec: JobSpec, durations: Histogram, status: Status, now: datetime) -> Outlook:
+    def of(self, spec: JobSpec, durations: Histogram, status: Status, now: datetime) -> Expected:
         memory = self._remembered(spec, now)
         usual = usual_duration(spec, durations, memory.interval)
         late = late_after(spec, memory.interval, usual)
         due = None if status.paused else due_tick(memory, status.success_due_after)
-        return Outlook(
+        return Expected(
             interval=memory.interval,
             late_after=late,
             running_limit=running_limit(spec, durations),
             success_by=due and due + late + work_until_success(spec, usual) + SLACK,
         )
 
-    def forget_all_but(self, jobs: int) -> None:
-        """Jobs come and go; what is remembered of those that went is dropped with all the rest."""
-        if len(self._memory) > 2 * jobs + MOST_GONE:
+    def forget_removed(self, jobs: int) -> None:
+        """Forgets all when too many of them are of removed jobs."""
+        if len(self._memory) > 2 * jobs + MOST_REMOVED:
             self._memory.clear()
 
     def _remembered(self, spec: JobSpec, now: datetime) -> Memory:
-        """The ticks are looked up anew when the job was edited, or the last of them has passed."""
+        """Computed again when the job was edited, or the last of its ticks has passed."""
         known = self._memory.get(spec.name)
         if known is None or known.spec is not spec or (known.ticks and known.ticks[-1] <= now):
             ticks = next_ticks(spec, now)
@@ -175,7 +169,7 @@ def due_tick(memory: Memory, after: int) -> datetime | None:
 
 DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]
 
-#: Where the line of a job has what.
+#: Places in the line of integers that is read of a job.
 END_OF_DURATIONS = len(DURATIONS)
 END_OF_HISTOGRAMS = END_OF_DURATIONS + len(START_DELAYS)
 FIELDS_OF_STATUS = len(FIELDS)
@@ -191,11 +185,11 @@ class Job:
     start_delays: Histogram
     status: Status
     open_runs: OpenRuns
-    outlook: Outlook
+    expected: Expected
 
 
 class Read(NamedTuple):
-    """What was read of a job; `line` is that of Scraper."""
+    """What was read of a job."""
 
     spec: JobSpec
     line: str
@@ -218,7 +212,7 @@ class Scrape:
 
 
 class Scraper:
-    """Computes anew what has changed since the last scrape. Not to be called by two at once.
+    """Computes again what has changed since the last scrape. Not thread-safe.
 
     counters: fields of a job's hash. Of each job one line of integers is read: its histograms, its
     counters, and its status.
@@ -228,8 +222,8 @@ class Scraper:
         self._ledger = ledger
         self._broker = broker
         self._fields = (*DURATIONS, *START_DELAYS, *counters, *FIELDS)
-        self._outlooks = Outlooks()
-        self._monotony = Monotony()
+        self._expectations = Expectations()
+        self._resets = CounterResets()
         self._known: dict[str, tuple[Read, Job]] = {}
 
     def scrape(self) -> Scrape:
@@ -248,8 +242,8 @@ class Scraper:
             self._known |= known
             raise
         self._known = known
-        self._outlooks.forget_all_but(len(specs))
-        self._monotony.forget_all_but(known)
+        self._expectations.forget_removed(len(specs))
+        self._resets.forget_all_but(known)
         broker = self._broker or LedgerQueues(ledger.client, roll)
         return Scrape(
             started=started,
@@ -263,7 +257,7 @@ class Scraper:
         integers = tuple(map(int, read.line.split(" ")))
         of_job = Status._make(integers[-FIELDS_OF_STATUS:])
         spec, counted = read.spec, integers[:-FIELDS_OF_STATUS]
-        counted = self._monotony.held(spec.name, of_job.created, counted)
+        counted = self._resets.held(spec.name, of_job.created, counted)
         durations = histogram_of(counted[:END_OF_DURATIONS])
         return Job(
             spec=spec,
@@ -272,5 +266,5 @@ class Scraper:
             start_delays=histogram_of(counted[END_OF_DURATIONS:END_OF_HISTOGRAMS]),
             status=of_job,
             open_runs=read.open_runs,
-            outlook=self._outlooks.of(spec, durations, of_job, now),
+            expected=self._expectations.of(spec, durations, of_job, now),
         )

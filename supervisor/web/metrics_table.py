@@ -1,4 +1,4 @@
-"""The table of metrics: name, help, labels, and how each is read of what a scrape found.
+"""The table of metrics: name, help, labels, and how the value is taken from a scrape.
 
 A new metric is a row here and a line in docs/metrics.md.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
@@ -16,13 +17,15 @@ from supervisor.ledger.records import Histogram
 from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.metrics_scrape import Job, Scrape, in_seconds
 
-# The kinds of rows in the table of metrics.
-
 
 @dataclass(frozen=True, slots=True)
 class JobCounter:
-    """A counter of each job; with `label`, a series for each of `values`."""
+    """A counter of each job; with `label`, a series for each of `values`.
 
+    scale: how many of what the job's hash counts make one.
+    """
+
+    kind: ClassVar = "counter"
     name: str
     help: str
     field: str
@@ -45,6 +48,7 @@ class JobCounter:
 class JobGauge:
     """A gauge of each job; None leaves the series out."""
 
+    kind: ClassVar = "gauge"
     name: str
     help: str
     value: Callable[[Job], float | None]
@@ -52,38 +56,25 @@ class JobGauge:
 
 @dataclass(frozen=True, slots=True)
 class JobHistogram:
+    kind: ClassVar = "histogram"
     name: str
     help: str
     value: Callable[[Job], Histogram]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueGauge:
-    """A gauge of each queue; None leaves the series out."""
-
-    name: str
-    help: str
-    value: Callable[[Queue], float | None]
+#: Values of a metric by what its label says; None leaves the series out.
+Values = Iterable[tuple[str, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessGauge:
-    """A gauge of each of the processes that are there, or were: (name, value) of them."""
+class ServiceMetric:
+    """A metric of each queue or process, or without a label of the whole service."""
 
     name: str
     help: str
-    label: str
-    values: Callable[[Scrape], Iterable[tuple[str, float]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A metric of the whole service; None leaves it out."""
-
-    name: str
-    help: str
-    value: Callable[[Scrape], float | None]
-    is_counter: bool = False
+    values: Callable[[Scrape], Values]
+    label: str | None = None
+    kind: str = "gauge"
 
 
 def at(moment: datetime | None) -> float | None:
@@ -94,40 +85,39 @@ def seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-def outcomes() -> tuple[str, ...]:
-    return tuple(outcome.value for outcome in OUTCOMES)
+def queue_gauge(name: str, help: str, value: Callable[[Queue], float | None]) -> ServiceMetric:
+    def values(scrape: Scrape) -> Values:
+        return ((queue.name, value(queue)) for queue in scrape.queues)
+
+    return ServiceMetric(name, help, values, "queue")
 
 
-def clock_offsets(scrape: Scrape) -> Iterable[tuple[str, float]]:
-    for present in scrape.roll.present:
-        if present.clock_offset is not None:
-            yield present.facts.name, present.clock_offset.total_seconds()
-
-
-def leaders(scrape: Scrape) -> Iterable[tuple[str, float]]:
-    """Who says so; one that was relieved may not know it for some seconds."""
-    for beat in scrape.roll.beats:
-        yield beat.name, int(beat.leads)
+def single(
+    name: str, help: str, value: Callable[[Scrape], float | None], kind: str = "gauge"
+) -> ServiceMetric:
+    return ServiceMetric(name, help, lambda scrape: [("", value(scrape))], kind=kind)
 
 
 COUNTERS = (
     JobCounter("runs_started", "Runs whose first attempt began.", "started"),
-    JobCounter("runs_finished", "Runs that ended, by outcome.", "finished", "outcome", outcomes()),
+    JobCounter("runs_finished", "Runs that ended, by outcome.", "finished", "outcome", OUTCOMES),
     JobCounter(
         "runs_skipped",
         "Runs dropped because they would have overlapped, by reason.",
         "skipped",
         "reason",
-        tuple(reason.value for reason in SkipReason),
+        tuple(SkipReason),
     ),
-    JobCounter("runs_requeued", "Times a run that would overlap was put off.", "requeued"),
+    JobCounter("runs_requeued", "Times that a run that would overlap was postponed.", "requeued"),
     JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
     JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
     JobCounter("runs_triggered", "Runs asked for by hand.", "triggered"),
     JobCounter(
-        "runs_restored", "Runs at work that a server without its data was told of anew.", "restored"
+        "runs_restored",
+        "Running runs that were recorded again after the server lost its data.",
+        "restored",
     ),
-    JobCounter("ticks", "Nominal times that were dealt with.", "ticks"),
+    JobCounter("ticks", "Nominal times that have been handled.", "ticks"),
     JobCounter(
         "ticks_missed",
         "Nominal times that passed while nothing could emit them and were not caught up.",
@@ -144,14 +134,14 @@ COUNTERS = (
     ),
     JobCounter(
         "overlaps",
-        "Runs found at work at the same time as another of their lock, or of their serial queue.",
+        "Runs found running at the same time as another of their lock or serial queue.",
         "overlaps",
     ),
     JobCounter("overlap_seconds", "Length of those overlaps.", "overlap_ms", scale=1000),
     JobCounter("leases_lost", "Ends reported by runs whose lease was gone.", "leases_lost"),
     JobCounter(
         "leases_reasserted",
-        "Leases that had run out and were renewed after all, before anybody else began.",
+        "Leases renewed after they had run out, before another run began.",
         "reasserted",
     ),
     JobCounter(
@@ -161,7 +151,9 @@ COUNTERS = (
         scale=1000,
     ),
     JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
-    JobCounter("pings_dropped", "Pings that no `ping_url` took, given up.", "pings_dropped"),
+    JobCounter(
+        "pings_dropped", "Pings given up because no `ping_url` accepted them.", "pings_dropped"
+    ),
 )
 
 HISTOGRAMS = (
@@ -174,19 +166,19 @@ HISTOGRAMS = (
 )
 
 GAUGES = (
-    JobGauge("runs_running", "Runs at work now.", lambda job: job.open_runs.running),
+    JobGauge("runs_running", "Runs that are running now.", lambda job: job.open_runs.running),
     JobGauge(
         "runs_waiting", "Runs that wait for the job's lock.", lambda job: job.open_runs.waiting
     ),
     JobGauge(
         "unaccounted_ticks",
-        "Nominal times that were not counted once, or have no outcome; of the last audit.",
+        "Nominal times not counted exactly once, or without an outcome, in the last audit.",
         lambda job: job.status.unaccounted_ticks,
     ),
     JobGauge("job_paused", "1 while the job is paused.", lambda job: job.status.paused),
     JobGauge(
         "consecutive_skips",
-        "Runs skipped since the last one that began, under whatever key.",
+        "Runs skipped since the last one that began, whatever their key.",
         lambda job: job.status.consecutive_skips,
     ),
     JobGauge(
@@ -212,22 +204,22 @@ GAUGES = (
     JobGauge(
         "expected_success_by_timestamp_seconds",
         "By when a run should have succeeded.",
-        lambda job: at(job.outlook.success_by),
+        lambda job: at(job.expected.success_by),
     ),
     JobGauge(
         "job_interval_seconds",
         "The shortest distance between the next ten nominal times.",
-        lambda job: seconds(job.outlook.interval),
+        lambda job: seconds(job.expected.interval),
     ),
     JobGauge(
         "job_late_after_seconds",
         "How long after its nominal time a start is late.",
-        lambda job: seconds(job.outlook.late_after),
+        lambda job: seconds(job.expected.late_after),
     ),
     JobGauge(
         "job_running_limit_seconds",
-        "How long an attempt may be at work before that is too long.",
-        lambda job: seconds(job.outlook.running_limit),
+        "How long an attempt may run before that is too long.",
+        lambda job: seconds(job.expected.running_limit),
     ),
     JobGauge(
         "job_max_consecutive_skips",
@@ -246,73 +238,68 @@ GAUGES = (
     ),
     JobGauge(
         "oldest_running_timestamp_seconds",
-        "When the oldest attempt at work began.",
+        "When the oldest running attempt began.",
         lambda job: at(job.open_runs.oldest_running_at),
     ),
 )
 
-QUEUE_GAUGES = (
-    QueueGauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
-    QueueGauge("queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers),
-    QueueGauge(
+SERVICE = (
+    queue_gauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
+    queue_gauge(
+        "queue_consumers", "Workers that consume the queue.", lambda queue: queue.consumers
+    ),
+    queue_gauge(
         "queue_is_serial",
         "1 for a queue that is worked one run at a time.",
-        lambda queue: int(queue.is_serial),
+        lambda queue: queue.is_serial,
     ),
-    QueueGauge(
+    queue_gauge(
         "queue_drained",
         "1 while nothing begins from the queue (supervisor drain).",
-        lambda queue: int(queue.drained_at is not None),
+        lambda queue: queue.drained_at is not None,
     ),
-)
-
-PROCESS_GAUGES = (
-    ProcessGauge(
+    ServiceMetric(
         "worker_last_seen_timestamp_seconds",
-        "When a worker last said that it is there.",
+        "When a worker last reported that it is there.",
+        lambda scrape: ((name, at(moment)) for name, moment in scrape.roll.last_seen.items()),
         "worker",
-        lambda scrape: (
-            (name, moment.timestamp()) for name, moment in scrape.roll.last_seen.items()
-        ),
     ),
-    ProcessGauge(
+    ServiceMetric(
         "clock_offset_seconds",
         "How far the clock of a worker or a beat is ahead of that of Redis.",
+        lambda scrape: ((p.facts.name, seconds(p.clock_offset)) for p in scrape.roll.present),
         "instance",
-        clock_offsets,
     ),
-    ProcessGauge(
+    ServiceMetric(
         "beat_is_leader",
         "1 for the beat that leads, 0 for those that stand by.",
+        # As each reports; one that was replaced may not know it for some seconds.
+        lambda scrape: ((beat.name, beat.leads) for beat in scrape.roll.beats),
         "instance",
-        leaders,
     ),
-)
-
-SINGLES = (
-    Single(
+    single(
         "beat_last_tick_timestamp_seconds",
-        "When the leading beat last looked.",
+        "When the leading beat last looked for due ticks.",
         lambda scrape: at(scrape.beat.last_tick_at),
     ),
-    Single(
+    single(
         "beat_leader_changes",
         "Times that another beat led than before.",
         lambda scrape: scrape.beat.leader_changes,
-        is_counter=True,
+        "counter",
     ),
-    Single(
+    single(
         "redis_clock_set_back",
         "Times that the clock of Redis was set back by more than a second.",
         lambda scrape: scrape.beat.clock_set_backs,
-        is_counter=True,
+        "counter",
     ),
-    Single(
+    single(
         "config_last_reload_successful",
         "0 while the schedule files have problems and an older set is in force.",
         lambda scrape: scrape.beat.last_reload_successful,
     ),
-    Single(
+    single(
         "scrape_duration_seconds",
         "How long it took to read all of this.",
         lambda scrape: scrape.seconds,

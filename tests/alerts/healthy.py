@@ -19,7 +19,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Histogram, OpenRuns
 from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.metrics import COUNTED, Format, job_texts, of_jobs
-from supervisor.web.metrics_scrape import FIELDS, Job, Outlooks, Status
+from supervisor.web.metrics_scrape import FIELDS, Expectations, Job, Status
 
 MINUTES = 20
 
@@ -77,7 +77,7 @@ class Simulated:
                 )
             at += self.every
 
-    def exposed(self, now: float, outlooks: Outlooks) -> Job:
+    def exposed(self, now: float, expectations: Expectations) -> Job:
         begun = [run for run in self.runs if run.started <= now]
         ended = [run for run in self.runs if run.ended <= now]
         looked = now if is_led(now) else NO_LEADER[0]
@@ -102,7 +102,7 @@ class Simulated:
             start_delays=observed([run.started - run.nominal for run in begun]),
             status=found,
             open_runs=self._open_runs(now),
-            outlook=outlooks.of(self.spec, durations, found, instant(now)),
+            expected=expectations.of(self.spec, durations, found, instant(now)),
         )
 
     def _open_runs(self, now: float) -> OpenRuns:
@@ -146,12 +146,12 @@ def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:
     rng = random.Random(seed)
     for each in jobs:
         each.simulate(rng)
-    outlooks = Outlooks()
+    expectations = Expectations()
     values: dict[str, dict[int, float]] = defaultdict(dict)
     for number in range(MINUTES * 60 // INTERVAL):
         at = number * INTERVAL + SCRAPED_AT
         if not SERVE_AWAY[0] <= at < SERVE_AWAY[1]:
-            for name, value in samples(jobs, outlooks, at + SCRAPE_TAKES):
+            for name, value in samples(jobs, expectations, at + SCRAPE_TAKES):
                 values[name][number] = value
         values['up{job="supervisor", instance="s"}'][number] = float(
             not SERVE_AWAY[0] <= at < SERVE_AWAY[1]
@@ -160,10 +160,10 @@ def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:
 
 
 def samples(
-    jobs: Sequence[Simulated], outlooks: Outlooks, now: float
+    jobs: Sequence[Simulated], expectations: Expectations, now: float
 ) -> Iterator[tuple[str, float]]:
     form = Format(is_openmetrics=False, has_created=False)
-    texts = [job_texts(form, each.exposed(now, outlooks)) for each in jobs]
+    texts = [job_texts(form, each.exposed(now, expectations)) for each in jobs]
     text = "\n".join([*of_jobs(form, texts), ""])
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -20,7 +20,7 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
-from supervisor.web.metrics_scrape import Outlook, Outlooks, Status
+from supervisor.web.metrics_scrape import Expectations, Expected, Status
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -138,8 +138,10 @@ def status(**fields: datetime | int) -> Status:
     return Status(**{**dict.fromkeys(Status._fields, 0), **known})
 
 
-def outlook(outlooks: Outlooks, spec: JobSpec, now: datetime, **fields: datetime | int) -> Outlook:
-    return outlooks.of(spec, observed(), status(**fields), now)
+def expected(
+    expectations: Expectations, spec: JobSpec, now: datetime, **fields: datetime | int
+) -> Expected:
+    return expectations.of(spec, observed(), status(**fields), now)
 
 
 @pytest.mark.parametrize(
@@ -156,33 +158,33 @@ def test_a_success_is_due_of_the_next_tick(
     fields: dict[str, datetime], due: datetime | None
 ) -> None:
     spec = spec_of(time_limit="5m")
-    by = outlook(Outlooks(), spec, NOON, **fields).success_by
+    by = expected(Expectations(), spec, NOON, **fields).success_by
     # Late after six minutes, five of work, and a minute.
     assert by == (due and due + timedelta(minutes=6 + 5 + 1))
 
 
 def test_of_a_paused_job_nothing_is_expected() -> None:
     since = {"loaded": NOON - HOUR}
-    assert outlook(Outlooks(), spec_of(), NOON, **since, paused=1).success_by is None
-    by = outlook(Outlooks(), spec_of(), NOON, **since, paused=0).success_by
+    assert expected(Expectations(), spec_of(), NOON, **since, paused=1).success_by is None
+    by = expected(Expectations(), spec_of(), NOON, **since, paused=0).success_by
     assert by is not None
     assert by > NOON + HOUR
 
 
 def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
     once = spec_of(at=["2026-03-02T11:00:00"])
-    outlooks = Outlooks()
+    expectations = Expectations()
     since = {"loaded": NOON - 2 * HOUR}
-    assert outlook(outlooks, once, NOON, **since).success_by is not None
-    done = outlook(outlooks, once, NOON, **since, last_success=NOON - HOUR / 2)
+    assert expected(expectations, once, NOON, **since).success_by is not None
+    done = expected(expectations, once, NOON, **since, last_success=NOON - HOUR / 2)
     assert done.success_by is None
 
 
 def test_what_is_remembered_is_looked_up_anew_when_its_ticks_have_passed() -> None:
     spec = spec_of(cron="*/10 12 * * *")
-    outlooks = Outlooks()
-    first = outlook(outlooks, spec, NOON).interval
-    later = outlook(outlooks, spec, NOON + timedelta(days=3)).interval
+    expectations = Expectations()
+    first = expected(expectations, spec, NOON).interval
+    later = expected(expectations, spec, NOON + timedelta(days=3)).interval
     assert first == later == timedelta(minutes=10)
-    edited = outlook(outlooks, spec_of(every="1m"), NOON).interval
+    edited = expected(expectations, spec_of(every="1m"), NOON).interval
     assert edited == MINUTE
