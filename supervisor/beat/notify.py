@@ -40,12 +40,12 @@ from supervisor.errors import SecretMissing
 from supervisor.job.fields import is_address
 from supervisor.job.secrets import resolved
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import Ping, PingKind, Pings, Untold, Word
+from supervisor.ledger.outboxes import Ping, PingKind, Pings, Revocation, RevocationOutbox
 from supervisor.ledger.scripts import MOST_PINGS
 from supervisor.sending.calls import context_of
 from supervisor.times import render_duration
 
-log = structlog.get_logger("supervisor.telling")
+log = structlog.get_logger("supervisor.revocations")
 
 GIVE_UP_AFTER = timedelta(minutes=10)
 
@@ -57,11 +57,11 @@ WORDS_PER_LOOK = 1_000
 MOST_FAILURES = 3
 
 
-class Teller:
+class Revoker:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._untold = Untold(ledger.client, ledger.keys)
+        self._outbox = RevocationOutbox(ledger.client, ledger.keys)
         self._thread: Thread | None = None
         self._next_try = 0.0
 
@@ -70,35 +70,35 @@ class Teller:
         is_telling = self._thread is not None and self._thread.is_alive()
         if not is_telling and time.monotonic() >= self._next_try:
             self._thread = Thread(
-                target=self._run, args=(now,), name="supervisor-telling", daemon=True
+                target=self._run, args=(now,), name="supervisor-revocations", daemon=True
             )
             self._thread.start()
 
     def _run(self, now: datetime) -> None:
         failures = 0
         try:
-            for word in self._untold.oldest(WORDS_PER_LOOK):
+            for word in self._outbox.oldest(WORDS_PER_LOOK):
                 failures += not self._is_done_with(word, now)
                 if failures == MOST_FAILURES:
                     break
         except RedisError as error:
-            log.warning("calls not told", error=str(error))
+            log.warning("revocations not sent", error=str(error))
         if failures:
             self._next_try = time.monotonic() + PAUSE_SECONDS
 
-    def _is_done_with(self, word: Word, now: datetime) -> bool:
+    def _is_done_with(self, word: Revocation, now: datetime) -> bool:
         facts = {"job": word.job, "run": word.run}
         try:
             self._tell(word)
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
             if now - word.at <= GIVE_UP_AFTER:
-                log.warning("call not told", **facts, error=str(error))
+                log.warning("revocation not sent", **facts, error=str(error))
                 return False
-            log.error("call not told", **facts, error=str(error), reason="given up")
-        self._untold.done(word)
+            log.error("revocation not sent", **facts, error=str(error), reason="given up")
+        self._outbox.done(word)
         return True
 
-    def _tell(self, word: Word) -> None:
+    def _tell(self, word: Revocation) -> None:
         task = self._app.tasks.get(word.job)
         backend = self._app.backend if task is None else task.backend
         options = next((run.options for run in self._ledger.runs([word.run])), {})

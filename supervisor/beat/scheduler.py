@@ -46,10 +46,10 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.emitter import Emitted, Emitter, Preparer
 from supervisor.beat.entries import Entries
-from supervisor.beat.notify import Pinger, Teller
+from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
 from supervisor.beat.sweeping import Sweeper
-from supervisor.beat.vanished import Unbegun
+from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import WrongSchema
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
@@ -174,10 +174,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         )
         self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
         self._preparer = Preparer(self._ledger, self._entries, envelopes)
-        self._unbegun = Unbegun(app, self._ledger)
+        self._vanished = VanishedMessages(app, self._ledger)
         self._sweeper = Sweeper(app, self._ledger)
         self._pinger = Pinger(self._ledger)
-        self._teller = Teller(app, self._ledger)
+        self._revoker = Revoker(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
@@ -266,12 +266,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._is_emitting, self._failing_since = False, None
         if look.to_rescue or look.has_due or look.has_outbox:
             self._publish_outbox()
-        if look.has_unbegun:
-            self._publisher.publish(self._unbegun.vanished(look.at))
+        if look.has_sent:
+            self._publisher.publish(self._vanished.to_resend(look.at))
         if look.has_pings:
             self._pinger.look(look.at)
-        if look.has_untold:
-            self._teller.look(look.at)
+        if look.has_revocations:
+            self._revoker.look(look.at)
         if look.has_leftovers or self._sweeper.is_under_way:
             self._sweeper.sweep()
         self._ticked_at, self._fault = look.at, None

@@ -45,7 +45,7 @@ RUNS_PER_CHECK = 1_000
 AWAY_INTERVAL = timedelta(seconds=5)
 
 
-class Unbegun:
+class VanishedMessages:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._broker = AppQueues(app)
@@ -53,7 +53,7 @@ class Unbegun:
         self._next_check: datetime | None = None
         self._looked_at = 0
 
-    def vanished(self, now: datetime) -> list[str]:
+    def to_resend(self, now: datetime) -> list[str]:
         """Ids of the runs to be published again; asks the broker at most once a second.
 
         None of them while the broker is away: nobody can tell then what is in its queues.
@@ -82,7 +82,7 @@ class Unbegun:
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """Those after the ones of the last time; from the first on once young ones are reached."""
-        runs = self._ledger.sent_unbegun(RUNS_PER_CHECK, self._looked_at)
+        runs = self._ledger.sent_runs(RUNS_PER_CHECK, self._looked_at)
         is_all = len(runs) < RUNS_PER_CHECK or now - runs[-1].sent_at <= PATIENCE
         self._looked_at = 0 if is_all else self._looked_at + len(runs)
         return runs

@@ -164,7 +164,7 @@ def audit_ticks(
             click.echo(line)
     if acknowledge:
         for name in wrong:
-            ledger.stretches.acknowledge(name)
+            ledger.audit_spans.acknowledge(name)
     if wrong or any(found.missing or found.doubled for found in records.values()):
         sys.exit(1)
 

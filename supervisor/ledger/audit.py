@@ -19,7 +19,7 @@ JOBS_PER_CALL = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class AuditSpan:
     """The ticks in (first_at, last_at], of which `counted` were dealt with.
 
     unsettled: of all the job's ticks and runs so far, those that have no outcome and are not open.
@@ -34,25 +34,25 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit made of a stretch.
+    """What an audit made of a span.
 
     wrong: ticks that were counted twice or not at all. overdue: ticks after it that nobody has
     dealt with yet. finding: what is to be remembered of it, if anything is wrong.
     """
 
-    stretch: Stretch
+    span: AuditSpan
     wrong: int
     overdue: int
     finding: Mapping[str, Any] | None
 
 
-class Stretches:
+class AuditSpans:
     """Opened and closed by the auditor; none is closed twice."""
 
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
-    def restless(
+    def jobs_to_audit(
         self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
     ) -> list[str]:
         """Those whose ticks or runs have to be looked at; the others stand as they were audited.
@@ -63,12 +63,12 @@ class Stretches:
         calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]
         return list(chain.from_iterable(self._scripts.many("restless", calls)))
 
-    def open(self, jobs: Iterable[str]) -> list[Stretch]:
+    def open(self, jobs: Iterable[str]) -> list[AuditSpan]:
         """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
         names = list(jobs)
         replies = self._scripts.many("audit", [Call((name,)) for name in names])
         return [
-            Stretch(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
+            AuditSpan(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
             for name, reply in zip(names, replies, strict=True)
             if reply
         ]
@@ -78,8 +78,8 @@ class Stretches:
         calls = [
             Call(
                 (
-                    *(a.stretch.job, ms_of(a.stretch.first_at), ms_of(a.stretch.last_at)),
-                    *(a.stretch.counted, a.wrong, a.overdue, text(a.finding)),
+                    *(a.span.job, ms_of(a.span.first_at), ms_of(a.span.last_at)),
+                    *(a.span.counted, a.wrong, a.overdue, text(a.finding)),
                 )
             )
             for a in audited

@@ -80,9 +80,9 @@ TEMPLATES = {
     # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
     #         the newest MOST_PINGS
     "pings": "index:pings",
-    # LIST    JSON, as in ledger/untold.py; calls that ended before they began, of which the leading
-    #         beat is to tell Celery's result backend, the newest MOST_UNTOLD
-    "untold": "index:untold",
+    # LIST    JSON, as in ledger/outboxes.py; calls that ended before they began, which the leading
+    #         beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
+    "revocations": "index:untold",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",
     # SET     queues in which messages of runs that ended before they began may lie

@@ -59,9 +59,9 @@ class Look:
     has_due: bool = False
     next_due: datetime | None = None
     has_outbox: bool = False
-    has_unbegun: bool = False
+    has_sent: bool = False
     has_pings: bool = False
-    has_untold: bool = False
+    has_revocations: bool = False
     has_leftovers: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
@@ -119,7 +119,7 @@ class Leader:
             raise ForeignLedger(found[0], self._app)
         if not leads:
             return Look(leads=False, at=instant(at))
-        rescue, due, next_due, outbox, unbegun, pings, untold, loaded, *found = found
+        rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
         set_back, leftovers, set_back_from = found
         return Look(
             leads=True,
@@ -129,9 +129,9 @@ class Leader:
             has_due=bool(due),
             next_due=to_instant(next_due),
             has_outbox=bool(outbox),
-            has_unbegun=bool(unbegun),
+            has_sent=bool(sent),
             has_pings=bool(pings),
-            has_untold=bool(untold),
+            has_revocations=bool(revocations),
             has_leftovers=bool(leftovers),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),

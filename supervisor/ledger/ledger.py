@@ -19,7 +19,7 @@ from supervisor.errors import ForeignLedger, UnknownRun
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.audit import Stretches
+from supervisor.ledger.audit import AuditSpans
 from supervisor.ledger.connection import Client, NotWritable, RedisError, Unavailable, connect
 from supervisor.ledger.figures import Figures
 from supervisor.ledger.keys import Keys
@@ -379,7 +379,7 @@ class Ledger(Readings, Attempts):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self.reports = Reports(client, keys, self._scripts)
-        self.stretches = Stretches(self._scripts)
+        self.audit_spans = AuditSpans(self._scripts)
         self.steps = Steps(client, keys, self._scripts)
         self.drains = Drains(client, keys, self._scripts)
         self.figures = Figures(self._scripts)

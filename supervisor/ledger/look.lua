@@ -70,5 +70,5 @@ local seconds = string.format('%.3f', now / 1000)
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
-  has_any(K.sent), has_any(K.pings), has_any(K.untold), hget(K.beat, 'config') or '',
+  has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '',
   to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)) }

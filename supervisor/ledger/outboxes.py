@@ -116,7 +116,7 @@ class Pings(Backlog[Ping]):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Revocation:
     """`text`: as it stands in the list."""
 
     run: str
@@ -127,7 +127,7 @@ class Word:
     text: str = field(repr=False)
 
     @classmethod
-    def of(cls, text: str) -> Word:
+    def of(cls, text: str) -> Revocation:
         facts = json.loads(text)
         return cls(
             run=facts["run"],
@@ -139,6 +139,6 @@ class Word:
         )
 
 
-class Untold(Backlog[Word]):
+class RevocationOutbox(Backlog[Revocation]):
     def __init__(self, client: Client, keys: Keys) -> None:
-        super().__init__(client, keys.untold, Word.of)
+        super().__init__(client, keys.revocations, Revocation.of)

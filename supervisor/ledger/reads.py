@@ -262,7 +262,7 @@ class Readings:
             ]
         return found
 
-    def sent_unbegun(self, limit: int, skip: int = 0) -> list[SentRun]:
+    def sent_runs(self, limit: int, skip: int = 0) -> list[SentRun]:
         """Runs that were published and have not begun, those sent first first."""
         sent = self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True)
         with self.client.pipeline(transaction=False) as pipe:

@@ -56,10 +56,10 @@ end
 -- in its caller's hands.
 local function leave_word(run, outcome, reason)
   if not run.state or run.state == 'running' or run.crashes > 0 or not hget(K.run(run.id), 'awaited') then return end
-  redis.call('RPUSH', K.untold, cjson.encode({
+  redis.call('RPUSH', K.revocations, cjson.encode({
     run = run.id, job = run.job, at = now, outcome = outcome, reason = reason or '',
   }))
-  redis.call('LTRIM', K.untold, -MOST_UNTOLD, -1)
+  redis.call('LTRIM', K.revocations, -MOST_REVOCATIONS, -1)
 end
 
 -- The end of a run that never began because of others.

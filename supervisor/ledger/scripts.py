@@ -159,7 +159,7 @@ MOST_PREDECESSORS = 1_000
 MOST_PINGS = 10_000
 
 #: Of calls that ended before they began and whose callers nobody could tell, likewise.
-MOST_UNTOLD = 10_000
+MOST_REVOCATIONS = 10_000
 
 #: Packets of calls that are sent before the replies to the first of them are read, and how many
 #: calls go into one where they are small.
@@ -214,7 +214,7 @@ def constants() -> str:
         f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
         f"local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}\n"
         f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
-        f"local MOST_PINGS, MOST_UNTOLD = {MOST_PINGS}, {MOST_UNTOLD}\n"
+        f"local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}\n"
         f"local MOST_PREDECESSORS = {MOST_PREDECESSORS}\n"
         f"local MOST_RUNNING = {LARGEST_COUNT}\n"
         f"local BOUNDS = {{{bounds}}}\n"

@@ -7,7 +7,7 @@
    and its open runs must add up.
 3. A tick that is due for half a minute and was not dealt with is overdue: a beat that leads has
    forgotten the job, and is told of it again.
-4. A stretch that was audited is closed, and the next begins where it ended. What was wrong in it
+4. A span that was audited is closed, and the next begins where it ended. What was wrong in it
    stays counted, in supervisor_unaccounted_ticks.
 
 Beat goes round the jobs, a part of them every few seconds, and leaves alone those that did nothing
@@ -25,7 +25,7 @@ import structlog
 
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.audit import Audited, Stretch
+from supervisor.ledger.audit import Audited, AuditSpan
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
 
@@ -49,35 +49,35 @@ log = structlog.get_logger("supervisor.auditing")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one job: `counted` ticks where the schedule names `named`, in a stretch.
+    """What is wrong with one job: `counted` ticks where the schedule names `named`, in a span.
 
-    overdue: ticks after the stretch that are due and that nobody has dealt with. missing: nominal
+    overdue: ticks after the span that are due and that nobody has dealt with. missing: nominal
     times of which the ledger has no record, as far as it goes back one by one.
     """
 
     job: str
-    stretch: Stretch
+    span: AuditSpan
     named: int
     overdue: int
     missing: tuple[datetime, ...]
 
     @property
     def difference(self) -> int:
-        return abs(self.named - self.stretch.counted)
+        return abs(self.named - self.span.counted)
 
     @property
     def unsettled(self) -> int:
         """Ticks and runs more (or fewer) than outcomes and open runs."""
-        return self.stretch.unsettled
+        return self.span.unsettled
 
     def as_facts(self) -> dict[str, Any]:
         """For logs, JSON and the ledger."""
         return {
             "job": self.job,
-            "from": self.stretch.first_at.isoformat(),
-            "to": self.stretch.last_at.isoformat(),
+            "from": self.span.first_at.isoformat(),
+            "to": self.span.last_at.isoformat(),
             "named": self.named,
-            "counted": self.stretch.counted,
+            "counted": self.span.counted,
             "unsettled": self.unsettled,
             "overdue": self.overdue,
             "missing": [at.isoformat() for at in self.missing],
@@ -104,12 +104,14 @@ class Auditor:
         if not self._left:
             self._left = self._ledger.scheduled_names()
         names, self._left = self._left[:JOBS_PER_AUDIT], self._left[JOBS_PER_AUDIT:]
-        restless = self._ledger.stretches.restless(names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER)
-        specs = self._ledger.some_specs(restless, remembered=False)
+        to_audit = self._ledger.audit_spans.jobs_to_audit(
+            names, OVERDUE_AFTER, AUDITED_ANYWAY_AFTER
+        )
+        specs = self._ledger.some_specs(to_audit, remembered=False)
         for finding in audit(self._ledger, specs.values(), now):
             note(finding)
             if finding.overdue:
-                self._revive(specs[finding.job], finding.stretch.last_at)
+                self._revive(specs[finding.job], finding.span.last_at)
 
 
 def note(finding: Finding) -> None:
@@ -120,11 +122,11 @@ def audit(ledger: Ledger, specs: Iterable[JobSpec], now: datetime) -> list[Findi
     """Audits the ticks of these jobs since their last audit; gives what is wrong."""
     scheduled = {spec.name: spec for spec in specs if spec.has_schedule}
     audited = [
-        judged(ledger, scheduled[stretch.job], stretch, now)
-        for stretch in ledger.stretches.open(scheduled)
+        judged(ledger, scheduled[span.job], span, now)
+        for span in ledger.audit_spans.open(scheduled)
     ]
-    ledger.stretches.close(
-        Audited(f.stretch, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
+    ledger.audit_spans.close(
+        Audited(f.span, f.difference, f.overdue, f.as_facts() if is_wrong(f) else None)
         for f in audited
     )
     return [finding for finding in audited if is_wrong(finding)]
@@ -134,17 +136,17 @@ def is_wrong(finding: Finding) -> bool:
     return bool(finding.difference or finding.unsettled or finding.overdue)
 
 
-def judged(ledger: Ledger, spec: JobSpec, stretch: Stretch, now: datetime) -> Finding:
+def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Finding:
     schedule = schedule_of(spec)
-    named, _ = missed_before(schedule, stretch.first_at, stretch.last_at, keep=0)
-    overdue, _ = missed_before(schedule, stretch.last_at, now - OVERDUE_AFTER, keep=0)
-    missing = missing_ticks(ledger, spec, stretch) if named > stretch.counted else ()
-    return Finding(spec.name, stretch, named, overdue, missing)
+    named, _ = missed_before(schedule, span.first_at, span.last_at, keep=0)
+    overdue, _ = missed_before(schedule, span.last_at, now - OVERDUE_AFTER, keep=0)
+    missing = missing_ticks(ledger, spec, span) if named > span.counted else ()
+    return Finding(spec.name, span, named, overdue, missing)
 
 
-def missing_ticks(ledger: Ledger, spec: JobSpec, stretch: Stretch) -> tuple[datetime, ...]:
+def missing_ticks(ledger: Ledger, spec: JobSpec, span: AuditSpan) -> tuple[datetime, ...]:
     """Nominal times without a record, among those for which records are kept one by one."""
-    start, end = stretch.first_at + INSTANT, stretch.last_at + INSTANT
+    start, end = span.first_at + INSTANT, span.last_at + INSTANT
     return compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
 
 

@@ -50,7 +50,7 @@ from supervisor.worker.task import worker_name
 # Redis has no acknowledgements, so kombu keeps a copy of each message until it is acknowledged: two
 # transactions a message, and a second delivery of whatever takes longer than the visibility
 # timeout. A run's message names its run and nothing more. One that vanishes with its worker is
-# published again within seconds (unbegun.py), one that comes twice is refused, and so the copy is
+# sent again within seconds (beat/vanished.py), one that comes twice is refused, and so the copy is
 # of no use. Messages of tasks that are not supervised are kept as ever.
 
 

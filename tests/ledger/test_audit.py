@@ -53,7 +53,7 @@ def test_a_tick_that_was_never_counted_is_found_and_named_once(
 ) -> None:
     ledger.admit(ticks(spec, 1, 2, 4, 5))
     [finding] = audit(ledger, [spec], MIDNIGHT)
-    assert (finding.named, finding.stretch.counted) == (5, 4)
+    assert (finding.named, finding.span.counted) == (5, 4)
     assert finding.missing == (MIDNIGHT + timedelta(seconds=3),)
     assert audit(ledger, [spec], MIDNIGHT) == []
     ledger.admit(ticks(spec, 6))
@@ -93,7 +93,7 @@ def test_what_is_acknowledged_counts_no_longer(
     audit(ledger, [spec], MIDNIGHT)
     damage()
     assert audit(ledger, [spec], MIDNIGHT)
-    ledger.stretches.acknowledge(spec.name)
+    ledger.audit_spans.acknowledge(spec.name)
     for _ in range(2):
         assert audit(ledger, [spec], MIDNIGHT) == []
         assert ledger.job(spec.name).unaccounted_ticks == 0
@@ -116,9 +116,9 @@ def test_a_year_of_minutely_ticks_is_audited_at_once(ledger: Ledger) -> None:
 
 def test_two_auditors_at_once_do_not_count_a_finding_twice(ledger: Ledger, spec: JobSpec) -> None:
     ledger.admit(ticks(spec, 1, 3))
-    [stretch] = ledger.stretches.open([spec.name])
+    [span] = ledger.audit_spans.open([spec.name])
     for _ in range(2):
-        ledger.stretches.close([Audited(stretch, 1, 0, None)])
+        ledger.audit_spans.close([Audited(span, 1, 0, None)])
     assert ledger.job(spec.name).unaccounted_ticks == 1
 
 
@@ -144,22 +144,22 @@ def test_records_are_compared_one_by_one(ledger: Ledger, spec: JobSpec) -> None:
     assert [at.second for at in records.doubled] == [4]
 
 
-def restless(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
+def is_to_audit(ledger: Ledger, spec: JobSpec, hours: int = 1) -> bool:
     limits = timedelta(seconds=30), timedelta(hours=hours)
-    return ledger.stretches.restless([spec.name, "unknown"], *limits) == [spec.name]
+    return ledger.audit_spans.jobs_to_audit([spec.name, "unknown"], *limits) == [spec.name]
 
 
 def test_a_job_that_does_nothing_is_left_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     key, now = ledger.keys.job(spec.name), ledger.now()
-    assert not restless(ledger, spec)  # no beat has loaded it
+    assert not is_to_audit(ledger, spec)  # no beat has loaded it
     ledger.client.hset(key, mapping={"watermark": ms_of(now), "next": ms_of(now)})
-    assert not restless(ledger, spec)
+    assert not is_to_audit(ledger, spec)
     ledger.admit(ticks(spec, 10**9))
-    assert restless(ledger, spec)
+    assert is_to_audit(ledger, spec)
     audit(ledger, [spec], now)
     ledger.client.hset(key, mapping={"overdue": 0, "next": ms_of(now)})
-    assert not restless(ledger, spec)
+    assert not is_to_audit(ledger, spec)
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_job_with_something_to_say_is_audited(ledger: Ledger, does: dict[str, 
     spec = job(ledger)
     key, now = ledger.keys.job(spec.name), ms_of(ledger.now())
     ledger.client.hset(key, mapping={"watermark": now, "next": now})
-    assert not restless(ledger, spec)
+    assert not is_to_audit(ledger, spec)
     ledger.client.hset(key, mapping=does)
-    assert restless(ledger, spec)
+    assert is_to_audit(ledger, spec)
 
 
 def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(

@@ -180,4 +180,4 @@ def test_only_a_run_that_starts_is_sent(ledger: Ledger) -> None:
     assert ledger.outbox() == []
     run = ledger.run(with_message[0].run_id)
     assert (run.state, run.queue) == (RunState.QUEUED, "queue")
-    assert [run.id for run in ledger.sent_unbegun(10)] == [with_message[0].run_id]
+    assert [run.id for run in ledger.sent_runs(10)] == [with_message[0].run_id]

@@ -19,7 +19,7 @@ BROKEN = (
 RUNS = (
     *("short_ways", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
     *("pausing", "drains", "comebacks", "late_ends", "fencing", "serial_silence"),
-    *("edits_of_jobs", "untold"),
+    *("edits_of_jobs", "revocation_outbox"),
 )
 STEPS = ["stages", "batches", "steps_edges"]
 REST = ["reports", "audit", "beat_ticks", "model"]
@@ -47,7 +47,7 @@ JUDGES = {
     "*/figures.lua": ledger_tests("figures", "metrics", *RUNS),
     "*/open_runs.lua": ledger_tests("metrics", "figures"),
     "*/accounts.lua": ledger_tests(*RUNS, *STEPS, "metrics", "pings", *REST),
-    "*/present.lua": ledger_tests("health", "doctor", "unbegun"),
+    "*/present.lua": ledger_tests("health", "doctor", "vanished"),
     "*/report.lua": ledger_tests("reports", "following"),
     "*/schema.lua": ledger_tests("schema", "other_versions"),
     "*/rewind.lua": ledger_tests("clock_steps"),

@@ -10,9 +10,9 @@ import pytest
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import Untold
+from supervisor.ledger.outboxes import RevocationOutbox
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.scripts import MOST_UNTOLD
+from supervisor.ledger.scripts import MOST_REVOCATIONS
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 
 
@@ -21,7 +21,7 @@ def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any)
 
 
 def words(ledger: Ledger) -> list[tuple[str, str, str]]:
-    found = Untold(ledger.client, ledger.keys).oldest(100)
+    found = RevocationOutbox(ledger.client, ledger.keys).oldest(100)
     return [(word.run, word.outcome, word.reason) for word in found]
 
 
@@ -117,13 +117,13 @@ def test_none_that_nobody_waits_for(ledger: Ledger) -> None:
 
 
 def test_what_cannot_be_read_goes(ledger: Ledger) -> None:
-    ledger.client.rpush(ledger.keys.untold, "no json", '"text"', "[]", '{"at": 1}')
+    ledger.client.rpush(ledger.keys.revocations, "no json", '"text"', "[]", '{"at": 1}')
     assert words(ledger) == []
-    assert not ledger.client.exists(ledger.keys.untold)
+    assert not ledger.client.exists(ledger.keys.revocations)
 
 
 def test_the_newest_stay(ledger: Ledger) -> None:
-    ledger.client.rpush(ledger.keys.untold, *["{}"] * MOST_UNTOLD)
+    ledger.client.rpush(ledger.keys.revocations, *["{}"] * MOST_REVOCATIONS)
     ledger.cancel(call(ledger, job(ledger)).id, "by hand")
-    assert ledger.client.llen(ledger.keys.untold) == MOST_UNTOLD
-    assert "by hand" in ledger.client.lindex(ledger.keys.untold, -1)
+    assert ledger.client.llen(ledger.keys.revocations) == MOST_REVOCATIONS
+    assert "by hand" in ledger.client.lindex(ledger.keys.revocations, -1)

@@ -10,7 +10,7 @@ from celery import Celery
 
 from supervisor.app import supervise
 from supervisor.beat import vanished
-from supervisor.beat.vanished import LIKELIEST, PATIENCE_WITH_QUEUE, Unbegun
+from supervisor.beat.vanished import LIKELIEST, PATIENCE_WITH_QUEUE, VanishedMessages
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
@@ -27,7 +27,7 @@ class Broken:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self.app, self.ledger = app, ledger
         self.now = ledger.now()
-        self.unbegun = Unbegun(app, ledger)
+        self.vanished = VanishedMessages(app, ledger)
         self.publisher = Publisher(app, ledger)
 
     def send(self, name: str, count: int = 1) -> list[str]:
@@ -52,7 +52,7 @@ class Broken:
     def after(self, time: timedelta) -> list[str]:
         """What is published again once that time has passed; it is sent, and as if then."""
         self.now += time
-        lost = self.unbegun.vanished(self.now)
+        lost = self.vanished.to_resend(self.now)
         self.publisher.publish(lost)
         for run in lost:
             self.ledger.client.zadd(self.ledger.keys.sent, {run: ms_of(self.now)})

@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 
 from supervisor.app import supervise
 from supervisor.beat import notify
-from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Teller
+from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Revoker
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import Untold
+from supervisor.ledger.outboxes import RevocationOutbox
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import job
 from tests.waiting import wait_until
@@ -44,7 +44,7 @@ def app(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     monkeypatch.setattr(Memory, "stored", {})
     monkeypatch.setattr(Memory, "asked", 0)
     monkeypatch.setattr(notify, "PAUSE_SECONDS", 0.0)
-    app = supervise(Celery("telling", broker=redis_url, backend=f"{__name__}:Memory"))
+    app = supervise(Celery("revoking", broker=redis_url, backend=f"{__name__}:Memory"))
     yield app
     app.close()
 
@@ -56,27 +56,27 @@ def cancelled(ledger: Ledger, number: int = 0) -> str:
 
 
 def left(ledger: Ledger) -> int:
-    return len(Untold(ledger.client, ledger.keys).oldest(100))
+    return len(RevocationOutbox(ledger.client, ledger.keys).oldest(100))
 
 
-def told(ledger: Ledger, teller: Teller) -> None:
+def told(ledger: Ledger, revoker: Revoker) -> None:
     """All that can be told now is."""
-    teller.look(ledger.now())
+    revoker.look(ledger.now())
     wait_until(
-        lambda: not any(thread.name == "supervisor-telling" for thread in threading.enumerate())
+        lambda: not any(thread.name == "supervisor-revocations" for thread in threading.enumerate())
     )
 
 
 def test_a_backend_that_is_away_is_told_later(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, teller = cancelled(ledger), Teller(app, ledger)
+    run, revoker = cancelled(ledger), Revoker(app, ledger)
     monkeypatch.setattr(Memory, "is_away", True)
-    told(ledger, teller)
+    told(ledger, revoker)
     assert (Memory.asked, left(ledger)) == (1, 1)
 
     monkeypatch.setattr(Memory, "is_away", False)
-    told(ledger, teller)
+    told(ledger, revoker)
     assert left(ledger) == 0
     assert (app.AsyncResult(run).state, str(app.AsyncResult(run).result)) == (
         "REVOKED",
@@ -87,13 +87,13 @@ def test_a_backend_that_is_away_is_told_later(
 def test_what_it_does_not_take_is_given_up_in_the_end(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, teller = cancelled(ledger), Teller(app, ledger)
+    run, revoker = cancelled(ledger), Revoker(app, ledger)
     monkeypatch.setattr(Memory, "is_away", True)
     with capture_logs() as lines:
-        teller.look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
+        revoker.look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
         wait_until(lambda: left(ledger) == 0)
     [line] = lines
-    assert (line["event"], line["run"], line["log_level"]) == ("call not told", run, "error")
+    assert (line["event"], line["run"], line["log_level"]) == ("revocation not sent", run, "error")
 
 
 def test_some_that_fail_are_enough_to_try(
@@ -103,8 +103,8 @@ def test_some_that_fail_are_enough_to_try(
         cancelled(ledger, number)
     monkeypatch.setattr(Memory, "is_away", True)
     monkeypatch.setattr(notify, "PAUSE_SECONDS", 60.0)
-    teller = Teller(app, ledger)
+    revoker = Revoker(app, ledger)
     with capture_logs() as lines:
-        told(ledger, teller)
-        told(ledger, teller)  # within the pause
+        told(ledger, revoker)
+        told(ledger, revoker)  # within the pause
     assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)
