@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies
 
-from supervisor.job.policies import Decision, OnMaxSkips, OverlapPolicy, Situation, decide
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.replies import Placement, instant, ms_of
 from supervisor.ledger.requests import PassedOver, RunRequest, Tick
-from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, states, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, ticks
 from tests.waiting import wait_until
 
 
@@ -38,19 +36,6 @@ def test_a_tick_is_admitted_once_also_when_its_run_was_forgotten(
     [again] = ledger.admit(ticks(spec, 0))
     assert again.placement is Placement.DUPLICATE
     assert ledger.outbox() == []
-
-
-def test_a_tick_that_would_overlap_is_skipped_and_names_the_blocking_run(ledger: Ledger) -> None:
-    spec = job(ledger)
-    _, second = ledger.admit(ticks(spec, 0, 1))
-    assert second.placement is Placement.SKIP
-    assert second.blocked_by == run_id(spec, 0)
-    skipped = ledger.run(run_id(spec, 1))
-    assert (skipped.state, skipped.reason) == (RunState.SKIPPED, "overlap")
-    assert skipped.blocked_by == run_id(spec, 0)
-    record = ledger.job(spec.name)
-    assert record.counters["skipped:overlap"] == 1
-    assert record.consecutive_skips == 1
 
 
 def test_skips_in_a_row_are_those_under_one_key(ledger: Ledger) -> None:
@@ -91,21 +76,6 @@ def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
     assert by_stranger.lease_ends_at is None
 
 
-def test_queue_one_lets_one_wait_and_skips_the_rest(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1, 2))
-    assert states(ledger, spec) == ["queued", "waiting", "skipped"]
-
-
-def test_queue_all_waits_in_order_up_to_its_bound(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all", max_waiting=2)
-    *_, last = ledger.admit(ticks(spec, 0, 1, 2, 3))
-    assert states(ledger, spec) == ["queued", "waiting", "waiting", "skipped"]
-    assert last.reason == "buffer_full"
-    begin(ledger, run_id(spec, 0))
-    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == (run_id(spec, 1),)
-
-
 def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) -> None:
     spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_requeues=2)
     ledger.admit(ticks(spec, 0, 1))
@@ -114,24 +84,6 @@ def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) 
     run = ledger.run(second)
     assert (run.reason, run.requeues) == ("requeues_exhausted", 2)
     assert ledger.job(spec.name).counters["requeued"] == 2
-
-
-def test_a_requeued_run_starts_once_the_lock_is_free(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="requeue", requeue_delay="10ms")
-    ledger.admit(ticks(spec, 0, 1))
-    begin(ledger, run_id(spec, 0))
-    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    wait_until(lambda: ledger.rescue())
-    assert ledger.run(run_id(spec, 1)).state is RunState.QUEUED
-
-
-def test_the_same_tick_twice_is_one_run_and_one_duplicate(ledger: Ledger) -> None:
-    spec = job(ledger)
-    _, second = ledger.admit(ticks(spec, 5, 5))
-    [earlier] = ledger.admit(ticks(spec, 4))
-    assert second.placement is earlier.placement is Placement.DUPLICATE
-    counters = ledger.job(spec.name).counters
-    assert (counters["ticks"], counters["duplicates"]) == (1, 2)
 
 
 def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledger) -> None:
@@ -167,19 +119,6 @@ def test_a_trigger_runs_also_when_the_job_is_paused(ledger: Ledger) -> None:
     assert ledger.outbox() == [run.id]
 
 
-def test_a_beat_that_was_relieved_emits_nothing(ledger: Ledger) -> None:
-    spec = job(ledger)
-    first, second = (ledger.leader("redbeat::lock", "redbeat::schedule") for _ in range(2))
-    assert first.look().leads
-    assert not second.look().leads
-    ledger.client.delete("redbeat::lock")  # its time ran out while the process slept
-    assert second.look().leads
-    [admission] = ledger.admit(ticks(spec, 0), first.leadership)
-    assert admission.placement is Placement.NOT_LEADER
-    assert ledger.history(spec.name) == []
-    assert ledger.admit(ticks(spec, 0), second.leadership)[0].placement is Placement.START
-
-
 def test_missed_ticks_are_counted_and_never_admitted_later(ledger: Ledger) -> None:
     spec = job(ledger)
     last = MIDNIGHT + timedelta(seconds=99)
@@ -197,62 +136,6 @@ def test_history_keeps_the_newest_runs_and_those_that_are_open(ledger: Ledger) -
     assert len(rows) == 201
     assert rows[-1].id == run_id(spec, 0)
     assert not ledger.client.exists(ledger.keys.run(run_id(spec, 1)))
-
-
-DECISIONS = {
-    Placement.START: Decision.START,
-    Placement.WAIT: Decision.WAIT,
-    Placement.REQUEUE: Decision.REQUEUE,
-    Placement.REPLACE: Decision.REPLACE,
-    Placement.SKIP: Decision.SKIP,
-}
-
-
-@pytest.mark.parametrize("policy", OverlapPolicy)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    earlier=strategies.integers(0, 4),
-    max_running=strategies.none() | strategies.integers(1, 3),
-    max_waiting=strategies.integers(1, 3),
-    max_requeues=strategies.integers(0, 2),
-    max_skips=strategies.none() | strategies.integers(1, 2),
-    then=strategies.sampled_from(OnMaxSkips),
-)
-def test_the_script_decides_as_the_pure_policy_does(
-    ledger: Ledger,
-    policy: OverlapPolicy,
-    earlier: int,
-    max_running: int | None,
-    max_waiting: int,
-    max_requeues: int,
-    max_skips: int | None,
-    then: OnMaxSkips,
-) -> None:
-    ledger.client.flushdb()
-    bounds = {"max_waiting": max_waiting, "max_requeues": max_requeues}
-    limit = {"max_consecutive_skips": max_skips, "then": then} if max_skips else {}
-    spec = job(ledger, overlap=policy.value, max_running=max_running, **bounds, **limit)
-    for tick in ticks(spec, *range(earlier)):
-        # One that is at work is not ended at once by one that replaces it.
-        if ledger.admit([tick])[0].placement is Placement.START:
-            ledger.acknowledge_server()
-            begin(ledger, tick.run_id, tick.run_id)
-    record = ledger.job(spec.name)
-    situation = Situation(
-        running=record.running,
-        max_running=spec.most_running,
-        waiting=ledger.client.zcard(ledger.keys.waiting(spec.lock)),
-        skips=record.consecutive_skips,
-        max_skips=max_skips,
-        on_max_skips=then if max_skips else OnMaxSkips.ALERT,
-        **bounds,
-    )
-    expected = decide(policy, situation)
-    [admission] = ledger.admit(ticks(spec, earlier))
-    assert DECISIONS[admission.placement] is expected.decision
-    assert admission.reason == expected.reason
 
 
 def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Ledger) -> None:

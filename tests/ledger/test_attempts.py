@@ -8,12 +8,11 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Cancellation, Ending, LeaseState, Refusal, Refused
+from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from tests.ledger.jobs import (
     begin,
     job,
-    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -22,31 +21,6 @@ from tests.ledger.jobs import (
     try_often,
 )
 from tests.waiting import wait_until
-
-
-def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    again = ledger.begin(run_id(spec, 0), "another", "worker")
-    assert again == Refused(run_id(spec, 0), Refusal.DUPLICATE, "running")
-    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    late = ledger.begin(run_id(spec, 0), "third", "worker")
-    assert late == Refused(run_id(spec, 0), Refusal.DUPLICATE, "succeeded")
-    assert ledger.job(spec.name).counters["duplicates"] == 2
-    assert ledger.run(run_id(spec, 0)).duplicates == 2
-
-
-def test_a_call_whose_reply_was_lost_may_be_repeated(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
-    assert begin(ledger, run_id(spec, 0)) == begin(ledger, run_id(spec, 0))
-    ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
-    again = ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
-    assert again.ending is Ending.ALREADY
-    counters = ledger.job(spec.name).counters
-    assert (counters["started"], counters["finished:failed"]) == (1, 1)
-    assert states(ledger, spec) == ["failed", "queued"]
 
 
 def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
@@ -60,17 +34,6 @@ def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
     ledger.finish(run, "token", RunState.SUCCEEDED)
     assert not ledger.mark(run, "token", RunState.TIMED_OUT)
     assert not ledger.client.hexists(ledger.keys.run(run), "ending")
-
-
-def test_fencing_tokens_grow_also_when_the_counter_is_rolled_back(ledger: Ledger) -> None:
-    spec = job(ledger)
-    fences = []
-    for second in range(3):
-        ledger.admit(ticks(spec, second))
-        fences.append(begin(ledger, run_id(spec, second)).fencing_token)
-        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
-        ledger.client.delete(ledger.keys.lock_state(spec.lock))
-    assert fences == sorted(set(fences))
 
 
 @pytest.mark.parametrize("keys", [{}, {"serial": "own"}])
@@ -87,15 +50,6 @@ def test_fencing_tokens_grow_under_a_clock_that_is_behind(
         fences.append(begin(ledger, run_id(spec, second), f"token-{second}").fencing_token)
         ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
     assert fences == [granted_before + number for number in range(4)]
-
-
-def test_a_stranger_cannot_give_the_lock_back(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    assert ledger.finish(run_id(spec, 0), "stranger", RunState.FAILED).ending is Ending.STALE
-    assert not lock_is_free(ledger, spec)
-    assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
 
 
 def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) -> None:
@@ -137,16 +91,6 @@ def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledg
     assert renew(ledger, *lease) is LeaseState.ENDED
 
 
-def test_a_run_that_was_queued_too_long_expires_and_frees_the_lock(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    answer = ledger.begin(run_id(spec, 0), "token", "worker")
-    assert answer == Refused(run_id(spec, 0), Refusal.EXPIRED)
-    assert ledger.job(spec.name).counters["finished:expired"] == 1
-    assert lock_is_free(ledger, spec)
-
-
 @pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
 def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: str) -> None:
     spec = job(ledger)
@@ -156,19 +100,6 @@ def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: st
     assert not ledger.mark(run_id(spec, 0), "stranger", RunState.CANCELLED)
     ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
     assert ledger.run(run_id(spec, 0)).state == outcome
-
-
-def test_a_serial_queue_runs_one_of_its_jobs_at_a_time(ledger: Ledger) -> None:
-    first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
-    ledger.admit(ticks(first, 0) + ticks(second, 0))
-    ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
-    begin(ledger, run_id(first, 0))
-    parked = ledger.begin(run_id(second, 0), "other", "worker")
-    assert parked == Refused(run_id(second, 0), Refusal.PARKED, run_id(first, 0))
-    assert ledger.outbox() == []
-    ended = ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
-    assert ended.next_up == (run_id(second, 0),)
-    begin(ledger, run_id(second, 0), "other")
 
 
 def test_a_parked_run_whose_message_was_there_before_it_counted_as_sent_waits_like_any(
@@ -183,41 +114,6 @@ def test_a_parked_run_whose_message_was_there_before_it_counted_as_sent_waits_li
     assert not ledger.client.exists(ledger.keys.sent)
     ended = ledger.finish(run_id(first, 0), "token", RunState.SUCCEEDED)
     assert ended.next_up == (run_id(second, 0),)
-
-
-def test_a_waiting_run_is_cancelled_at_once_and_one_at_work_is_asked_to_end(
-    ledger: Ledger,
-) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
-    begin(ledger, run_id(spec, 0))
-    assert ledger.cancel(run_id(spec, 1), "not needed") is Cancellation.CANCELLED
-    assert ledger.cancel(run_id(spec, 1), "not needed") is Cancellation.NOT_OPEN
-    assert ledger.cancel(run_id(spec, 0), "not needed") is Cancellation.STOPPING
-    assert states(ledger, spec) == ["running", "cancelled"]
-    assert not lock_is_free(ledger, spec)
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.STOP
-    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "cleaned up badly")
-    assert states(ledger, spec) == ["cancelled", "cancelled"]
-    assert ledger.run(run_id(spec, 0)).reason == "not needed"
-    assert lock_is_free(ledger, spec)
-
-
-@pytest.mark.parametrize("outcome", ["succeeded", "retry", "lost"])
-def test_a_run_that_is_to_end_may_still_succeed_but_never_comes_again(
-    ledger: Ledger, outcome: str
-) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    ledger.cancel(run_id(spec, 0), "not needed")
-    if outcome == "retry":
-        ledger.retry(run_id(spec, 0), "token", timedelta(seconds=1))
-    else:
-        ledger.finish(run_id(spec, 0), "token", RunState(outcome))
-    assert states(ledger, spec) == ["succeeded" if outcome == "succeeded" else "cancelled"]
-    assert ledger.outbox() == []
-    assert lock_is_free(ledger, spec)
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:

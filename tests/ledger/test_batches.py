@@ -7,20 +7,16 @@ from typing import Any
 
 import pytest
 
-from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.replies import (
     Cancellation,
-    Ending,
     LeaseState,
-    Placement,
-    Refusal,
     Refused,
 )
 from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
-from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
+from tests.ledger.jobs import begin, job, run_id, ticks
 
 
 def batch(ledger: Ledger, items: int = 3, begun: bool = True, **keys: Any) -> str:
@@ -88,47 +84,6 @@ def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
     assert end(ledger, place, 1).next_up == (run_of(place),)
     assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
     assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
-
-
-def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
-    place = batch(ledger, items=1)
-    assert item_states(ledger, place) == "."
-    assert end(ledger, place, 0).next_up == (run_of(place),)
-    assert counts(ledger, place) == {"total": 1, "succeeded": 1, "failed": 0}
-
-
-def test_an_item_that_is_delivered_or_ends_twice_counts_once(ledger: Ledger) -> None:
-    place = batch(ledger)
-    end(ledger, place, 0)
-    again = ledger.begin(f"{place}#0", "another", "worker")
-    assert again == Refused(f"{place}#0", Refusal.DUPLICATE, "succeeded")
-    finished = ledger.finish(f"{place}#0", "token 0", RunState.SUCCEEDED)
-    assert finished.ending is Ending.ALREADY
-    assert open_items(ledger, place) == [1, 2]
-
-
-def test_items_brought_again_or_by_two_change_nothing(ledger: Ledger) -> None:
-    items = list(range(1_300))
-    place = batch(ledger, items=len(items), begun=False)
-    ledger.client.rpush(ledger.keys.items(place), *range(512))  # by one who died after it
-    assert len(expanded(ledger, place, items)) == ITEMS_AT_ONCE
-    assert ledger.client.llen(ledger.keys.items(place)) == len(items)
-    assert ledger.steps.expand(place, items) == []
-    assert len(open_items(ledger, place)) == ITEMS_AT_ONCE
-
-
-def test_a_batch_without_items_has_succeeded(ledger: Ledger) -> None:
-    place = batch(ledger, items=0)
-    assert ledger.run(place).state is RunState.SUCCEEDED
-    assert ledger.steps.below([run_of(place)]) == [f"{run_of(place)}/index"]
-    assert counts(ledger, place) == {"total": 0, "succeeded": 0, "failed": 0}
-
-
-def test_no_more_items_than_max_parallel_are_open(ledger: Ledger) -> None:
-    place = batch(ledger, items=5, max_parallel=2)
-    assert open_items(ledger, place) == [0, 1]
-    assert end(ledger, place, 1).next_up == (f"{place}#2",)
-    assert open_items(ledger, place) == [0, 2]
 
 
 def test_items_are_queued_in_portions_as_there_is_room_for_one(ledger: Ledger) -> None:
@@ -209,25 +164,6 @@ def test_items_that_ended_well_leave_a_letter_and_the_others_a_record(ledger: Le
     assert item_states(ledger, place) == "sf."
 
 
-def test_an_item_whose_worker_died_is_run_again(ledger: Ledger) -> None:
-    place = batch(ledger, items=1)
-    begin(ledger, f"{place}#0", "first")
-    ledger.client.zadd(ledger.keys.leases, {f"{place}#0": 1})
-    assert [rescue.kind for rescue in ledger.rescue()] == ["rescued"]
-    end(ledger, place, 0)
-    assert ledger.run(place).state is RunState.SUCCEEDED
-
-
-def test_cancelling_the_run_ends_its_items(ledger: Ledger) -> None:
-    place = batch(ledger, items=4, max_parallel=2)
-    begin(ledger, f"{place}#0", "token")
-    ledger.cancel(run_of(place), "by hand")
-    assert open_items(ledger, place) == [0]
-    ledger.finish(f"{place}#0", "token", RunState.CANCELLED)
-    assert ledger.run(run_of(place)).state is RunState.CANCELLED
-    assert item_states(ledger, place) == "cc.."
-
-
 def ended_by_rescue(ledger: Ledger) -> int:
     """Calls that it takes beat until nothing is left to be ended."""
     calls = 0
@@ -252,67 +188,34 @@ def test_no_call_ends_a_whole_batch_and_rescue_ends_what_is_left(ledger: Ledger)
     assert ledger.run(run_of(place)).reason == "step words failed: item 1 failed: no"
 
 
-@pytest.mark.parametrize("drained", [False, True])
-def test_an_item_that_is_left_to_be_ended_never_begins(ledger: Ledger, drained: bool) -> None:
+def test_an_item_left_to_be_ended_never_begins_from_a_drained_queue(ledger: Ledger) -> None:
     place = batch(ledger, items=ITEMS_PER_END + 20)
     ledger.sent(dict.fromkeys(ledger.steps.below([place]), "celery"))
-    if drained:
-        ledger.drains.drain("celery")
+    ledger.drains.drain("celery")
     ledger.cancel(f"{place}#0", "by hand")  # which fails the batch
     first, second, *_ = open_items(ledger, place)
     refused = ledger.begin(f"{place}#{first}", "token", "worker", "celery")
     assert isinstance(refused, Refused)
     assert ledger.run(f"{place}#{first}").reason == "another item failed"
-    if drained:
-        ledger.drains.undrain("celery")
+    ledger.drains.undrain("celery")
     assert isinstance(ledger.begin(f"{place}#{second}", "token", "worker", "celery"), Refused)
     ended_by_rescue(ledger)
     assert ledger.run(run_of(place)).state is RunState.FAILED
     assert set(item_states(ledger, place)) == {"c"}
 
 
-@pytest.mark.parametrize("at_work", [0, 3])
-def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger, at_work: int) -> None:
+def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger) -> None:
+    at_work = 3
     place = batch(ledger, items=3 * ITEMS_PER_END)
     for item in range(at_work):
         begin(ledger, f"{place}#{item}", f"token {item}")
     calls = ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"]
     done = ledger.cancel(run_of(place), "by hand")
     assert ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"] - calls == 3
-    assert done is (Cancellation.STOPPING if at_work else Cancellation.CANCELLED)
+    assert done is Cancellation.STOPPING
     assert open_items(ledger, place) == list(range(at_work))
     for item in range(at_work):
         [renewal] = ledger.renew([(f"{place}#{item}", f"token {item}", True)])
         assert (renewal.state, renewal.detail) == (LeaseState.STOP, "cancelled")
         ledger.finish(f"{place}#{item}", f"token {item}", RunState.CANCELLED)
     assert ledger.run(run_of(place)).state is RunState.CANCELLED
-
-
-def test_a_run_that_replaces_a_large_batch_begins_once_all_of_it_has_ended(ledger: Ledger) -> None:
-    place = batch(ledger, items=3 * ITEMS_PER_END)
-    spec = ledger.spec("nightly").model_copy(update={"overlap": OverlapPolicy.REPLACE})
-    [admission] = ledger.admit(ticks(spec, 2))
-    assert admission.placement is Placement.REPLACE
-    ended_by_rescue(ledger)
-    assert ledger.run(run_of(place)).state is RunState.REPLACED
-    assert ledger.run(run_id(spec, 2)).state is RunState.QUEUED
-
-
-def test_a_batch_that_was_never_begun_is_cancelled(ledger: Ledger) -> None:
-    place = batch(ledger, begun=False)
-    ledger.client.rpush(ledger.keys.items(place), 0)
-    ledger.cancel(run_of(place), "by hand")
-    assert ledger.run(place).state is RunState.CANCELLED
-    assert not ledger.client.exists(ledger.keys.items(place))
-    assert ledger.steps.expand(place, [1, 2, 3]) == []
-
-
-def test_a_batch_leaves_nothing_that_does_not_expire(ledger: Ledger) -> None:
-    place = batch(ledger, items=3, on_item_failure="ignore")
-    end(ledger, place, 0, RunState.FAILED)
-    for item in (1, 2):
-        end(ledger, place, item)
-    begin(ledger, f"{run_of(place)}/index", "index")
-    ledger.finish(f"{run_of(place)}/index", "index", RunState.SUCCEEDED)
-    left = list(ledger.client.scan_iter(f"*{MIDNIGHT:%Y-%m-%d}*"))
-    assert [key for key in left if ledger.client.ttl(key) < 0] == []

@@ -93,61 +93,6 @@ def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: L
     assert isinstance(answer, Refused) is (uptime < 1)
 
 
-def test_a_silent_run_is_not_given_up_before_its_holder_could_come_back(ledger: Ledger) -> None:
-    spec = job(ledger, on_crash="fail")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    # The server was away for longer than the lease's life.
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    ledger.client.zadd(ledger.keys.leases, {run_id(spec, 0): 1})
-    another_server(ledger)
-    ledger.rescue()
-    assert states(ledger, spec) == ["running"]
-    assert not lock_is_free(ledger, spec)
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
-
-
-def test_a_living_run_that_the_server_forgot_is_written_anew(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    first = begin(ledger, run_id(spec, 0))
-    ledger.client.flushdb()
-    spec = job(ledger)
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.UNKNOWN
-    for _ in range(2):
-        assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
-    assert states(ledger, spec) == ["running"]
-    again = ledger.run(run_id(spec, 0)).fencing_token
-    assert again is not None
-    assert again > first.fencing_token
-    [admission] = ledger.admit(ticks(spec, 1))
-    assert admission.blocked_by == run_id(spec, 0)
-    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    counters = ledger.job(spec.name).counters
-    assert (counters["ticks"], counters["restored"]) == (1, 1)
-    assert counters["finished:succeeded"] + counters["skipped:overlap"] == 2
-
-
-def test_a_run_that_was_admitted_in_its_place_waits_for_the_living_one(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 1))
-    assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
-    assert ledger.run(run_id(spec, 0)).state is RunState.RUNNING
-    assert ledger.run(run_id(spec, 1)).state is RunState.WAITING
-    assert ledger.outbox() == []
-    assert isinstance(ledger.begin(run_id(spec, 1), "other", "worker"), Refused)
-    ended = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert ended.next_up == (run_id(spec, 1),)
-
-
-def test_a_forgotten_run_is_not_restored_beside_one_that_has_begun(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "successor")
-    assert ledger.restore(work(spec), "token").state is LeaseState.LOST
-    assert states(ledger, spec) == ["running"]
-
-
 def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Ledger) -> None:
     spec = job(ledger, ping_url="https://hc.example/1")
     ledger.admit(ticks(spec, 0))
@@ -165,17 +110,6 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     assert record.last_start_at == run.started_at
     [ping] = ledger.client.lrange(ledger.keys.pings, 0, -1)
     assert (json.loads(ping)["run"], json.loads(ping)["kind"]) == (run.id, "start")
-
-
-def test_a_silent_run_is_settled_before_a_forgotten_one_takes_its_slot(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "silent")
-    lease_runs_out(ledger, spec, run_id(spec, 1))
-    assert ledger.restore(work(spec), "token").state is LeaseState.REASSERTED
-    assert ledger.run(run_id(spec, 1)).state is RunState.WAITING
-    assert renew(ledger, run_id(spec, 1), "silent") is LeaseState.LOST
-    assert ledger.job(spec.name).running == 1
 
 
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
@@ -203,27 +137,6 @@ def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
     ledger.finish(run_id(spec, 1), "later", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     assert ledger.job(spec.name).counters["ticks"] == 2
-
-
-def test_a_worker_keeps_a_queued_run_of_which_the_server_forgot_that_it_was_given_up(
-    ledger: Ledger,
-) -> None:
-    spec = job(ledger, on_crash="rerun", max_crashes=2)
-    run = run_id(spec, 0)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run, "slow")
-    lease_runs_out(ledger, spec, run)
-    ledger.rescue()
-    begin(ledger, run, "second")
-    ledger.client.flushdb()
-    job(ledger, on_crash="rerun", max_crashes=2)
-    assert ledger.restore(work(spec), "second").state is LeaseState.REASSERTED
-    ledger.report_dead(run, "second", "killed")
-    assert states(ledger, spec) == ["queued"]
-    fence = ledger.run(run).fencing_token or 0
-    assert renew(ledger, run, "slow") is LeaseState.REASSERTED
-    kept = ledger.run(run)
-    assert (kept.state, kept.attempt, (kept.fencing_token or 0) > fence) == ("running", 2, True)
 
 
 def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledger) -> None:

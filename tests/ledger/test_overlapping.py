@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 
 from supervisor.errors import InvalidKey
-from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState, Placement, Rescue, ms_of
+from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from supervisor.ledger.scripts import HANDOVER_GRACE
 from tests.ledger.jobs import (
@@ -24,57 +23,6 @@ from tests.ledger.jobs import (
     ticks,
 )
 from tests.waiting import wait_until
-
-
-def test_max_running_runs_are_at_work_at_once_and_no_more(ledger: Ledger) -> None:
-    spec = job(ledger, max_running=2, overlap="queue_all")
-    ledger.admit(ticks(spec, 0, 1, 2, 3))
-    assert states(ledger, spec) == ["queued", "queued", "waiting", "waiting"]
-    for second in (0, 1):
-        begin(ledger, run_id(spec, second), f"token-{second}")
-    ended = ledger.finish(run_id(spec, 0), "token-0", RunState.SUCCEEDED)
-    assert ended.next_up == (run_id(spec, 2),)
-    assert states(ledger, spec) == ["succeeded", "running", "queued", "waiting"]
-
-
-def test_each_slot_has_its_own_lease(ledger: Ledger) -> None:
-    spec = job(ledger, max_running=2, overlap="queue_all", on_crash="fail")
-    ledger.admit(ticks(spec, 0, 1, 2))
-    for second in (0, 1):
-        begin(ledger, run_id(spec, second), f"token-{second}")
-    lease_runs_out(ledger, spec, run_id(spec, 1))
-    ledger.rescue()
-    assert states(ledger, spec) == ["running", "lost", "queued"]
-    assert renew(ledger, run_id(spec, 0), "token-0") is LeaseState.RENEWED
-    begin(ledger, run_id(spec, 2), "token-2")
-    # Two were allowed, three were at work.
-    assert renew(ledger, run_id(spec, 1), "token-1") is LeaseState.LOST
-    assert ledger.job(spec.name).counters["overlaps"] == 1
-
-
-def test_a_late_run_that_leaves_the_number_allowed_is_no_overlap(ledger: Ledger) -> None:
-    spec = job(ledger, max_running=2, on_crash="fail")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.rescue()
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "successor")
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert "overlaps" not in ledger.job(spec.name).counters
-
-
-def test_allow_without_a_bound_runs_beside_any_number(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="allow")
-    ledger.admit(ticks(spec, *range(20)))
-    for second in range(20):
-        begin(ledger, run_id(spec, second), f"token-{second}")
-    assert set(states(ledger, spec)) == {"running"}
-    assert ledger.job(spec.name).running == 20
-    for second in range(20):
-        ended = ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
-        assert ended.ending is Ending.ENDED
-    assert lock_is_free(ledger, spec)
 
 
 def commands(ledger: Ledger) -> int:
@@ -127,59 +75,6 @@ def test_a_run_is_blocked_by_the_holder_that_came_first(ledger: Ledger) -> None:
     assert blocked.blocked_by == run_id(spec, 1)
 
 
-def test_replace_ends_the_run_at_work_and_is_next(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="replace")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    [admission] = ledger.admit(ticks(spec, 1))
-    assert (admission.placement, admission.blocked_by) == (Placement.REPLACE, run_id(spec, 0))
-    [renewal] = ledger.renew([(run_id(spec, 0), "token", True)])
-    assert (renewal.state, renewal.detail) == (LeaseState.STOP, "replaced")
-    ended = ledger.finish(run_id(spec, 0), "token", RunState.CANCELLED)
-    assert ended.next_up == (run_id(spec, 1),)
-    assert states(ledger, spec) == ["replaced", "queued"]
-    assert ledger.run(run_id(spec, 0)).reason == f"replaced by {run_id(spec, 1)}"
-    assert ledger.job(spec.name).counters["finished:replaced"] == 1
-
-
-def test_the_newest_of_those_that_replace_wins(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="replace")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    ledger.admit(ticks(spec, 1, 2))
-    assert states(ledger, spec) == ["running", "skipped", "waiting"]
-    assert ledger.run(run_id(spec, 1)).reason == "replaced"
-
-
-@pytest.mark.parametrize("retrying", [False, True])
-def test_a_run_that_is_not_at_work_is_replaced_at_once(ledger: Ledger, retrying: bool) -> None:
-    spec = job(ledger, overlap="replace")
-    ledger.admit(ticks(spec, 0))
-    if retrying:
-        begin(ledger, run_id(spec, 0))
-        ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
-    assert ledger.admit(ticks(spec, 1))[0].placement is Placement.START
-    assert states(ledger, spec) == ["replaced", "queued"]
-    assert ledger.outbox() == [run_id(spec, 1)]
-
-
-def test_a_dead_run_that_was_being_replaced_does_not_come_again(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="replace")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    ledger.admit(ticks(spec, 1))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    ledger.rescue()
-    assert states(ledger, spec) == ["replaced", "queued"]
-
-
-def test_jobs_with_the_same_key_exclude_each_other(ledger: Ledger) -> None:
-    first, second = (job(ledger, name, key="reports") for name in ("first", "second"))
-    ledger.admit(ticks(first, 0))
-    [blocked] = ledger.admit(ticks(second, 0))
-    assert blocked.blocked_by == run_id(first, 0)
-
-
 def test_who_may_run_beside_others_overtakes_none_that_waits(ledger: Ledger) -> None:
     alone = job(ledger, key="shared", overlap="queue_all")
     beside = job(ledger, "beside", key="shared", max_running=2)
@@ -203,28 +98,6 @@ def test_a_template_splits_a_job_by_its_arguments(ledger: Ledger) -> None:
     assert [run.state for run in runs] == [RunState.QUEUED, RunState.QUEUED, RunState.SKIPPED]
     with pytest.raises(InvalidKey, match="no argument 'url'"):
         ledger.trigger(spec, RunRequest(kwargs={"uri": "a"}))
-
-
-def test_a_call_may_bring_its_own_key_policy_and_patience(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.trigger(spec)
-    assert ledger.trigger(spec, RunRequest(key="other")).state is RunState.QUEUED
-    queueing = RunRequest(overlap=OverlapPolicy.QUEUE_ALL, max_wait=timedelta(milliseconds=20))
-    waits = ledger.trigger(spec, queueing)
-    assert waits.state is RunState.WAITING
-    wait_until(lambda: ledger.rescue() and not ledger.run(waits.id).state.is_open)
-    assert ledger.run(waits.id).reason == "wait_expired"
-    assert ledger.job(spec.name).counters["skipped:wait_expired"] == 1
-
-
-def test_a_run_whose_patience_has_ended_is_not_promoted(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one", max_wait="5ms")
-    ledger.admit(ticks(spec, 0, 1))
-    begin(ledger, run_id(spec, 0))
-    until = ledger.now() + timedelta(milliseconds=6)
-    wait_until(lambda: ledger.now() > until)
-    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up == ()
-    assert states(ledger, spec) == ["succeeded", "skipped"]
 
 
 @pytest.mark.parametrize("keys", [{}, {"max_wait": "1h"}])
@@ -255,16 +128,6 @@ def test_a_delayed_run_gets_its_place_when_its_time_has_come(ledger: Ledger) -> 
     wait_until(lambda: ledger.rescue() and ledger.outbox() == [run.id])
 
 
-def test_waiting_runs_are_not_overtaken_when_the_lock_is_given_back(ledger: Ledger) -> None:
-    spec = job(ledger, key="shared", overlap="queue_all")
-    other = job(ledger, "other", key="shared")
-    ledger.admit(ticks(spec, 0, 1, 2))
-    begin(ledger, run_id(spec, 0))
-    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
-    assert ledger.admit(ticks(other, 3))[0].placement is Placement.SKIP
-    assert states(ledger, spec) == ["succeeded", "queued", "waiting"]
-
-
 @pytest.mark.parametrize("stale", ["nightly@nowhere", ""])
 def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, stale: str) -> None:
     """As after a restart with a part of the data."""
@@ -287,23 +150,6 @@ def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None
     assert ledger.outbox() == []
     [(run, at)] = ledger.client.zrange(ledger.keys.outbox, 0, -1, withscores=True)
     assert (run, at <= ms_of(ledger.now() + HANDOVER_GRACE)) == (run_id(spec, 1), True)
-
-
-def test_silent_holders_that_are_settled_one_after_the_other_give_a_run_one_slot(
-    ledger: Ledger,
-) -> None:
-    spec = job(ledger, overlap="queue_all", max_running=3, on_crash="fail")
-    ledger.admit(ticks(spec, 0, 1, 2, 3))
-    for second in range(3):
-        begin(ledger, run_id(spec, second), f"token-{second}")
-    for second in (1, 2):
-        lease_runs_out(ledger, spec, run_id(spec, second))
-    ledger.rescue()
-    begin(ledger, run_id(spec, 3), "token-3")
-    for second in (0, 3):
-        ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
-    placed = [admission.placement for admission in ledger.admit(ticks(spec, 4, 5, 6))]
-    assert placed == [Placement.START] * 3
 
 
 def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:

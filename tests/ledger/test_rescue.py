@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState, Refused, Rescue
+from supervisor.ledger.replies import Ending, LeaseState, Rescue
 from supervisor.ticks.emission import note_rescue
 from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
 from tests.waiting import wait_until
@@ -31,104 +31,6 @@ def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) 
     run = ledger.run(run_id(spec, 0))
     assert [a.outcome for a in run.attempts] == ["lost", None]
     assert run.crashes == 1
-
-
-def test_on_crash_fail_loses_the_run_and_promotes_the_next(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one", on_crash="fail")
-    ledger.admit(ticks(spec, 0, 1))
-    begin(ledger, run_id(spec, 0))
-    lease_runs_out(ledger, spec, run_id(spec, 0))
-    events = ledger.rescue()
-    assert events == (
-        Rescue("lost", run_id(spec, 0), spec.name),
-        Rescue("promoted", run_id(spec, 1), spec.name),
-    )
-    assert states(ledger, spec) == ["lost", "queued"]
-    assert ledger.job(spec.name).counters["finished:lost"] == 1
-
-
-def test_a_run_that_crashes_again_and_again_is_given_up(ledger: Ledger) -> None:
-    spec = job(ledger, max_crashes=2)
-    ledger.admit(ticks(spec, 0))
-    for crash in range(2):
-        begin(ledger, run_id(spec, 0), f"token-{crash}")
-        ledger.finish(run_id(spec, 0), f"token-{crash}", RunState.LOST, "killed")
-    assert ledger.run(run_id(spec, 0)).state is RunState.LOST
-    assert lock_is_free(ledger, spec)
-
-
-def test_nobody_takes_the_lock_of_a_silent_run_before_it_is_settled(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    [admission] = ledger.admit(ticks(spec, 1))
-    assert admission.blocked_by == run_id(spec, 0)
-    assert states(ledger, spec) == ["queued", "skipped"]
-
-
-def test_a_worker_that_wakes_before_the_rerun_began_keeps_its_run(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    ledger.rescue()
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.REASSERTED
-    run = ledger.run(run_id(spec, 0))
-    assert (run.state, run.crashes, run.attempt) == (RunState.RUNNING, 0, 1)
-    assert ledger.outbox() == []
-    assert isinstance(ledger.begin(run_id(spec, 0), "second", "worker"), Refused)
-
-
-def test_a_run_that_its_own_worker_gave_up_is_not_taken_back(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    ledger.finish(run_id(spec, 0), "token", RunState.LOST, "told to stop")
-    # The heartbeat of the same worker comes before the child is gone.
-    assert renew(ledger, run_id(spec, 0)) is LeaseState.ENDED
-    again = ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
-    assert again.ending is Ending.ALREADY
-    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
-    assert ledger.job(spec.name).counters["rescued"] == 1
-
-
-def test_a_late_report_is_believed_while_the_rerun_has_not_begun(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    ledger.rescue()
-    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending is Ending.ENDED
-    assert ledger.run(run_id(spec, 0)).state is RunState.SUCCEEDED
-    assert ledger.outbox() == []
-    assert lock_is_free(ledger, spec)
-
-
-def test_two_runs_at_work_at_once_are_one_overlap_with_its_length(ledger: Ledger) -> None:
-    spec = lost(ledger, on_crash="fail")
-    ledger.rescue()
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "successor")
-    holder = ledger.client.get(ledger.keys.lock(spec.lock))
-    for _ in range(3):
-        assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).ending is Ending.STALE
-    assert ledger.client.get(ledger.keys.lock(spec.lock)) == holder
-    assert ledger.run(run_id(spec, 0)).state is RunState.LOST
-    counters = ledger.job(spec.name).counters
-    assert counters["overlaps"] == 1
-    assert counters["leases_lost"] == 1
-
-
-def test_a_run_at_work_twice_is_an_overlap_with_itself(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    ledger.rescue()
-    begin(ledger, run_id(spec, 0), "elsewhere")
-    for _ in range(2):
-        assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
-    assert ledger.job(spec.name).counters["overlaps"] == 1
-    assert renew(ledger, run_id(spec, 0), "elsewhere") is LeaseState.RENEWED
-
-
-def test_a_lost_run_that_never_reports_again_is_no_overlap(ledger: Ledger) -> None:
-    spec = lost(ledger, on_crash="fail")
-    ledger.rescue()
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "successor")
-    ledger.finish(run_id(spec, 1), "successor", RunState.SUCCEEDED)
-    assert "overlaps" not in ledger.job(spec.name).counters
 
 
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
@@ -268,15 +170,6 @@ def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Le
     assert ledger.report_dead(run_id(spec, 0), "token", "died").ending is Ending.STALE
     counters = ledger.job(spec.name).counters
     assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
-
-
-def test_a_late_failure_that_is_believed_leaves_no_message_to_be_sent(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    ledger.rescue()
-    assert ledger.outbox() == [run_id(spec, 0)]
-    ending = ledger.retry(run_id(spec, 0), "token", timedelta(hours=1)).ending
-    assert ending is Ending.RETRYING
-    assert ledger.outbox() == []
 
 
 def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger) -> None:

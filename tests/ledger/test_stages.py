@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState, Placement, Refused, ms_of
+from supervisor.ledger.replies import Ending, LeaseState
 from supervisor.ledger.scripts import LARGEST_KEPT_PARAM
-from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
+from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, ticks
 
 STEPS = (
     {"task": "proj.extract", "priority": 3},
@@ -64,60 +63,12 @@ def test_a_step_that_fails_says_so_in_the_log_of_its_run(ledger: Ledger, run: st
     assert found == ("extract", 1, 0, "failed: ValueError: no")
 
 
-def test_steps_of_equal_priority_are_queued_at_once(ledger: Ledger, run: str) -> None:
-    assert open_steps(ledger, run) == ["extract", "scan"]
-    assert sorted(ledger.outbox()) == [f"{run}/extract", f"{run}/scan"]
-    assert ledger.run(run).state is RunState.QUEUED
-
-
 def test_the_run_begins_with_its_first_step(ledger: Ledger, spec: JobSpec, run: str) -> None:
     begin(ledger, f"{run}/extract")
     assert ledger.run(run).state is RunState.RUNNING
     begin(ledger, f"{run}/scan", "other")
     counters = ledger.job(spec.name).counters
     assert (counters["started"], counters["ticks"]) == (1, 1)
-
-
-def test_the_next_stage_waits_for_the_last_of_the_one_before(ledger: Ledger, run: str) -> None:
-    succeed(ledger, run, "extract")
-    assert open_steps(ledger, run) == ["scan"]
-    ended = succeed(ledger, run, "scan")
-    assert ended.next_up == (run,)
-    assert open_steps(ledger, run) == ["convert"]
-
-
-def test_a_run_ends_with_its_last_step(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    for step in ("extract", "scan", "convert", "index"):
-        assert not lock_is_free(ledger, spec)
-        succeed(ledger, run, step)
-    assert ledger.run(run).state is RunState.SUCCEEDED
-    assert lock_is_free(ledger, spec)
-    counters = ledger.job(spec.name).counters
-    assert (counters["finished:succeeded"], ledger.job(spec.name).running) == (1, 0)
-
-
-def test_a_step_that_ends_twice_counts_once(ledger: Ledger, run: str) -> None:
-    succeed(ledger, run, "extract")
-    again = ledger.finish(f"{run}/extract", f"{run}/extract", RunState.SUCCEEDED)
-    assert again.ending is Ending.ALREADY
-    assert isinstance(ledger.begin(f"{run}/extract", "redelivered", "worker"), Refused)
-    assert open_steps(ledger, run) == ["scan"]
-
-
-def test_the_lock_is_held_for_the_whole_run(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    succeed(ledger, run, "extract")
-    [second] = ledger.admit(ticks(spec, 2))
-    assert (second.placement, second.blocked_by) == (Placement.SKIP, run)
-
-
-def test_a_run_that_waited_starts_with_its_first_stage(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:], overlap="queue_one")
-    ledger.admit(ticks(spec, 1, 2))
-    first, second = run_id(spec, 1), run_id(spec, 2)
-    assert open_steps(ledger, second) == []
-    succeed(ledger, first, "convert")
-    assert succeed(ledger, first, "index").next_up == (second,)
-    assert open_steps(ledger, second) == ["convert"]
 
 
 def test_what_a_stage_returns_is_handed_to_the_next(ledger: Ledger) -> None:
@@ -150,36 +101,6 @@ def test_a_failed_step_ends_the_run(ledger: Ledger, spec: JobSpec, run: str) -> 
     assert lock_is_free(ledger, spec)
 
 
-def test_steps_beside_a_failed_one_that_have_not_begun_never_do(ledger: Ledger, run: str) -> None:
-    fail(ledger, run, "extract")
-    assert ledger.run(f"{run}/scan").state is RunState.CANCELLED
-    assert ledger.run(run).state is RunState.FAILED
-    assert ledger.outbox() == []
-
-
-def test_a_failed_step_may_let_the_others_go_on(ledger: Ledger) -> None:
-    spec = pipeline(ledger, on_step_failure="continue")
-    ledger.admit(ticks(spec, 1))
-    run = run_id(spec, 1)
-    fail(ledger, run, "extract")
-    succeed(ledger, run, "scan")
-    fail(ledger, run, "convert")
-    succeed(ledger, run, "index")
-    ended = ledger.run(run)
-    assert (ended.state, ended.error_step) == (RunState.FAILED, "extract")
-
-
-def test_a_step_that_is_retried_keeps_its_run(ledger: Ledger, run: str) -> None:
-    begin(ledger, f"{run}/extract", "first")
-    ledger.retry(f"{run}/extract", "first", timedelta(), "again")
-    succeed(ledger, run, "scan")
-    assert open_steps(ledger, run) == ["extract"]
-    ledger.rescue()
-    assert begin(ledger, f"{run}/extract", "second").attempt == 2
-    ledger.finish(f"{run}/extract", "second", RunState.SUCCEEDED)
-    assert open_steps(ledger, run) == ["convert"]
-
-
 def goes_silent(ledger: Ledger, place: str) -> None:
     """What happens when nobody renews for the lease's time, without the waiting."""
     ledger.client.zadd(ledger.keys.leases, {place: 1})
@@ -194,36 +115,6 @@ def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, ru
     assert renew(ledger, f"{run}/extract", "first") is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
     assert ledger.finish(f"{run}/extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
-
-
-def test_a_step_whose_workers_die_again_and_again_ends_the_run(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:], max_crashes=1)
-    ledger.admit(ticks(spec, 1))
-    run = run_id(spec, 1)
-    begin(ledger, f"{run}/convert", "first")
-    goes_silent(ledger, f"{run}/convert")
-    ledger.rescue()
-    assert ledger.run(run).reason == "step convert lost: lease expired"
-
-
-def test_the_run_outlives_its_own_lease_as_long_as_a_step_is_open(
-    ledger: Ledger, spec: JobSpec, run: str
-) -> None:
-    begin(ledger, f"{run}/extract")
-    ledger.client.delete(ledger.keys.lock(spec.lock))
-    goes_silent(ledger, run)
-    assert [rescue.kind for rescue in ledger.rescue()] == ["reasserted"]
-    [second] = ledger.admit(ticks(spec, 2))
-    assert second.placement is Placement.SKIP
-
-
-def test_a_steps_lease_holds_its_runs_lock(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    begin(ledger, f"{run}/extract")
-    lock, soon = ledger.keys.lock(spec.lock), ms_of(ledger.now()) + 1000
-    ledger.client.pexpire(lock, 1000)
-    ledger.client.zadd(ledger.keys.leases, {run: soon})
-    assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
-    assert ledger.client.pttl(lock) > 1000
 
 
 def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:
@@ -243,60 +134,11 @@ def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) 
     assert open_steps(ledger, run) == ["convert"]
 
 
-def test_a_cancelled_run_ends_its_steps(ledger: Ledger, spec: JobSpec, run: str) -> None:
-    begin(ledger, f"{run}/extract", "token")
-    assert ledger.cancel(run, "by hand") == "stopping"
-    assert ledger.run(f"{run}/scan").state is RunState.CANCELLED
-    assert renew(ledger, f"{run}/extract") is LeaseState.STOP
-    ledger.finish(f"{run}/extract", "token", RunState.CANCELLED)
-    ended = ledger.run(run)
-    assert (ended.state, ended.reason) == (RunState.CANCELLED, "by hand")
-    assert lock_is_free(ledger, spec)
-
-
-def test_a_cancelled_run_that_has_not_begun_ends_at_once(
-    ledger: Ledger, spec: JobSpec, run: str
-) -> None:
-    assert ledger.cancel(run, "by hand") == "cancelled"
-    assert ledger.run(run).state is RunState.CANCELLED
-    assert (ledger.outbox(), lock_is_free(ledger, spec)) == ([], True)
-
-
-def test_a_replaced_run_makes_way(ledger: Ledger) -> None:
-    spec = pipeline(ledger, overlap="replace")
-    ledger.admit(ticks(spec, 1))
-    first, second = run_id(spec, 1), run_id(spec, 2)
-    begin(ledger, f"{first}/extract", "token")
-    ledger.admit(ticks(spec, 2))
-    assert renew(ledger, f"{first}/extract") is LeaseState.STOP
-    ledger.finish(f"{first}/extract", "token", RunState.CANCELLED)
-    assert states(ledger, spec) == ["replaced", "queued"]
-    assert open_steps(ledger, second) == ["extract", "scan"]
-
-
-def test_a_run_none_of_whose_steps_finds_a_worker_expires(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:])
-    ledger.admit(ticks(spec, 1))
-    goes_silent(ledger, f"{run_id(spec, 1)}/convert")
-    ledger.rescue()
-    assert states(ledger, spec) == ["expired"]
-
-
 def test_an_edit_does_not_change_a_run_that_is_on_its_way(ledger: Ledger, run: str) -> None:
     pipeline(ledger, STEPS[:1])
     for step in ("extract", "scan", "convert"):
         succeed(ledger, run, step)
     assert open_steps(ledger, run) == ["index"]
-
-
-def test_old_runs_are_forgotten_with_all_that_belongs_to_them(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:], history=1, params={"tree": "."})
-    for second in (1, 2):
-        ledger.admit(ticks(spec, second))
-        for step in ("convert", "index"):
-            succeed(ledger, run_id(spec, second), step, **{step: 1})
-    left = set(ledger.client.scan_iter(f"*{run_id(spec, 1)}*"))
-    assert left == set()
 
 
 def test_what_belongs_to_an_ended_run_expires(ledger: Ledger) -> None:

@@ -17,7 +17,7 @@ from supervisor.ticks.emission import note_rescue
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 from tests.ledger.test_batches import batch, open_items, run_of
 from tests.ledger.test_comebacks import another_server, grace_is_over, work
-from tests.ledger.test_stages import STEPS, goes_silent, open_steps, params, pipeline, succeed
+from tests.ledger.test_stages import STEPS, goes_silent, params, pipeline, succeed
 
 
 def test_cancelling_a_batch_ends_its_items_and_fails_the_run(ledger: Ledger) -> None:
@@ -29,12 +29,6 @@ def test_cancelling_a_batch_ends_its_items_and_fails_the_run(ledger: Ledger) -> 
     ledger.finish(f"{place}#0", "token", RunState.CANCELLED)
     assert ledger.run(place).state is RunState.CANCELLED
     assert ledger.run(run_of(place)).reason == "step words cancelled: by hand"
-
-
-def test_a_batch_none_of_whose_items_has_begun_is_cancelled_at_once(ledger: Ledger) -> None:
-    place = batch(ledger, items=5)
-    assert ledger.cancel(place, "by hand") == "cancelled"
-    assert ledger.run(run_of(place)).state is RunState.FAILED
 
 
 def test_a_step_may_return_as_many_names_as_it_likes(ledger: Ledger) -> None:
@@ -68,44 +62,11 @@ def test_what_steps_returned_is_kept_once_and_only_while_the_run_goes_on(
         assert sum(map(len, ledger.client.hgetall(key).values())) < 10_000, key
 
 
-def skipped(ledger: Ledger, **_: Any) -> str:
-    spec = pipeline(ledger, params={"tree": "."})
-    ledger.admit(ticks(spec, 1, 2))
-    return run_id(spec, 2)
-
-
-def cancelled_while_it_waits(ledger: Ledger) -> str:
-    spec = pipeline(ledger, params={"tree": "."}, overlap="queue_one")
-    ledger.admit(ticks(spec, 1, 2))
-    ledger.cancel(run_id(spec, 2), "by hand")
-    return run_id(spec, 2)
-
-
-def skipped_after_its_patience(ledger: Ledger) -> str:
-    spec = pipeline(ledger, params={"tree": "."}, overlap="queue_one", max_wait="1h")
-    ledger.admit(ticks(spec, 1, 2))
-    ledger.client.hset(ledger.keys.run(run_id(spec, 2)), "wait_until", 1)
-    goes_silent(ledger, run_id(spec, 2))
-    ledger.rescue()
-    return run_id(spec, 2)
-
-
-def cancelled_before_it_was_due(ledger: Ledger) -> str:
+def test_a_run_that_never_had_its_turn_leaves_nothing_for_ever(ledger: Ledger) -> None:
     spec = pipeline(ledger, params={"tree": "."})
     request = RunRequest(params={"tree": "x" * 20_000}, delay=timedelta(hours=1))
     run = ledger.trigger(spec, request).id
     ledger.cancel(run, "by hand")
-    return run
-
-
-@pytest.mark.parametrize(
-    "ends",
-    [skipped, cancelled_while_it_waits, skipped_after_its_patience, cancelled_before_it_was_due],
-)
-def test_a_run_that_never_had_its_turn_leaves_nothing_that_does_not_expire(
-    ledger: Ledger, ends: Any
-) -> None:
-    run = ends(ledger)
     assert not ledger.run(run).state.is_open
     left = list(ledger.client.scan_iter(f"*{run}*"))
     assert [key for key in left if ledger.client.ttl(key) < 0] == []
@@ -167,23 +128,6 @@ def test_a_batch_is_asked_for_its_items_again_once_old_leases_have_run_out(ledge
     ledger.steps.expand(place, [1])
     assert ledger.outbox() == []
     assert ledger.client.zscore(ledger.keys.outbox, place)
-
-
-def test_a_run_that_was_put_back_behind_its_first_stage_starts_anew(ledger: Ledger) -> None:
-    spec = pipeline(ledger, STEPS[2:], on_step_failure="continue")
-    ledger.admit(ticks(spec, 1))
-    run = run_id(spec, 1)
-    goes_silent(ledger, f"{run}/convert")
-    ledger.rescue()
-    assert open_steps(ledger, run) == ["index"]
-    living = job(ledger, "living", key="nightly")
-    ledger.restore(work(living), "token")
-    assert (ledger.run(run).state, open_steps(ledger, run)) == (RunState.WAITING, [])
-    ledger.finish(work(living).run_id, "token", RunState.SUCCEEDED)
-    for step in ("convert", "index"):
-        assert succeed(ledger, run, step).ending is Ending.ENDED
-    assert ledger.run(run).state is RunState.SUCCEEDED
-    assert lock_is_free(ledger, spec)
 
 
 def test_of_three_that_return_the_same_all_are_named(ledger: Ledger) -> None:
