@@ -22,16 +22,16 @@ from supervisor.errors import LeaseLost, RunCancelled  # noqa: E402
 from supervisor.guard.commands import run_command  # noqa: E402  (after the check above)
 from supervisor.guard.current_run import CurrentRun, current_run  # noqa: E402
 
-if TYPE_CHECKING:
-    from supervisor.sending.starting import start
-
 __all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "run_command", "start"]
 
+if TYPE_CHECKING:
+    from supervisor.sending.starting import start
+else:
 
-def __getattr__(name: str) -> Any:
-    # Celery and Redis are loaded by those who start something.
-    if name == "start":
-        from supervisor.sending.starting import start
+    def __getattr__(name: str) -> Any:
+        # Celery and Redis are loaded by those who start something.
+        if name == "start":
+            from supervisor.sending.starting import start
 
-        return start
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return start
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

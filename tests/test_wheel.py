@@ -221,20 +221,51 @@ def test_each_extra_alone_runs_the_program_of_its_page(
 
 
 TYPED = """
-from supervisor import current_run, run_command
+from celery import Celery  # type: ignore[import-untyped]
+
+from supervisor import LeaseLost, RunCancelled, current_run, run_command, start
 from supervisor.app import supervise
-reveal_type(current_run())
-reveal_type(supervise)
-reveal_type(run_command(["true"]).returncode)
+from supervisor.errors import InvalidKey, SupervisorError
+
+app = supervise(Celery("shop"), schedules="schedules")
+
+
+def load(tree: str) -> int:
+    run = current_run()
+    if run is not None:
+        run.progress(1, 2, "half")
+        run.log("at attempt %d", run.attempt)
+    try:
+        return run_command(["true"]).returncode
+    except (LeaseLost, RunCancelled):
+        return 1
+
+
+def begin() -> str:
+    try:
+        return start([("load", 1)], params={"tree": "docs"}, overlap="queue_all")
+    except InvalidKey as error:
+        raise SupervisorError(str(error)) from error
+"""
+
+MISTAKEN = """
+from supervisor import current_run, strat
+
+current_run().attempt
 """
 
 
-def test_mypy_sees_the_types_in_a_users_project(alone: Environment, tmp_path: Path) -> None:
-    (tmp_path / "proj.py").write_text(TYPED)
-    command = [sys.executable, "-m", "mypy", "--python-executable", str(alone.python), "proj.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    revealed = re.findall('Revealed type is "(.*)"', done.stdout)
-    assert len(revealed) == 3, done.stdout + done.stderr
-    assert "CurrentRun" in revealed[0]
-    assert "schedules: str | pathlib.Path | None" in revealed[1]
-    assert revealed[2] == "int"
+def strictly_checked(code: str, python: Path, at: Path) -> str:
+    (at / "proj.py").write_text(code)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
+    done = subprocess.run([*mypy, "proj.py"], cwd=at, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def test_mypy_strict_finds_mistakes_of_a_user_and_no_others(
+    alone: Environment, tmp_path: Path
+) -> None:
+    assert "Success" in strictly_checked(TYPED, alone.python, tmp_path)
+    found = strictly_checked(MISTAKEN, alone.python, tmp_path)
+    assert 'has no attribute "strat"' in found
+    assert 'None" has no attribute "attempt"' in found

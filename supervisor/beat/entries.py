@@ -20,7 +20,7 @@ from redbeat.schedulers import ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, Pipeline
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.reads import chunks, job_spec, read_job
 from supervisor.ledger.records import MARK_FIELDS, Mark, mark_from
@@ -57,12 +57,12 @@ class Entries:
     def key(self, job: str) -> str:
         return self._prefix + job
 
-    def write(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+    def write(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         """Enters one job and when it is next due; the caller executes the pipeline."""
         self.rewrite(pipe, spec)
         self.reschedule(pipe, spec, next_at)
 
-    def rewrite(self, pipe: Client, spec: JobSpec) -> None:
+    def rewrite(self, pipe: Pipeline, spec: JobSpec) -> None:
         """Enters one job whose times have not changed."""
         pipe.hset(
             self.key(spec.name),
@@ -73,10 +73,10 @@ class Entries:
             },
         )
 
-    def reschedule(self, pipe: Client, spec: JobSpec, next_at: datetime | None) -> None:
+    def reschedule(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         self.reschedule_all(pipe, {spec.name: next_at})
 
-    def reschedule_all(self, pipe: Client, next_at: Mapping[str, datetime | None]) -> None:
+    def reschedule_all(self, pipe: Pipeline, next_at: Mapping[str, datetime | None]) -> None:
         # RedBeat ignores scores below zero: an entry that is never due again.
         scores = {self.key(job): at.timestamp() if at else -1 for job, at in next_at.items()}
         if scores:
@@ -84,7 +84,7 @@ class Entries:
         for job, at in next_at.items():
             pipe.hset(self._keys.job(job), "next", ms_of(at) if at else "")
 
-    def remove(self, pipe: Client, job: str) -> None:
+    def remove(self, pipe: Pipeline, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
         pipe.delete(self.key(job))
 

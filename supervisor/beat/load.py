@@ -15,7 +15,7 @@ from supervisor.beat.entries import Entries
 from supervisor.errors import PlanOutdated
 from supervisor.job.changes import Changes, difference
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Pipeline
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded, times_of
@@ -56,7 +56,7 @@ def load(
     check_schema(ledger.client, ledger.keys)
     while True:
         with ledger.client.pipeline(transaction=True) as pipe:
-            pipe.watch(ledger.keys.jobs)
+            pipe.watch(ledger.keys.jobs)  # type: ignore[no-untyped-call]
             loaded = ledger.loaded()
             if planned_on is not None and loaded.specs != planned_on:
                 raise PlanOutdated("what is loaded has changed since this plan was made")
@@ -138,7 +138,7 @@ def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
 
 
 def write(
-    pipe: Client,
+    pipe: Pipeline,
     ledger: Ledger,
     entries: Entries,
     loaded: Loaded,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from typing import Any, Literal, Protocol, cast, overload
 
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.client import Pipeline
 from redis.commands.core import Script
 from redis.exceptions import (
     AskError,
@@ -31,8 +32,82 @@ from redis.sentinel import Sentinel
 from supervisor.errors import InvalidRedisUrl
 from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, understood
 
-#: A redis.Redis that decodes its replies, which redis-py's own types cannot express.
-Client = Any
+Value = str | int | float
+ScriptText = str | bytes | memoryview
+
+
+class Client(Protocol):
+    """What is used of a redis.Redis that decodes its replies, which its own types cannot say."""
+
+    @property
+    def connection_pool(self) -> redis.ConnectionPool: ...
+    def close(self) -> None: ...
+    def pipeline(self, transaction: bool = True) -> Pipeline: ...
+    def execute_command(self, *args: Value) -> Any: ...
+    def config_get(self, pattern: str) -> Mapping[str, str]: ...
+    def info(self, section: str) -> Mapping[str, Any]: ...
+    def time(self) -> tuple[int, int]: ...
+
+    def register_script(self, script: str) -> Script: ...
+    def eval(self, script: ScriptText, numkeys: int, *keys_and_args: Value) -> Any: ...
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Value) -> Any: ...
+
+    def get(self, name: str) -> str | None: ...
+    def mget(self, keys: Sequence[str]) -> list[str | None]: ...
+    def set(self, name: str, value: Value, *, px: int) -> object: ...
+
+    def hget(self, name: str, key: str) -> str | None: ...
+    def hgetall(self, name: str) -> dict[str, str]: ...
+    def hexists(self, name: str, key: str) -> bool: ...
+    def hkeys(self, name: str) -> list[str]: ...
+    def hscan_iter(self, name: str, *, count: int) -> Iterator[tuple[str, str]]: ...
+    def hmget(self, name: str, keys: Sequence[str]) -> list[str | None]: ...
+    def hdel(self, name: str, *keys: str) -> int: ...
+    def hincrby(self, name: str, key: str, amount: int) -> int: ...
+    def hsetnx(self, name: str, key: str, value: Value) -> int: ...
+    def hset(
+        self,
+        name: str,
+        key: str | None = None,
+        value: Value | None = None,
+        *,
+        mapping: Mapping[str, Value] | None = None,
+    ) -> int: ...
+
+    def llen(self, name: str) -> int: ...
+    def lrange(self, name: str, start: int, end: int) -> list[str]: ...
+    def lrem(self, name: str, count: int, value: str) -> int: ...
+    def smembers(self, name: str) -> Set[str]: ...
+    def srem(self, name: str, *values: str) -> int: ...
+    def xrange(self, name: str, *, min: str) -> list[tuple[str, dict[str, str]]]: ...
+
+    def zadd(self, name: str, mapping: Mapping[str, float], *, xx: bool) -> object: ...
+    def zrem(self, name: str, *values: str) -> int: ...
+    def zscore(self, name: str, value: str) -> float | None: ...
+    def zrevrange(self, name: str, start: int, end: int) -> list[str]: ...
+    def zscan_iter(self, name: str, *, count: int) -> Iterator[tuple[str, float]]: ...
+    @overload
+    def zrange(self, name: str, start: int, end: int) -> list[str]: ...
+    @overload
+    def zrange(
+        self, name: str, start: int, end: int, *, withscores: Literal[True]
+    ) -> list[tuple[str, float]]: ...
+    @overload
+    def zrangebyscore(
+        self, name: str, min: Value, max: Value, start: int | None = None, num: int | None = None
+    ) -> list[str]: ...
+    @overload
+    def zrangebyscore(
+        self,
+        name: str,
+        min: Value,
+        max: Value,
+        start: int | None = None,
+        num: int | None = None,
+        *,
+        withscores: Literal[True],
+    ) -> list[tuple[str, float]]: ...
+
 
 #: What a caller catches to mean "the server is away", or takes no writes after a failover; scripts
 #: are idempotent, so it may try again.
@@ -52,6 +127,7 @@ ANSWER_TIMEOUT_SECONDS = 2
 
 __all__ = [
     "Client",
+    "Pipeline",
     "RedisError",
     "ResponseError",
     "Unavailable",
@@ -135,11 +211,11 @@ def check_served(client: Client) -> None:
         raise NotServed(CLUSTER)
 
 
-def naming_the_right(error: ResponseError, script: Any) -> ResponseError:
+def naming_the_right(error: ResponseError, script: ScriptText) -> ResponseError:
     """Of a command that a script may not call, Redis says only on which line it stands."""
     if not FORBIDDEN.search(str(error)):
         return error
-    lines, found = script.split("\n"), LINE.search(str(error))
+    lines, found = str(script).split("\n"), LINE.search(str(error))
     called = CALLED.findall(lines[int(found[1]) - 1]) if found else []
     if not called or "key" in str(error):
         return NoPermissionError(str(error))
@@ -147,7 +223,7 @@ def naming_the_right(error: ResponseError, script: Any) -> ResponseError:
     return NoPermissionError(f"this user has no permissions to run the {named} command in a script")
 
 
-def evaluated(client: Client, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+def evaluated(client: Client, script: Script, keys: Sequence[str], args: Sequence[Value]) -> Any:
     """A call of a script that needs no right to SCRIPT: the server keeps what it evaluates."""
     try:
         return client.evalsha(script.sha, len(keys), *keys, *args)
@@ -189,7 +265,7 @@ def connect_for_heartbeat(settings: Settings) -> Client:
     )
 
 
-def connect_for_answers(settings: Settings, client_class: type[Any]) -> Client:
+def connect_for_answers(settings: Settings, client_class: type[redis.Redis]) -> Client:
     """Short time-outs; a call is made again where the server has closed its connection only.
 
     client_class: redis.Redis, or made of it. Raises InvalidRedisUrl.
@@ -229,7 +305,7 @@ def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, An
     return options
 
 
-def client_of(options: Mapping[str, Any], client_class: type[Any]) -> Client:
+def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
     """Raises InvalidRedisUrl for options that no connection has."""
     pool = redis.ConnectionPool(**options)
     try:
@@ -240,20 +316,22 @@ def client_of(options: Mapping[str, Any], client_class: type[Any]) -> Client:
             " value: look behind the ? of the address, and in the app's broker_use_ssl,"
             " redbeat_redis_use_ssl and redbeat_redis_options"
         ) from None
-    return client_class.from_pool(pool)
+    return cast(Client, client_class.from_pool(pool))
 
 
 def is_of_tls(option: str) -> bool:
     return option.startswith("ssl_")
 
 
-def _client(settings: Settings, client_class: type[Any] = redis.Redis, **options: Any) -> Client:
+def _client(
+    settings: Settings, client_class: type[redis.Redis] = redis.Redis, **options: Any
+) -> Client:
     """options: of ours. They win over those of the app's settings, and the address over both."""
     url = settings.redis_url
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)
-    sentinels: Client = Sentinel(  # type: ignore[no-untyped-call]
+    sentinels = Sentinel(  # type: ignore[no-untyped-call]
         named.sentinels,
         sentinel_kwargs={
             "socket_timeout": SENTINEL_PATIENCE_SECONDS,
@@ -269,4 +347,5 @@ def _client(settings: Settings, client_class: type[Any] = redis.Redis, **options
             **options,
         },
     )
-    return sentinels.master_for(named.master_name, redis_class=client_class)
+    primary = sentinels.master_for(named.master_name, client_class)  # type: ignore[no-untyped-call]
+    return cast(Client, primary)

@@ -20,7 +20,14 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.audit import AuditSpans
-from supervisor.ledger.connection import Client, NotWritable, RedisError, Unavailable, connect
+from supervisor.ledger.connection import (
+    Client,
+    NotWritable,
+    Pipeline,
+    RedisError,
+    Unavailable,
+    connect,
+)
 from supervisor.ledger.figures import Figures
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
@@ -214,7 +221,7 @@ def rewind_all(
             getattr(keys, index), f"({before}", "(+inf", withscores=True
         )
         for some in chunks(later, RUNS_PER_REWIND):
-            facts = chain.from_iterable((run_id, int(score)) for run_id, score in some)
+            facts = [fact for run_id, score in some for fact in (run_id, int(score))]
             scripts("rewind", to_ms(by), index, *facts)
     for names in chunks(jobs):
         scripts("rewind", to_ms(by), "jobs", *names)
@@ -533,7 +540,7 @@ class Ledger(Readings, Attempts):
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._scripts("pause", job, 0, "", ""))
 
-    def state(self, pipe: Client, said: Sequence[Statement], at: datetime) -> None:
+    def state(self, pipe: Pipeline, said: Sequence[Statement], at: datetime) -> None:
         """Adds to a transaction what schedule files say anew, which holds since `at`."""
         for some in chunks(said):
             facts = chain.from_iterable(map(statement_facts, some))

@@ -21,7 +21,7 @@ from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.run import LINES_KEPT
 from supervisor.job.steps import ITEMS_AT_ONCE
-from supervisor.ledger.connection import Client, NotWritable, RedisError, naming_the_right
+from supervisor.ledger.connection import Client, NotWritable, Pipeline, RedisError, naming_the_right
 from supervisor.ledger.keys import Keys
 from supervisor.times import to_ms
 
@@ -69,7 +69,7 @@ class KeptConnection:
     def _is_wanted(self, connection: Any) -> bool:
         """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""
         is_leaving = getattr(connection, "should_reconnect", bool)
-        return self._pool.owns_connection(connection) and not is_leaving()
+        return bool(self._pool.owns_connection(connection)) and not is_leaving()
 
 
 def is_ready(connection: Any) -> bool:
@@ -300,9 +300,9 @@ class Scripts:
     def _refused(self, name: str, error: ResponseError) -> Exception:
         return refused(naming_the_right(error, self._scripts[name].script))
 
-    def within(self, pipe: Client, name: str, *args: str | int) -> None:
+    def within(self, pipe: Pipeline, name: str, *args: str | int) -> None:
         """One more command of a transaction; what it gives is not looked at."""
-        pipe.eval(self._scripts[name].script, 0, *args)
+        pipe.eval(str(self._scripts[name].script), 0, *args)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""

@@ -107,10 +107,14 @@ class Steps:
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
         """Of the runs that are for an item of a batch: that item."""
         places = {run_id: place for run_id in run_ids if (place := StepId.of(run_id))}
-        ours = {run_id: place for run_id, place in places.items() if place.item is not None}
+        ours = {
+            run_id: (place.batch, place.item)
+            for run_id, place in places.items()
+            if place.item is not None
+        }
         with self._client.pipeline(transaction=False) as pipe:
-            for place in ours.values():
-                pipe.lindex(self._keys.items(place.batch), place.item)
+            for batch, item in ours.values():
+                pipe.lindex(self._keys.items(batch), item)
             texts = pipe.execute() if ours else []
         return {
             run_id: (json.loads(text),) for run_id, text in zip(ours, texts, strict=True) if text
