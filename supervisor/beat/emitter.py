@@ -46,6 +46,12 @@ ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 #: and the leader's lock is extended in between.
 TICKS_AT_MOST = 2 * MOST_JOBS
 
+#: How far ahead messages are prebuilt, how many jobs at a time, and how long before the next tick
+#: beat stops.
+AHEAD = timedelta(seconds=60)
+JOBS_PER_PORTION = 100
+MARGIN_SECONDS = 0.1
+
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
 
 log = structlog.get_logger("supervisor.beat")
@@ -80,6 +86,9 @@ class Emitter:
         self._entries = entries
         self._envelopes = envelopes
         self._leadership = leadership
+        self._prebuilt_for: str | None = None
+        self._prebuilt_until = datetime.min.replace(tzinfo=UTC)
+        self._to_prebuild: list[str] = []
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -138,6 +147,29 @@ class Emitter:
             return False
         return all(at is None or at > now for at in next_at.values())
 
+    def prebuild(self, look: Look, seconds: float) -> None:
+        """Makes what the jobs that are due soon need: specs, schedules, messages.
+
+        Beat has time for that now, and none when thousands of jobs are due in the same second.
+        Takes up to so many seconds; what is left comes first the next time. Each moment is asked
+        for its jobs once, and again when other schedule files are loaded.
+        """
+        deadline = time.monotonic() + seconds - MARGIN_SECONDS
+        if look.next_due is None or look.next_due >= look.at + AHEAD:
+            return
+        if self._prebuilt_for != look.loaded:
+            self._prebuilt_for, self._prebuilt_until = look.loaded, look.at
+            self._to_prebuild = []
+        since, until = max(look.at, self._prebuilt_until), look.at + AHEAD
+        self._to_prebuild += self._envelopes.unknown_of(self._entries.soon(since, until))
+        self._prebuilt_until = until
+        while self._to_prebuild and time.monotonic() < deadline:
+            jobs = self._to_prebuild[:JOBS_PER_PORTION]
+            self._to_prebuild = self._to_prebuild[JOBS_PER_PORTION:]
+            for spec in self._ledger.some_specs(jobs).values():
+                schedule_of(spec)
+                self._envelopes.prebuild(spec)
+
 
 def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
     """What is due for the jobs among the entries."""
@@ -152,41 +184,3 @@ def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
         for entry in entries
         if entry.spec is not None
     ]
-
-
-# Works out ahead what the next ticks need: specs, schedules, messages of jobs that are due soon.
-#
-# Beat has the time now, and has none when thousands of jobs are due in the same second.
-
-
-#: How far ahead, how many jobs at a time, and how long before it is needed again beat stops.
-AHEAD = timedelta(seconds=60)
-JOBS_PER_PORTION = 100
-MARGIN_SECONDS = 0.1
-
-
-class Preparer:
-    """Asks once of each moment which jobs it has; anew when other schedule files are loaded."""
-
-    def __init__(self, ledger: Ledger, entries: Entries, envelopes: Envelopes) -> None:
-        self._ledger = ledger
-        self._entries = entries
-        self._envelopes = envelopes
-        self._loaded: str | None = None
-        self._asked_until = datetime.min.replace(tzinfo=UTC)
-        self._left: list[str] = []
-
-    def prepare(self, look: Look, seconds: float) -> None:
-        """Spends up to so many seconds on it; what is left is first the next time."""
-        deadline = time.monotonic() + seconds - MARGIN_SECONDS
-        if look.next_due is None or look.next_due >= look.at + AHEAD:
-            return
-        if self._loaded != look.loaded:
-            self._loaded, self._asked_until, self._left = look.loaded, look.at, []
-        since, self._asked_until = max(look.at, self._asked_until), look.at + AHEAD
-        self._left += self._envelopes.unknown_of(self._entries.soon(since, self._asked_until))
-        while self._left and time.monotonic() < deadline:
-            portion, self._left = self._left[:JOBS_PER_PORTION], self._left[JOBS_PER_PORTION:]
-            for spec in self._ledger.some_specs(portion).values():
-                schedule_of(spec)
-                self._envelopes.prepare(spec)

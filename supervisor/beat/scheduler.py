@@ -1,28 +1,28 @@
-"""The RedBeat scheduler that emits through the ledger. One tick of it:
+"""The scheduler of Celery's beat that emits through the ledger.
 
-1. Take or extend the leader's lock, say that the last tick was done, and see what there is to do:
-   one call, and the only one of a tick with nothing to do. Who does not lead stands by and asks
-   again a second later.
-2. Rescue: silent leases, due retries and re-queues, forgotten waiters.
-3. Load the entries that are due, compute the nominal ticks of each since its watermark, and admit
-   all of them (emitting.py). The watermark moves in the same script: a tick is dealt with once,
-   whoever asks. Where the broker's queues are beside the ledger, its message is sent in it too.
-4. Write when each of them is next due into RedBeat's sorted set.
-5. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
+The way of a tick begins here and goes on in emitter.py. Beat calls `tick` about once a second:
+
+1. Look: take or extend the leader's lock, report that the last tick was done, and see what there is
+   to do, all in one call, the only one of a tick with nothing to do. A beat that does not lead
+   stands by and asks again a second later.
+2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
+3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
+   all of them, and write when each is next due (emitter.py). The watermark moves in the same
+   script: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside the
+   ledger, the script sends the message too.
+4. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
-   there.
-6. Publish again what was sent, has not begun, and is no longer in its queue; and take messages of
-   runs that ended before they began out of it.
-7. Audit some of the jobs: each nominal time was counted once and has an outcome.
-8. Hand starts and ends of runs to threads that tell their jobs' `ping_url`, and calls that ended
-   before they began to one that tells Celery's result backend.
-9. If schedule files changed, or the ledger holds another set than the files, have a child process
-   read them, and load the difference at the first tick after it has, from which on it counts.
+   there. Publish again messages that vanished, and take those of ended runs out of their queues.
+5. Notify: starts and ends of runs to their jobs' `ping_url`, and calls that ended before they began
+   to Celery's result backend, both from threads.
+6. Audit some of the jobs: each nominal time was counted once and has an outcome.
+7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
+   process read them, and load the difference at the first tick after it has, from which on it
+   counts.
 
-Only `look` extends the leader's lock, once a tick: a beat that does not come to its next tick does
-not lead, whatever it does instead. One whose ticks fail before they have emitted resigns.
-
-A beat that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
+Only a look extends the leader's lock, once a tick: a beat that does not come to its next tick does
+not lead, whatever it does instead. One whose ticks fail before they have emitted resigns. A beat
+that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
 Entries that RedBeat's own means created (`beat_schedule`, other programs) are emitted by RedBeat's
 own code, unguarded, as before.
@@ -44,7 +44,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.beat.emitter import Emitted, Emitter, Preparer
+from supervisor.beat.emitter import Emitted, Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
@@ -67,18 +67,16 @@ from supervisor.ticks.emission import note_rescue
 from supervisor.times import clock
 from supervisor.worker.presence import broker_of
 
-# Entries that RedBeat's own means put into its schedule, emitted by RedBeat's own code.
-
-
 log = structlog.get_logger("supervisor.beat")
 
 
 def emit_stock(
-    scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], leads: Callable[[], bool]
+    scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], look: Look
 ) -> None:
-    """`leads`: asked before each of them, for no script of the ledger looks at the lock again."""
+    """Has RedBeat's own code emit the entries that RedBeat's own means put into its schedule."""
     for key in keys:
-        if not leads():  # they are due still, for whichever beat leads
+        # No script of the ledger looks at the lock again. What is left is due for the next leader.
+        if not look.is_trusted:
             return
         try:
             if entries.is_of_a_ledger(key):
@@ -91,18 +89,16 @@ def emit_stock(
             log.exception("entry not emitted", entry=key)
 
 
-# Ends a process that no longer does its work, so that whatever supervises it starts it again.
-#
-# The seconds are counted while this process is awake: one that was frozen, or slept with its
-# machine, has all of its time when it wakes up.
-
-
 #: EX_SOFTWARE of sysexits.h.
 EXIT_STATUS = 70
 
 
 class Watchdog(threading.Thread):
-    """To be fed more often than every `limit_seconds`; `bite` ends the process."""
+    """Ends a process that hangs, so that whatever supervises it starts it again.
+
+    To be fed more often than every `limit_seconds`, of which those count in which the process is
+    awake: one that was frozen, or slept with its machine, has all of its time when it wakes up.
+    """
 
     def __init__(
         self, limit_seconds: float, bite: Callable[[], None] = lambda: os._exit(EXIT_STATUS)
@@ -134,8 +130,8 @@ class Watchdog(threading.Thread):
 #: Beat looks at the ledger at least this often, due entries or not.
 INTERVAL = timedelta(seconds=1)
 
-#: Schedule files that nobody writes to for so long are at rest.
-REST = timedelta(seconds=0.2)
+#: The interval while schedule files change or are being read.
+RELOAD_INTERVAL = timedelta(seconds=0.2)
 
 #: A leader that cannot emit for this long resigns, and asks for the lock again a little later than
 #: the standbys, which ask each second.
@@ -173,7 +169,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             app, self._ledger.client, self._publisher.send, self._publisher.signer
         )
         self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
-        self._preparer = Preparer(self._ledger, self._entries, envelopes)
         self._vanished = VanishedMessages(app, self._ledger)
         self._sweeper = Sweeper(app, self._ledger)
         self._pinger = Pinger(self._ledger)
@@ -195,7 +190,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         """RedBeat's static entries are written by the beat that leads, not by each that starts."""
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Seconds until the next tick. A server that is away is waited for.
+        """Seconds until the next tick. While the server is unavailable, ticks are tried again.
 
         Raises WrongSchema and ForeignLedger, which end beat.
         """
@@ -220,7 +215,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return STAND_BACK
 
     def _report(self, error: Exception) -> None:
-        """In the log, and to who asks for beats where the server answers: that it refuses."""
+        """In the log, and where the server answers but refuses, in the beat's presence as well."""
         if not isinstance(error, ResponseError):
             log.error("tick failed", error=str(error))
             return
@@ -229,7 +224,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._next_presence = 0.0
         self._fault = explained(error)
         with suppress(RedisError, WrongSchema):
-            self._say_present()
+            self._report_presence()
 
     def close(self) -> None:
         if self._watchdog:
@@ -253,39 +248,20 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _tick(self) -> float:
         self._upgrade()
         look = self._look()
-        self._say_present()
+        self._report_presence()
         if not look.leads:
             self._fault = self._failing_since = None
             return INTERVAL.total_seconds()
-        if look.set_back and look.set_back_from:
-            self._rewind(look, look.set_back_from)
-        if look.to_rescue:
-            self._rescue()
-        emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        emit_stock(self, self._entries, emitted.stock, lambda: look.is_trusted)
-        self._is_emitting, self._failing_since = False, None
-        if look.to_rescue or look.has_due or look.has_outbox:
-            self._publish_outbox()
-        if look.has_sent:
-            self._publisher.publish(self._vanished.to_resend(look.at))
-        if look.has_pings:
-            self._pinger.look(look.at)
-        if look.has_revocations:
-            self._revoker.look(look.at)
-        if look.has_leftovers or self._sweeper.is_under_way:
-            self._sweeper.sweep()
+        self._recover(look)
+        emitted = self._emit(look)
+        self._publish(look)
+        self._notify(look)
         self._ticked_at, self._fault = look.at, None
         if not emitted.is_all:
             return 0.0
         self._auditor.audit_some(look.at)
-        interval = INTERVAL
-        if self._reloading:
-            self._reloading.reload(look.at, look.loaded)
-            interval = REST if self._reloading.is_busy else INTERVAL
-        later = (look.next_due, emitted.next_at, look.at + interval)
-        soonest = min(at for at in later if at is not None)
-        self._preparer.prepare(look, look.seconds_until(soonest))
-        return max(0.0, look.seconds_until(soonest))
+        interval = self._reload(look)
+        return self._prebuild(look, interval, emitted.next_at)
 
     def _upgrade(self) -> None:
         """With the first tick. A beat whose ledger a newer version has taken over ends."""
@@ -297,22 +273,22 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""
         ticked_at, self._ticked_at = self._ticked_at, None
-        look = self._asked_again_if_late(self._leader.look(ticked_at, self._follows))
+        look = self._trusted(self._leader.look(ticked_at, self._follows))
         self._is_emitting = look.leads
-        # Also where nobody could lead meanwhile: the ledger was away, or this process was stopped.
+        # Also where no beat could lead meanwhile: the ledger was unavailable, this process stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:
             log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
             self._next_presence = 0.0
         if look.leads and begins:
-            look = self._asked_again_if_late(self._begin(look))
+            look = self._trusted(self._begin(look))
         if not look.leads and self._reloading:
             self._reloading.stop()
         self._leads, self._led_at = look.leads, clock()
         return look
 
-    def _asked_again_if_late(self, look: Look) -> Look:
-        """A reply that came late says who led then: another may by now."""
+    def _trusted(self, look: Look) -> Look:
+        """The look, taken again if its reply came late: another beat may lead by now."""
         if not look.leads or look.is_trusted:
             return look
         now = self._leader.look(follows=self._follows)
@@ -323,13 +299,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if self._reloading is None:
             return look
         self._reloading.begin(look.at, look.loaded)
-        # To read many files takes seconds of the lock, which may be another's by now; what was due
-        # before is no later for it.
+        # To read many files takes seconds of the lock, which another beat may have by now. What was
+        # due before is emitted as of then.
         now = self._leader.look(follows=self._follows)
         return replace(now, at=look.at, began=look.began)
 
-    def _say_present(self) -> None:
-        """In the tick, and not in a thread: a beat that hangs is not there."""
+    def _report_presence(self) -> None:
+        """In the tick, and not in a thread: a beat that hangs is not present."""
         if time.monotonic() >= self._next_presence:
             self._attendance.say(self._facts(), fault=self._fault)
             self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
@@ -341,12 +317,11 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _facts(self) -> BeatFacts:
         return BeatFacts(self._leader.instance, bool(self._leads), self._follows)
 
-    def _revive(self, spec: JobSpec, watermark: datetime) -> None:
-        """Enters a job again that RedBeat's schedule has lost."""
-        log.warning("entry written again", job=spec.name)
-        with self._ledger.client.pipeline(transaction=True) as pipe:
-            self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
-            pipe.execute()
+    def _recover(self, look: Look) -> None:
+        if look.set_back and look.set_back_from:
+            self._rewind(look, look.set_back_from)
+        if look.to_rescue:
+            self._rescue()
 
     def _rewind(self, look: Look, since: datetime) -> None:
         """The clock that all times of the ledger are read from was set back.
@@ -370,6 +345,48 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             if len(rescued) < RUNS_PER_RESCUE:
                 return
 
+    def _emit(self, look: Look) -> Emitted:
+        emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
+        emit_stock(self, self._entries, emitted.stock, look)
+        self._is_emitting, self._failing_since = False, None
+        return emitted
+
+    def _publish(self, look: Look) -> None:
+        if look.to_rescue or look.has_due or look.has_outbox:
+            self._publish_outbox()
+        if look.has_sent:
+            self._publisher.publish(self._vanished.to_resend(look.at))
+        if look.has_leftovers or self._sweeper.is_under_way:
+            self._sweeper.sweep()
+
     def _publish_outbox(self) -> None:
-        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) >= RUNS_PER_PUBLISH:
-            pass
+        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):
+            if self._publisher.publish(run_ids) < RUNS_PER_PUBLISH:
+                return
+
+    def _notify(self, look: Look) -> None:
+        if look.has_pings:
+            self._pinger.look(look.at)
+        if look.has_revocations:
+            self._revoker.look(look.at)
+
+    def _revive(self, spec: JobSpec, watermark: datetime) -> None:
+        """Enters a job again that RedBeat's schedule has lost."""
+        log.warning("entry written again", job=spec.name)
+        with self._ledger.client.pipeline(transaction=True) as pipe:
+            self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
+            pipe.execute()
+
+    def _reload(self, look: Look) -> timedelta:
+        """Gives how long the next tick may wait."""
+        if self._reloading is None:
+            return INTERVAL
+        self._reloading.reload(look.at, look.loaded)
+        return RELOAD_INTERVAL if self._reloading.is_busy else INTERVAL
+
+    def _prebuild(self, look: Look, interval: timedelta, next_at: datetime | None) -> float:
+        """Spends the time until the next tick on what it will need; gives the seconds left."""
+        times = (look.next_due, next_at, look.at + interval)
+        soonest = min(at for at in times if at is not None)
+        self._emitter.prebuild(look, look.seconds_until(soonest))
+        return max(0.0, look.seconds_until(soonest))

@@ -217,14 +217,14 @@ class Envelopes:
         """The tick with its message, where it may have one beforehand."""
         if is_listened_to():
             return tick
-        envelope = self.prepare(tick.spec)
+        envelope = self.prebuild(tick.spec)
         return tick if envelope is None else tick.sent_as(envelope.message(tick, self._signer))
 
     def unknown_of(self, jobs: Iterable[str]) -> list[str]:
-        """Those of the named jobs for which nothing is prepared."""
+        """Those of the named jobs for which nothing is prebuilt."""
         return [job for job in jobs if job not in self._envelopes]
 
-    def prepare(self, spec: JobSpec) -> Envelope | None:
+    def prebuild(self, spec: JobSpec) -> Envelope | None:
         made_for, envelope = self._envelopes.get(spec.name, (None, None))
         if made_for is not spec:
             if len(self._envelopes) >= KEPT_AT_HAND:

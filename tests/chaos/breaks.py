@@ -171,9 +171,8 @@ BREAKS = (
         [
             Edit(
                 "beat/scheduler.py",
-                "        while self._publisher.publish(self._ledger.outbox(RUNS_PER_PUBLISH)) "
-                ">= RUNS_PER_PUBLISH:\n            pass\n",
-                "        pass\n",
+                "        while run_ids := self._ledger.outbox(RUNS_PER_PUBLISH):\n",
+                "        while run_ids := []:\n",
             )
         ],
         KILLS,

@@ -14,7 +14,7 @@ from redis import Redis
 
 from supervisor.app import supervise
 from supervisor.beat import emitter as emitting
-from supervisor.beat.emitter import Emitter, Preparer
+from supervisor.beat.emitter import Emitter
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
@@ -92,12 +92,12 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     assert entries.due(now, 10, now) == []
 
 
-def test_jobs_that_are_due_soon_are_prepared_once(
+def test_jobs_that_are_due_soon_are_prebuilt_once(
     app: Celery, ledger: Ledger, entries: Entries
 ) -> None:
     leader = ledger.leader(*REDBEAT)
     envelopes = envelopes_of(app, ledger)
-    preparer = Preparer(ledger, entries, envelopes)
+    beat = Emitter(ledger, entries, envelopes, leader.leadership)
     soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
     specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
     load(ledger, entries, specs, "first", ledger.now())
@@ -106,7 +106,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
         """What beat asks of the server when it has so much time."""
         look = leader.look()
         with Redis.from_url(app.conf.broker_url).monitor() as monitor:  # type: ignore[no-untyped-call]
-            preparer.prepare(look, seconds)
+            beat.prebuild(look, seconds)
             ledger.client.echo("done")
             commands = (said["command"].split() for said in monitor.listen())
             return [*takewhile(lambda words: words[0] != "ECHO", commands)]
@@ -121,7 +121,7 @@ def test_jobs_that_are_due_soon_are_prepared_once(
 
     others = {**specs, "new": JobSpec(name="new", task="t", every="20s")}
     load(ledger, entries, others, "second", ledger.now())
-    preparer.prepare(leader.look(), 5)
+    beat.prebuild(leader.look(), 5)
     assert envelopes.unknown_of(others) == ["later"]
 
 

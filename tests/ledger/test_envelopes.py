@@ -76,7 +76,7 @@ def test_a_message_is_the_one_that_celery_would_send(
     app, spec = app_on(redis_url), job(ledger, **keys)
     envelopes = envelopes_of(app, ledger)
     other = spec.model_copy(update={"name": "other", "args": ("another",), "kwargs": {}})
-    envelopes.prepare(other)  # the shape is made of this one
+    envelopes.prebuild(other)  # the shape is made of this one
     [tick] = ticks(spec, 0)
     ledger.admit([envelopes.filled(tick)])
     assert ledger.run(tick.run_id).sends == 1
@@ -128,7 +128,7 @@ def test_what_may_differ_or_be_refused_goes_through_the_outbox(
     ledger: Ledger, redis_url: str, keys: dict[str, Any]
 ) -> None:
     envelopes, spec = envelopes_of(app_on(redis_url), ledger), job(ledger, **keys)
-    envelopes.prepare(
+    envelopes.prebuild(
         spec.model_copy(update={"name": "other", "args": (1,), "kwargs": {}, "mask": False})
     )
     ledger.admit(map(envelopes.filled, ticks(spec, 0)))
