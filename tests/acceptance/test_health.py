@@ -17,9 +17,9 @@ from tests.waiting import wait_until
 #: A task's place in the pool is not needed: what hangs is the main process.
 HANGS = """
 from celery.worker.control import control_command
-from supervisor.worker import attendance
+from supervisor.worker import presence
 
-attendance.ROUNDS_WITHOUT_TURN = 1
+presence.ROUNDS_WITHOUT_TURN = 1
 
 @control_command()
 def hang(state):

@@ -29,8 +29,8 @@ jobs:
 IMPATIENT = """
 from datetime import timedelta
 from functools import partial
-from supervisor.worker import tasks
-tasks.Guard = partial(tasks.Guard, patience=timedelta(seconds=1))
+from supervisor.worker import task
+task.Guard = partial(task.Guard, patience=timedelta(seconds=1))
 """
 
 
