@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, current_task, group, signals
 from celery._state import _task_stack  # type: ignore[attr-defined]
 
-from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-
-
-@pytest.fixture
-def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
-    app = supervise(Celery("calls", broker=redis_url, set_as_current=False))
-    yield app
-    app.close()
 
 
 def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:

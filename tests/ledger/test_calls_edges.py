@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -17,13 +16,6 @@ from supervisor.errors import InvalidGuard, InvalidRequest, UnsafeContent
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from tests.waiting import patience
-
-
-@pytest.fixture
-def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
-    app = supervise(Celery("calls", broker=redis_url, set_as_current=False))
-    yield app
-    app.close()
 
 
 def task_of(app: Celery, **options: Any) -> Any:

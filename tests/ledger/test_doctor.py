@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from supervisor.app import supervise
 from supervisor.beat.app_facts import LateTask, app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
-from supervisor.cli import main
 from supervisor.cli.ask import facts_of
 from supervisor.cli.common import Context
 from supervisor.deploy.embedded import EmbeddedServer
@@ -25,12 +24,13 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
+from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 
 
 def doctor(url: str, *words: str) -> Result:
-    return CliRunner().invoke(main, ["--redis-url", url, "doctor", *words])
+    return supervisor_at(url)("doctor", *words)
 
 
 def said(url: str) -> list[dict[str, Any]]:

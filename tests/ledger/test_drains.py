@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
+import pytest
 from celery import Celery
-from click.testing import CliRunner
 
-from supervisor.app import supervise
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
-from supervisor.cli import main
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.sending.publisher import Publisher
+from tests.ledger.commands import Supervisor
 from tests.ledger.jobs import begin, job
 from tests.waiting import wait_until
 
@@ -102,17 +102,16 @@ def test_the_deadline_begins_anew_when_the_queue_goes_on(ledger: Ledger) -> None
 
 
 def test_a_run_that_is_held_back_goes_to_the_queue_that_its_job_has_now(
-    ledger: Ledger, redis_url: str
+    ledger: Ledger, app: Celery, entries: Entries
 ) -> None:
-    with supervise(Celery("moving", broker=redis_url, set_as_current=False)) as app:
-        entries, spec = Entries(app, ledger.client, ledger.keys), job(ledger, queue="mail")
-        run_id = sent(ledger, spec)
-        ledger.drains.drain("mail")
-        assert refusal(ledger, run_id) is Refusal.DRAINED
-        moved = spec.model_copy(update={"queue": "post"})
-        load(ledger, entries, {spec.name: moved}, "digest", ledger.now())
-        assert ledger.outbox() == [run_id]
-        assert Publisher(app, ledger).publish([run_id]) == 1
+    spec = job(ledger, queue="mail")
+    run_id = sent(ledger, spec)
+    ledger.drains.drain("mail")
+    assert refusal(ledger, run_id) is Refusal.DRAINED
+    moved = spec.model_copy(update={"queue": "post"})
+    load(ledger, entries, {spec.name: moved}, "digest", ledger.now())
+    assert ledger.outbox() == [run_id]
+    assert Publisher(app, ledger).publish([run_id]) == 1
     assert ledger.client.llen("post") == 1
 
 
@@ -147,41 +146,48 @@ def test_draining_twice_is_draining_once_and_so_is_going_on(ledger: Ledger) -> N
     assert ledger.drains.since() == {}
 
 
-def ask(ledger: Ledger, url: str, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["--redis-url", url, *words])
-    return done.exit_code, done.output
+Ask = Callable[..., tuple[int, str]]
 
 
-def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, redis_url: str) -> None:
+@pytest.fixture
+def ask(supervisor: Supervisor) -> Ask:
+    def call(*words: str) -> tuple[int, str]:
+        done = supervisor(*words)
+        return done.exit_code, done.output
+
+    return call
+
+
+def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, ask: Ask) -> None:
     run_id = sent(ledger, job(ledger, queue="mail"))
     ledger.begin(run_id, "token", "worker", "mail")
-    code, text = ask(ledger, redis_url, "drain", "mail")
+    code, text = ask("drain", "mail")
     assert code == 0
     assert f"1 at work: {run_id}" in text
-    assert ask(ledger, redis_url, "drain", "mail", "--wait", "0s")[0] == 1
+    assert ask("drain", "mail", "--wait", "0s")[0] == 1
     ledger.finish(run_id, "token", RunState.SUCCEEDED)
-    code, text = ask(ledger, redis_url, "drain", "mail", "--wait", "5s")
+    code, text = ask("drain", "mail", "--wait", "5s")
     assert (code, "mail is drained: nothing is at work" in text) == (0, True)
-    assert "nothing begins from mail since" in ask(ledger, redis_url, "jobs")[1]
-    assert "mail goes on" in ask(ledger, redis_url, "undrain", "mail")[1]
-    assert "nothing begins" not in ask(ledger, redis_url, "jobs")[1]
+    assert "nothing begins from mail since" in ask("jobs")[1]
+    assert "mail goes on" in ask("undrain", "mail")[1]
+    assert "nothing begins" not in ask("jobs")[1]
 
 
-def test_an_unknown_queue_is_drained_only_by_force(ledger: Ledger, redis_url: str) -> None:
+def test_an_unknown_queue_is_drained_only_by_force(ledger: Ledger, ask: Ask) -> None:
     job(ledger, queue="mail")
-    code, text = ask(ledger, redis_url, "drain", "mial")
+    code, text = ask("drain", "mial")
     assert (code, "did you mean 'mail'?" in text) == (NOT_FOUND, True)
-    assert ask(ledger, redis_url, "undrain", "mial")[0] == NOT_FOUND
+    assert ask("undrain", "mial")[0] == NOT_FOUND
     assert ledger.drains.since() == {}
-    assert ask(ledger, redis_url, "drain", "mial", "--force")[0] == 0
-    assert ask(ledger, redis_url, "undrain", "mial")[0] == 0
-    assert ask(ledger, redis_url, "drain", "mail")[0] == 0
+    assert ask("drain", "mial", "--force")[0] == 0
+    assert ask("undrain", "mial")[0] == 0
+    assert ask("drain", "mail")[0] == 0
 
 
-def test_why_names_the_drained_queue(ledger: Ledger, redis_url: str) -> None:
+def test_why_names_the_drained_queue(ledger: Ledger, ask: Ask) -> None:
     run_id = sent(ledger, job(ledger, queue="mail"))
     ledger.drains.drain("mail")
-    text = ask(ledger, redis_url, "why", run_id)[1]
+    text = ask("why", run_id)[1]
     assert "its queue, mail, is drained since" in text
     assert "supervisor undrain mail" in text
-    assert json.loads(ask(ledger, redis_url, "why", run_id, "--json")[1])
+    assert json.loads(ask("why", run_id, "--json")[1])

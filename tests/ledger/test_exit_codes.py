@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from supervisor import errors
-from supervisor.cli import MODULES, main
+from supervisor.cli import MODULES
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
+from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begin, job, ticks
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -66,7 +66,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def exits(url: str, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(main, ["-A", "proj_of_exit_codes", "--redis-url", url, *words])
+    done = supervisor_at(url)(*words, app="proj_of_exit_codes")
     return done.exit_code, done.output
 
 

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from supervisor.cli import main
 from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
 from supervisor.ledger.ledger import Ledger
+from tests.ledger.commands import Supervisor, Terminal
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import patience, status_of, wait_until
-
-Supervisor = Callable[..., Result]
-
-
-@pytest.fixture
-def supervisor(redis_url: str) -> Supervisor:
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(main, ["--redis-url", redis_url, *words])
-
-    return call
 
 
 @pytest.fixture
@@ -120,56 +104,11 @@ def test_an_unknown_run_is_not_followed(ledger: Ledger, supervisor: Supervisor) 
     assert "nobody@1" in result.output
 
 
-class Terminal:
-    """What a command shows on a terminal."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._screen, side = pty.openpty()
-        self.process = subprocess.Popen(
-            command,
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-        )
-        os.close(side)
-        self._shown = b""
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    @property
-    def shown(self) -> str:
-        return self._shown.decode(errors="replace")
-
-    def _read(self) -> None:
-        try:
-            while chunk := os.read(self._screen, 4096):
-                self._shown += chunk
-        except OSError:  # what Linux says when the other side is closed
-            pass
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(patience(5))
-        os.close(self._screen)
-
-
-@contextmanager
-def followed_on_a_terminal(url: str, run: str) -> Iterator[Terminal]:
-    command = [sys.executable, "-m", "supervisor", "--redis-url", url, "show", run, "--follow"]
-    terminal = Terminal(command)
-    try:
-        yield terminal
-    finally:
-        terminal.close()
-
-
 def test_on_a_terminal_there_is_a_bar_below_the_lines(
     ledger: Ledger, redis_url: str, run: str
 ) -> None:
     say(ledger, run, 1, 1, "\x1b[31m[red]one")
-    with followed_on_a_terminal(redis_url, run) as terminal:
+    with Terminal(redis_url, "show", run, "--follow") as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
         assert "━" in terminal.shown
         assert "Z  [red]one" in terminal.shown
@@ -184,7 +123,7 @@ def test_ctrl_c_ends_the_following_and_not_the_run(
     ledger: Ledger, redis_url: str, run: str
 ) -> None:
     say(ledger, run, 1, 1)
-    with followed_on_a_terminal(redis_url, run) as terminal:
+    with Terminal(redis_url, "show", run, "--follow") as terminal:
         wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
         terminal.process.send_signal(signal.SIGINT)
         assert status_of(terminal.process, 30) == 1

@@ -7,11 +7,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
-from click.testing import CliRunner
 
-from supervisor.cli import main
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
+from tests.ledger.commands import supervisor_at
 
 HOST = socket.gethostname()
 
@@ -22,7 +21,7 @@ def attendance(ledger: Ledger) -> Attendance:
 
 
 def health(url: str, *words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["--redis-url", url, "health", *words])
+    result = supervisor_at(url)("health", *words)
     return result.exit_code, result.output
 
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from celery import Celery
 
-from supervisor.app import supervise
 from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
@@ -31,13 +29,6 @@ from supervisor.ticks.emission import emission
 from tests.waiting import wait_until
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def entries(ledger: Ledger, redis_url: str) -> Iterator[Entries]:
-    app = supervise(Celery("loaded", broker=redis_url))
-    yield Entries(app, ledger.client, ledger.keys)
-    app.close()
 
 
 def spec(name: str, **keys: Any) -> JobSpec:

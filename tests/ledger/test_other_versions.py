@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from celery import Celery
 from structlog.testing import capture_logs
 
-from supervisor.app import supervise
 from supervisor.beat.app_facts import app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
@@ -46,18 +44,6 @@ def test_facts_of_a_process_that_only_a_newer_version_knows_are_passed_over(
         facts["newer"] = 1
     ledger.client.set(key, json.dumps(said), keepttl=True)
     assert [worker.name for worker in ledger.presences.roll().workers] == ["w1"]
-
-
-@pytest.fixture
-def app(redis_url: str) -> Iterator[Celery]:
-    made = supervise(Celery("older", broker=redis_url))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def entries(ledger: Ledger, app: Celery) -> Entries:
-    return Entries(app, ledger.client, ledger.keys)
 
 
 def spec(name: str, **keys: Any) -> JobSpec:

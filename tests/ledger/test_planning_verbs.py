@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from supervisor.cli import main
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
+from tests.ledger.commands import Supervisor, as_json, supervisor_at
 from tests.ledger.jobs import job
 
-APPS = "tests.ledger.planned_app"
+APP, PLAIN = (f"tests.ledger.planned_app:{name}" for name in ("app", "plain"))
 
 FILE = """
 jobs:
@@ -23,8 +19,6 @@ jobs:
   edited: {task: planned.poll, every: 7m, queue: slow}
   nightly: {task: planned.poll, cron: "30 2 * * *", timezone: Europe/Berlin}
 """
-
-Supervisor = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
@@ -37,25 +31,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def supervisor(redis_url: str) -> Supervisor:
-    def call(*words: str, app: str | None = None, answer: str | None = None) -> Result:
-        named = ["-A", f"{APPS}:{app}"] if app else []
-        return CliRunner().invoke(main, [*named, "--redis-url", redis_url, *words], input=answer)
-
-    return call
-
-
-@pytest.fixture
 def loaded(ledger: Ledger) -> Ledger:
     job(ledger, "kept", task="planned.poll", every="5m")
     job(ledger, "edited", task="planned.poll", every="5m")
     job(ledger, "gone", task="planned.poll", every="5m")
     return ledger
-
-
-def as_json(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def lead(ledger: Ledger, follows: str) -> None:
@@ -126,7 +106,7 @@ def test_changes_are_an_exit_code_where_that_is_asked_for(
 
 
 def test_without_changes_the_exit_code_is_0(supervisor: Supervisor) -> None:
-    assert supervisor("apply", "--yes", app="app").exit_code == 0
+    assert supervisor("apply", "--yes", app=APP).exit_code == 0
     result = supervisor("plan", "--exit-code")
     assert (result.exit_code, result.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
 
@@ -145,12 +125,12 @@ def test_files_with_problems_are_told_as_check_does(
 
 
 def test_apply_loads_what_the_plan_says(loaded: Ledger, supervisor: Supervisor) -> None:
-    result = supervisor("apply", "--yes", app="app")
+    result = supervisor("apply", "--yes", app=APP)
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == "applied: 1 added, 1 changed, 1 removed, 1 unchanged"
     assert set(loaded.scheduled()) == {"kept", "edited", "nightly"}
     assert loaded.client.zscore("redbeat::schedule", "redbeat:nightly")
-    again = supervisor("apply", "--yes", app="app")
+    again = supervisor("apply", "--yes", app=APP)
     assert (again.exit_code, again.stdout) == (0, "0 added, 0 changed, 0 removed, 3 unchanged\n")
 
 
@@ -158,7 +138,7 @@ def test_apply_loads_what_the_plan_says(loaded: Ledger, supervisor: Supervisor) 
 def test_apply_asks(
     loaded: Ledger, supervisor: Supervisor, answer: str, status: int, added: bool
 ) -> None:
-    result = supervisor("apply", app="app", answer=answer)
+    result = supervisor("apply", app=APP, answer=answer)
     assert result.exit_code == status
     assert "Apply? [y/N]" in result.stderr
     assert ("nightly" in loaded.scheduled()) is added
@@ -166,7 +146,7 @@ def test_apply_asks(
 
 @pytest.mark.parametrize(
     ("app", "said"),
-    [(None, "name the Celery app: supervisor -A proj apply"), ("plain", "supervise(")],
+    [(None, "name the Celery app: supervisor -A proj apply"), (PLAIN, "supervise(")],
 )
 def test_apply_needs_a_supervised_app(
     loaded: Ledger, supervisor: Supervisor, app: str | None, said: str
@@ -184,11 +164,11 @@ def test_apply_warns_where_a_beat_follows_other_files(
     loaded: Ledger, supervisor: Supervisor, follows: str, warned: bool
 ) -> None:
     if follows == "the same":
-        supervisor("apply", "--yes", app="app")
+        supervisor("apply", "--yes", app=APP)
         follows = loaded.client.hget(loaded.keys.beat, "config")
         loaded.client.hdel(loaded.keys.jobs, "kept")
     lead(loaded, follows)
-    result = supervisor("apply", "--yes", app="app")
+    result = supervisor("apply", "--yes", app=APP)
     assert result.exit_code == 0
     assert ("warning: beat host:1 leads and follows schedule files" in result.stderr) is warned
 
@@ -196,7 +176,7 @@ def test_apply_warns_where_a_beat_follows_other_files(
 def test_apply_does_not_warn_of_a_beat_that_is_gone(loaded: Ledger, supervisor: Supervisor) -> None:
     lead(loaded, "another digest")
     loaded.client.hset(loaded.keys.beat, "last_tick", ms_of(loaded.now()) - 60_000)
-    assert "warning" not in supervisor("apply", "--yes", app="app").stderr
+    assert "warning" not in supervisor("apply", "--yes", app=APP).stderr
 
 
 DAY = ("--from", "2026-03-01", "--to", "2026-03-02")
@@ -251,8 +231,7 @@ def test_a_simulation_with_few_slots_is_late(ledger: Ledger, supervisor: Supervi
 
 
 def test_a_simulation_needs_no_ledger() -> None:
-    words = ["--redis-url", "redis://127.0.0.1:1/0", "simulate", *DAY]
-    result = CliRunner().invoke(main, words)
+    result = supervisor_at("redis://127.0.0.1:1/0")("simulate", *DAY)
     assert result.exit_code == 0
     assert "the ledger is away" in result.stderr
     assert "kept" in result.stdout

@@ -7,11 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-from click.testing import CliRunner, Result
 
-from supervisor.cli import main
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.ledger import Ledger
+from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.ledger.processes import worker_is_there
 
@@ -37,14 +36,10 @@ def address_of(url: str, user: str, password: str) -> str:
     return f"redis://{user}:{password}@{parts.hostname}:{parts.port}{parts.path}"
 
 
-def supervisor(url: str, *words: str) -> Result:
-    return CliRunner().invoke(main, ["--redis-url", url, *words])
-
-
 def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, limited: str) -> None:
     job(ledger)
     worker_is_there(ledger, "w@host")
-    told = supervisor(limited, "doctor")
+    told = supervisor_at(limited)("doctor")
     assert told.exit_code == 1
     assert "WRONG  Redis forbids this user a question" in told.output
     assert "'info'" in told.output
@@ -52,13 +47,13 @@ def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, li
 
 
 def test_a_verb_that_is_forbidden_says_so_and_not_that_redis_is_away(limited: str) -> None:
-    told = supervisor(limited, "trigger", "nightly")
+    told = supervisor_at(limited)("trigger", "nightly")
     assert told.exit_code == 4
     assert "Redis forbids it to this user" in told.output
 
 
 def test_a_wrong_password_is_told_as_such(limited: str) -> None:
-    told = supervisor(limited.replace(":x@", ":y@"), "jobs")
+    told = supervisor_at(limited.replace(":x@", ":y@"))("jobs")
     assert told.exit_code == 4
     assert "Redis does not let us in" in told.output
 

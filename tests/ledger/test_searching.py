@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
-from click.testing import CliRunner
 
-from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import PAGE, Wanted, search
 from supervisor.ledger.replies import ms_of
+from tests.ledger.commands import Supervisor, Terminal, as_json
 from tests.ledger.jobs import begin, job, run_id, ticks
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 Runs = Callable[..., list[str]]
 
 
 @pytest.fixture
-def runs(redis_url: str) -> Runs:
+def runs(supervisor: Supervisor) -> Runs:
     def call(*words: str) -> list[str]:
-        result = CliRunner().invoke(main, ["--redis-url", redis_url, "runs", *words, "--json"])
-        assert result.exit_code == 0, result.output
-        return [shape["run"] for shape in json.loads(result.stdout)]
+        return [shape["run"] for shape in as_json(supervisor("runs", *words, "--json"))]
 
     return call
 
@@ -90,54 +81,25 @@ def test_several_pages_make_one_list_without_repeats(ledger: Ledger) -> None:
     assert len({run.id for run in found}) == PAGE * 2
 
 
-def on_terminal(columns: int, *command: str) -> str:
-    """What the command writes to a terminal of this width."""
-    screen, terminal = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns)}
-    words = [sys.executable, "-m", "supervisor", *command]
-    process = subprocess.Popen(words, stdout=terminal, stderr=terminal, env=environment)
-    os.close(terminal)
-    seen = bytearray()
-    with suppress(OSError):  # its end
-        while chunk := os.read(screen, 65536):
-            seen.extend(chunk)
-    os.close(screen)
-    assert process.wait() == 0, seen
-    return seen.decode()
+def on_terminal(redis_url: str, verb: str) -> list[str]:
+    with Terminal(redis_url, verb, columns=80) as terminal:
+        return terminal.whole().split()
 
 
-def test_a_run_that_is_listed_on_a_terminal_can_be_shown(ledger: Ledger, redis_url: str) -> None:
+def test_a_run_that_is_listed_on_a_terminal_can_be_shown(
+    ledger: Ledger, redis_url: str, supervisor: Supervisor
+) -> None:
     spec = job(ledger, "report-of-all-the-departments-of-the-night")
     ledger.admit(ticks(spec, 0))
-    jobs = on_terminal(80, "--redis-url", redis_url, "jobs").split()
-    assert spec.name in jobs
-    [listed] = [w for w in on_terminal(80, "--redis-url", redis_url, "runs").split() if "@" in w]
-    assert listed in CliRunner().invoke(main, ["--redis-url", redis_url, "show", listed]).output
+    assert spec.name in on_terminal(redis_url, "jobs")
+    [listed] = [word for word in on_terminal(redis_url, "runs") if "@" in word]
+    assert listed in supervisor("show", listed).output
 
 
 def test_jobs_are_watched_on_a_terminal_until_ctrl_c(ledger: Ledger, redis_url: str) -> None:
     job(ledger, "nightly")
-    screen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "supervisor", "--redis-url", redis_url, "jobs", "--watch"]
-    wide = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "30"}
-    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=wide)
-    os.close(terminal)
-    try:
-        os.set_blocking(screen, False)
-        seen = bytearray()
-
-        def drawn(times: int) -> bool:
-            with suppress(OSError):  # nothing new, or nobody there any more
-                seen.extend(os.read(screen, 65536))
-            return seen.count(b"nightly") >= times
-
-        wait_until(lambda: drawn(2), 20)
-        process.send_signal(signal.SIGINT)
-        # Who draws on a terminal that nobody reads does not end.
-        wait_until(lambda: drawn(0) and process.poll() is not None, 30)
-        assert process.returncode == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(screen)
-    assert b"Traceback" not in seen
+    with Terminal(redis_url, "jobs", "--watch", columns=200) as terminal:
+        wait_until(lambda: terminal.shown.count("nightly") >= 2, 20)
+        terminal.process.send_signal(signal.SIGINT)
+        assert status_of(terminal.process, 30) == 0
+        assert "Traceback" not in terminal.shown

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from supervisor.cli import main
 from supervisor.errors import NOT_FOUND
@@ -18,22 +15,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
+from tests.ledger.commands import Supervisor, as_json
 from tests.ledger.jobs import begin, job, run_id, ticks, try_often
-
-Supervisor = Callable[..., Result]
-
-
-@pytest.fixture
-def supervisor(redis_url: str) -> Supervisor:
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(main, ["--redis-url", redis_url, *words])
-
-    return call
-
-
-def as_json(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> None:

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_of
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver, Tick
+from tests.ledger.commands import Supervisor
 from tests.ledger.jobs import begin, job, lease_runs_out, pause, run_id, ticks
-
-Supervisor = Callable[..., Result]
-
-
-@pytest.fixture
-def supervisor(redis_url: str) -> Supervisor:
-    def call(*words: str) -> Result:
-        return CliRunner().invoke(main, ["--redis-url", redis_url, *words])
-
-    return call
 
 
 def lead(ledger: Ledger, at: datetime) -> None:
