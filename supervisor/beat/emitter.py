@@ -1,7 +1,6 @@
 """Turns entries that are due into runs, thousands of them in a second.
 
-A tick of beat comes from scheduler.py; its runs get their places in ledger/admit.lua, where the
-reader goes on.
+The way of a tick goes on in ledger/admit.lua, which gives its runs their places.
 
 1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
 2. **Decide** which nominal times since its watermark each job runs for, and which have passed for

@@ -1,6 +1,6 @@
 """The scheduler of Celery's beat that emits through the ledger.
 
-The way of a tick begins here and goes on in emitter.py. Beat calls `tick` about once a second:
+The way of a tick begins here and goes on in beat/emitter.py. Beat calls `tick` about once a second:
 
 1. Look: take or extend the leader's lock, report that the last tick was done, and see what there is
    to do, all in one call, the only one of a tick with nothing to do. A beat that does not lead

@@ -1,5 +1,7 @@
 """The heartbeat of one worker: renews the leases of all its running runs, from its main process.
 
+The way of a tick goes on in ledger/finish.lua, where a run ends.
+
 1. One thread, its own connection, made after the worker has started. It lives in the main process
    because a call in the child that holds the interpreter's lock would starve it there.
 2. Every interval - a sixth of the shortest lease, at most `INTERVAL` - all leases are renewed in

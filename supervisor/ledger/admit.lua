@@ -1,4 +1,5 @@
 -- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
+-- The way of a tick: from beat/emitter.py to here, and on in worker/task.py.
 --
 -- KEYS  the leading beat's lock
 -- ARGV  token of the leading beat (or ''), how many of the following are given of each run, then of each

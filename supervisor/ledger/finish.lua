@@ -1,4 +1,5 @@
 -- The end of an attempt: the lock is given back and the next waiting run promoted.
+-- The way of a tick, from beat/scheduler.py on, ends here.
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
 --       told by another than the attempt itself, who cannot say since when), reason,

@@ -1,5 +1,7 @@
 """The guard in a worker's child: the task class of a supervised app.
 
+The way of a tick goes on in guard/heartbeat.py, which keeps the lease of what begins here.
+
 The hooks are those that were measured to hold (docs/design.md):
 
 * begin in `before_start`: the last hook before the body, and one that can veto.
