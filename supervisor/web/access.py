@@ -1,13 +1,11 @@
-"""Who may do what: the policy, sessions, the gate before every route, and response headers.
+"""Who may do what: the policy of a server, sessions of browsers, and the check of every request.
 
-Who may do what at this server: a policy made once from its address and its token.
-
-1. Bound to a loopback address, everybody on this machine may read. Anybody's web page could ask a
-   browser here to do so under a name of its own, so only loopback names are answered to.
+1. Bound to a loopback address, everybody on this machine may read. A page of any site could make a
+   browser here send requests under a name of its own, so only loopback names are answered to.
 2. Bound to any other address, or behind a proxy, reading takes the token, under whatever name.
 3. Acting takes the token everywhere: without one there are no actions, and no server of rule 2.
 
-A program shows the token itself (``Authorization: Bearer``), a browser the cookie of a session.
+A program sends the token itself (``Authorization: Bearer``), a browser the cookie of a session.
 """
 
 from __future__ import annotations
@@ -85,25 +83,12 @@ def without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-# Headers of every answer: what a browser must not do with it.
-
-
-#: Nothing inline, nothing of another host, in nobody's frame.
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "base-uri 'self'",
-    )
-)
-
+#: Of every answer: nothing inline, nothing of another host, in no other page's frame.
 HEADERS = {
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'self'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -130,8 +115,8 @@ class SecurityHeaders:
 
 # Sessions of browsers: a cookie, and a key in the address of all their pages. Nothing is stored.
 #
-# 1. A browser sends a cookie to every port of a host, so that other servers of the machine could
-#    have it. Hence a session takes two secrets that go different ways: the cookie, and the key in
+# 1. A browser sends a cookie to every port of a host, so other servers on the machine could read
+#    it. So a session takes two secrets that go different ways: the cookie, and the key in
 #    the address, ``/s/<key>/...``. Neither allows anything alone.
 # 2. The cookie's path is that address: browsers send it to no other one, on whatever port.
 # 3. The cookie is ``<end>.<nonce>.<signature>``, signed with an HMAC under the server's token; the
@@ -141,7 +126,7 @@ class SecurityHeaders:
 
 COOKIE = "supervisor_session"
 
-#: What the addresses of all sessions begin with.
+#: The addresses of all sessions begin with this.
 ROOTS = "/s/"
 
 SESSION_TTL = timedelta(hours=12)
@@ -166,12 +151,8 @@ def root_of(token: str, cookie: str) -> str:
     return f"{ROOTS}{signature(token, 'key', cookie)[:32]}"
 
 
-def is_root(token: str, cookie: str, root: str) -> bool:
-    return is_same(root, root_of(token, cookie))
-
-
 def split_root(path: str) -> tuple[str, str]:
-    """The beginning that sessions' addresses have, whosever it is, and the path behind it."""
+    """The root of a session, of any browser, and the path below it."""
     if not path.startswith(ROOTS):
         return "", path
     key, _, rest = path.removeprefix(ROOTS).partition("/")
@@ -187,29 +168,29 @@ def signature(token: str, purpose: str, text: str) -> str:
     return hmac.new(token.encode(), message, "sha256").hexdigest()
 
 
-# The gate before all routes: lets a request through, or says what it lacks.
+# Every request is checked before the routes.
 #
-# 1. A Host that is not ours is turned away (DNS rebinding), and so is what a page of another origin
-#    sends, but for a link that is followed: it could not read the answer, yet have it made.
+# 1. A Host that is not ours is refused (DNS rebinding), and so is what the page of another origin
+#    sends, except a link that is followed: that page cannot read the answer, but could cause it.
 # 2. Health, the login form and the files of the page are for everybody.
 # 3. Reading takes what `Access` says; a browser is sent to the login form, a program gets a 401.
 # 4. The API acts for the bearer of the token, and for no cookie: no page of another site can make a
 #    browser send that header.
-# 5. The page acts for a session, asked from our own origin, under the session's own address: a
-#    cookie alone, which other servers of this machine may be sent, is no session (sessions.py).
+# 5. The page acts for a session, requested from our own origin, below the session's own root: the
+#    cookie alone, which other servers on this machine may receive, is no session.
 
 
 FOR_EVERYBODY = ("/healthz", "/readyz", "/login", "/static/")
 
-#: Who asks for these is a program: a redirection to a form is of no use to it.
+#: Programs ask for these: a redirection to a form is of no use to them.
 FOR_PROGRAMS = ("/api/", "/metrics", "/events")
 
 READING = ("GET", "HEAD")
 
-NO_ACTIONS = Problem(403, "this server only reads: start it with SUPERVISOR_TOKEN to act")
 #: Of the path and the query, in bytes.
 LONGEST_ADDRESS = 8 * 1024
 
+NO_ACTIONS = Problem(403, "this server only reads: start it with SUPERVISOR_TOKEN to act")
 NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
 TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
 NO_TOKEN = Problem(401, "show the token: Authorization: Bearer ...")
@@ -219,7 +200,7 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """is_bearer: showed the token itself. root: of the visitor's session, if there is one."""
+    """is_bearer: sent the token itself. root: of the visitor's session, empty without one."""
 
     is_bearer: bool
     root: str
@@ -233,7 +214,7 @@ class Visitor:
         return self.is_bearer or self.has_session
 
 
-class Gate:
+class AccessCheck:
     def __init__(self, app: ASGIApp, access: Access, clock: Callable[[], datetime]) -> None:
         self._app = app
         self._access = access
@@ -246,38 +227,37 @@ class Gate:
         root, path = split_root(scope["path"])
         scope = {**scope, "path": path}
         request = Request(scope)
-        visitor = visitor_of(request, root, self._access, self._clock())
+        visitor = visitor_of(request, root, self._access.token, self._clock())
         scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": Budget()}
-        turned_away = refusal(request, visitor, self._access)
-        if root and not visitor.has_session and not turned_away and request.method in READING:
-            turned_away = without_root(request)
-        await (turned_away or self._app)(scope, receive, send)
+        answer = refusal(request, visitor, self._access)
+        if root and not visitor.has_session and not answer and request.method in READING:
+            # A session that has ended, or another browser's: the page as everybody may see it.
+            answer = RedirectResponse(address_of(request), 303)
+        await (answer or self._app)(scope, receive, send)
 
 
-def visitor_of(request: Request, root: str, access: Access, now: datetime) -> Visitor:
-    """`root`: what the address begins with, which is a session's only with the cookie to it."""
+def visitor_of(request: Request, root: str, token: str | None, now: datetime) -> Visitor:
+    """`root`: what the address begins with; it is a session's only with the cookie to it."""
+    if token is None:
+        return Visitor(is_bearer=False, root="")
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    is_own = root and access.token is not None and has_session(request, root, access.token, now)
+    cookie = request.cookies.get(COOKIE, "")
+    has_session = is_session(token, cookie, now) and is_same(root, root_of(token, cookie))
     return Visitor(
-        is_bearer=scheme.lower() == "bearer" and access.is_token(given.strip()),
-        root=root if is_own else "",
+        is_bearer=scheme.lower() == "bearer" and is_same(given.strip(), token),
+        root=root if has_session else "",
     )
 
 
-def has_session(request: Request, root: str, token: str, now: datetime) -> bool:
-    cookie = request.cookies.get(COOKIE, "")
-    return is_session(token, cookie, now) and is_root(token, cookie, root)
-
-
-def without_root(request: Request) -> Response:
-    """Of a session that has ended, or is another browser's: the page as everybody may see it."""
-    return RedirectResponse(quoted(request), 303)
-
-
-def quoted(request: Request) -> str:
-    """The address as a path of this server, without what a session's begins with."""
+def address_of(request: Request) -> str:
+    """The address as a path of this server, without the root of a session."""
     path, query = path_of(request), request.scope["query_string"].decode("latin-1")
     return quote("/" + path.lstrip("/"), safe="/@:+") + (f"?{query}" if query else "")
+
+
+def to_login(request: Request) -> Response:
+    """To the login form, and from there back."""
+    return RedirectResponse(f"/login?next={quote(address_of(request), safe='/')}", 303)
 
 
 def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
@@ -299,9 +279,7 @@ def refusal_to_read(request: Request, visitor: Visitor, access: Access) -> Respo
         return None
     if path.startswith(FOR_PROGRAMS):
         return problem_response(request, NO_TOKEN)
-    query = request.scope["query_string"].decode("latin-1")
-    wanted = quote(path + (f"?{query}" if query else ""), safe="/")
-    return RedirectResponse(f"/login?next={wanted}", 303)
+    return to_login(request)
 
 
 def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Problem | None:
@@ -320,7 +298,7 @@ def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Proble
 
 
 def is_of_another_page(request: Request) -> bool:
-    """By what a browser says of itself; a link that is followed shows our page in its place."""
+    """By the headers that browsers add; a link that is followed shows our page in its place."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return False
@@ -329,12 +307,12 @@ def is_of_another_page(request: Request) -> bool:
 
 
 def path_of(request: Request) -> str:
-    """As the routes see it; that of `request.url` is read after a Host header that may have any."""
+    """As the routes see it; `request.url` depends on the Host header."""
     return str(request.scope["path"])
 
 
 def comes_from_us(request: Request) -> bool:
-    """By what the browser says of the page that asks; a request that says nothing is no form's."""
+    """By the headers that browsers add; a request without them is not from a form."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"

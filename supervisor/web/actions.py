@@ -29,9 +29,9 @@ from supervisor.web.access import (
     Access,
     Visitor,
     new_session,
-    quoted,
     root_of,
     split_root,
+    to_login,
 )
 from supervisor.web.budget import Threads
 from supervisor.web.http import (
@@ -70,7 +70,7 @@ def action_routes(ledger: Ledger, threads: Threads) -> list[Route]:
 def asking(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
     async def ask(request: Request) -> Response:
         if not request.state.visitor.has_session:
-            return RedirectResponse(f"/login?next={quoted(request)}", 303)
+            return to_login(request)
         return await threads.run(request, form, ledger, action, request)
 
     return ask

@@ -1,8 +1,9 @@
-"""What all routes share: bodies, errors as answers, templates."""
+"""What all routes share: templates, errors as answers, bodies of requests."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -11,10 +12,12 @@ from urllib.parse import parse_qsl, quote
 import structlog
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
+from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.connection import explained
 from supervisor.operate.shapes import (
@@ -30,11 +33,11 @@ from supervisor.operate.tables import dropped_words, why
 from supervisor.operate.words import age, ahead, duration, pause_words, span, stamp
 from supervisor.web.budget import OutOfTime
 
-# The templates, and the words and addresses that they use. Everything is escaped.
+# Templates. Everything is escaped.
 
 
 def shown(value: Any) -> Any:
-    """Each text that is put into a page: without what would turn round the text beside it."""
+    """A value in a page, without characters that would reverse the text beside it."""
     return harmless(value) if type(value) is str else value
 
 
@@ -54,7 +57,7 @@ def brief(run_id: str, job: str, now: datetime) -> str:
 
 
 def place_of(request: Request) -> dict[str, str]:
-    """For the layout: what addresses are relative to, and that of the page itself."""
+    """For the layout: the root that addresses are relative to, and that of the page itself."""
     root: str = request.state.visitor.root
     path = request.scope["raw_path"].decode("latin-1").removeprefix(root).lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
@@ -109,7 +112,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """What was asked for is not done; `facts` go into the answer of the API."""
+    """The request is not carried out; `facts` go into the answer of the API."""
 
     def __init__(self, status: int, text: str, **facts: Any) -> None:
         super().__init__(text)
@@ -118,7 +121,7 @@ class Refused(Exception):
 
 
 def unless_skipped(run: Run) -> Run:
-    """Raises Refused of a run that was asked for and is skipped: it stays on record as such."""
+    """Raises Refused for a run that was skipped; it stays on record as such."""
     if run.state is RunState.SKIPPED:
         raise Refused(409, f"skipped: {why(run)}", run=run_shape(run))
     return run
@@ -147,34 +150,36 @@ def ledger_unavailable(request: Request, error: Exception) -> Response:
     return problem_response(request, Problem(503, "the ledger is unavailable"))
 
 
-def out_of_time(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(503, str(error)))
-
-
-def unknown(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(404, str(error)))
-
-
 def not_served(request: Request, error: Exception) -> Response:
-    """Of no route, or not by this method."""
+    """No such route, or not by this method."""
     assert isinstance(error, HTTPException)
     answer = problem_response(request, Problem(error.status_code, error.detail))
     answer.headers.update(error.headers or {})
     return answer
 
 
-def too_late(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(409, str(error)))
+def answered_with(status: int) -> Callable[[Request, Exception], Response]:
+    return lambda request, error: problem_response(request, Problem(status, str(error)))
 
 
-def not_valid(request: Request, error: Exception) -> Response:
-    return problem_response(request, Problem(400, str(error)))
+EXCEPTION_HANDLERS = {
+    HTTPException: not_served,
+    Refused: refused,
+    RedisError: ledger_unavailable,
+    OSError: ledger_unavailable,
+    OutOfTime: answered_with(503),
+    UnknownJob: answered_with(404),
+    UnknownRun: answered_with(404),
+    InvalidKey: answered_with(400),
+    InvalidRequest: answered_with(400),
+    RunEnded: answered_with(409),
+}
 
 
-# Bodies of requests: read up to a bound, as JSON or as a form.
+# Bodies of requests.
 
 
-#: Arguments of a run, by hand: what is larger belongs where the job can fetch it.
+#: Larger arguments of a run belong where the job can fetch them.
 MOST_BYTES = 64 * 1024
 
 MOST_FIELDS = 50

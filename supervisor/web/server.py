@@ -8,42 +8,30 @@ from datetime import UTC, datetime
 import structlog
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
 from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
-from supervisor.web.access import Access, Gate, SecurityHeaders
+from supervisor.web.access import Access, AccessCheck, SecurityHeaders
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
 from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
-from supervisor.web.http import (
-    Refused,
-    ledger_unavailable,
-    not_served,
-    not_valid,
-    out_of_time,
-    refused,
-    too_late,
-    unknown,
-)
+from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
 
-# What machines ask: /metrics, /healthz, /readyz. Each is answered in time while Redis hangs.
+# Routes for machines. Each is answered in time while Redis hangs.
 
-
-#: A scrape waits for the one before; of those who ask whether the server is ready, each is quick.
+#: A scrape waits for the one before it; asking whether the server is ready is quick.
 SCRAPE_THREADS, READY_THREADS = 2, 4
 
-#: What is left of the budget then is for asking whether the ledger answers at all.
+#: The rest of the budget is for checking whether the ledger answers at all.
 SCRAPE_SECONDS = BUDGET_SECONDS - 1
 
 log = structlog.get_logger("supervisor.web")
@@ -66,7 +54,7 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
         return PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        """Answers everybody, so it does not say where the ledger is."""
+        """For everybody, so it does not say where the ledger is."""
         try:
             if await answers(request):
                 return PlainTextResponse("ready\n")
@@ -88,16 +76,12 @@ def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:
 
 
 async def in_parts(parts: Iterable[str]) -> AsyncIterator[str]:
-    """Made as they are sent, without a thread for each: a part takes milliseconds."""
+    """Made as they are sent, in the event loop: a part takes milliseconds."""
     for part in parts:
         yield part
 
 
 READ_ONLY = Access()
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def create(
@@ -107,7 +91,7 @@ def create(
     broker: Queues | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> Starlette:
-    """broker: that of the app; without, what the ledger and the workers tell of it."""
+    """broker: that of the app; without it, as the ledger and the workers report it."""
     threads = Threads()
     watch = Watch(ledger, is_stopping)
     return Starlette(
@@ -122,19 +106,8 @@ def create(
         ],
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(Gate, access=access, clock=utc_now),
+            Middleware(AccessCheck, access=access, clock=lambda: datetime.now(UTC)),
         ],
-        exception_handlers={
-            HTTPException: not_served,
-            OutOfTime: out_of_time,
-            RedisError: ledger_unavailable,
-            OSError: ledger_unavailable,
-            UnknownJob: unknown,
-            UnknownRun: unknown,
-            InvalidKey: not_valid,
-            InvalidRequest: not_valid,
-            RunEnded: too_late,
-            Refused: refused,
-        },
+        exception_handlers=EXCEPTION_HANDLERS,
         lifespan=watch.lifespan,
     )

@@ -23,9 +23,9 @@ from starlette.routing import Route
 from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.access import Access, Gate
-from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads, check
-from supervisor.web.http import out_of_time
+from supervisor.web.access import Access, AccessCheck
+from supervisor.web.budget import BUDGET_SECONDS, Threads, check
+from supervisor.web.http import EXCEPTION_HANDLERS
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, slowness, wait_until
 from tests.web.conftest import Serve
@@ -207,8 +207,8 @@ def test_work_ends_when_its_budget_is_spent() -> None:
 def gated(work: Work) -> Starlette:
     return Starlette(
         routes=[Route("/", work.answer)],
-        middleware=[Middleware(Gate, access=Access(), clock=lambda: datetime.now(UTC))],
-        exception_handlers={OutOfTime: out_of_time},
+        middleware=[Middleware(AccessCheck, access=Access(), clock=lambda: datetime.now(UTC))],
+        exception_handlers=EXCEPTION_HANDLERS,
     )
 
 
