@@ -1,10 +1,10 @@
-"""What a worker's main process and its children tell each other where the ledger cannot help.
+"""What a worker's main process and its children have to know of each other without the ledger.
 
-1. A child says whether it is inside a job's code. One that has done its work and cannot report it,
-   because the ledger is away, must not be killed as one that works without a lease.
-2. It says how the work ended when it cannot report that. Should it be killed meanwhile, by a time
+1. A child records whether it is inside a job's code. One that has done its work and cannot report
+   it, because the ledger is unavailable, must not be killed as one that works without a lease.
+2. It records how the work ended before it reports that. Should it be killed meanwhile, by a time
    limit say, its main process knows what to report in its place.
-3. The main process says that the worker is told to stop: then a child does not insist for ever.
+3. The main process records that the worker is stopping: then a child does not insist for ever.
 
 The table is memory that they share: it is made before the children are forked. A child's entry is
 found by its process id, and names the attempt that it is about.
@@ -18,9 +18,9 @@ from struct import Struct
 
 from supervisor.job.run import RunState
 
-#: State; of the attempt its token, and when it ended, by the clock of elapsed.py.
+#: State; of the attempt its token, and when it ended, by the clock of times.py.
 ENTRY = Struct("=B32sd")
-IDLE, AT_WORK = 0, 1
+IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
 ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED)
 
@@ -37,7 +37,7 @@ def share() -> None:
     _table[STOPPING] = 0
 
 
-def tell(token: str | None) -> None:
+def set_running(token: str | None) -> None:
     """This process enters a job's code, for the attempt with this token; None: it leaves it."""
     if _table is None:
         return
@@ -45,37 +45,37 @@ def tell(token: str | None) -> None:
     _table[place] = IDLE
     if token is not None:
         ENTRY.pack_into(_table, place, IDLE, token.encode(), 0.0)
-        _table[place] = AT_WORK
+        _table[place] = RUNNING
 
 
-def is_at_work(pid: int, token: str) -> bool:
-    """Whether that process is, for this attempt; True also when it cannot be known."""
+def is_running(pid: int, token: str) -> bool:
+    """Whether that process is inside this attempt's code; True also when it cannot be known."""
     if _table is None:
         return True
     state, whose, _ = ENTRY.unpack_from(_table, place_of(pid))
-    return bool(state == AT_WORK and whose.rstrip(b"\0") == token.encode())
+    return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
 
 
-def tell_end(token: str, outcome: RunState, ended_at: float) -> None:
-    """This process has yet to report that its attempt ended so, and that its work did then."""
+def record_end(token: str, outcome: RunState, ended_at: float) -> None:
+    """This process is about to report that its attempt ended so; its work did at `ended_at`."""
     if _table is None or outcome not in ENDS:
         return
     place = place_of(os.getpid())
     ENTRY.pack_into(_table, place, IDLE, token.encode(), ended_at)
-    _table[place] = AT_WORK + 1 + ENDS.index(outcome)
+    _table[place] = RUNNING + 1 + ENDS.index(outcome)
 
 
 def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
-    """How that process' attempt ended, and when its work did, if it said so."""
+    """How that process' attempt ended, and when its work did, if it has recorded that."""
     if _table is None:
         return None
     state, whose, ended_at = ENTRY.unpack_from(_table, place_of(pid))
-    is_own = state > AT_WORK and whose.rstrip(b"\0") == token.encode()
-    return (ENDS[state - AT_WORK - 1], ended_at) if is_own else None
+    is_own = state > RUNNING and whose.rstrip(b"\0") == token.encode()
+    return (ENDS[state - RUNNING - 1], ended_at) if is_own else None
 
 
-def tell_stopping() -> None:
-    """This worker is told to stop."""
+def set_stopping() -> None:
+    """This worker is about to stop."""
     if _table is not None:
         _table[STOPPING] = 1
 

@@ -34,7 +34,7 @@ import structlog
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import CurrentRun, set_current_run
-from supervisor.guard.leases import trusted_until
+from supervisor.guard.lease import is_trusted
 from supervisor.job.run import RunState, StepId
 from supervisor.job.steps import Params
 from supervisor.ledger.connection import RedisError, may_pass
@@ -88,7 +88,7 @@ class Guard:
 
     def confirm(self, grant: Grant, queue: str = "") -> Grant | Refused:
         """The same grant while it is trusted; else it is asked for again, or why it is refused."""
-        if is_trusted(grant):
+        if is_trusted(grant.asked_at, grant.lease_ttl):
             return grant
         answer = self._ask(grant.run_id, grant.job, grant.token, queue)
         if isinstance(answer, Refused):
@@ -122,7 +122,7 @@ class Guard:
         """A reply that comes late may tell of a lease that has run out meanwhile."""
         for _ in range(MOST_ASKED):
             answer = self._ledger.begin(run_id, token, self._worker, queue)
-            if isinstance(answer, Refused) or is_trusted(answer):
+            if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
                 return answer
             log.warning("grant late", job=answer.job, run=run_id)
         return Refused(run_id, Refusal.UNAVAILABLE, "each grant came too late")
@@ -170,7 +170,7 @@ class Guard:
 
         def tell() -> None:
             if not returned:  # what a step returned is known here alone
-                child_table.tell_end(grant.token, outcome, since)
+                child_table.record_end(grant.token, outcome, since)
 
         self._report(grant, outcome, reason, report, tell)
 
@@ -241,10 +241,6 @@ class Guard:
                     log.warning("ledger away", **facts, error=str(error))
                     said_again_at = now + SILENT_SECONDS
                 time.sleep(PAUSE_SECONDS)
-
-
-def is_trusted(grant: Grant) -> bool:
-    return clock() < trusted_until(grant.asked_at, grant.lease_ttl)
 
 
 def reason_of(error: Exception) -> str:

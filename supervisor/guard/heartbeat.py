@@ -8,15 +8,15 @@ The way of a tick goes on in ledger/finish.lua, where a run ends.
    one round trip. The client does not retry: a late renewal has to say that it is late.
 3. A child works for one run at a time: the next lease that it asks for takes the place of the last.
    A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
-   timed out, or cancelled, where that was said before) and the lock is free again; another thread
-   publishes the run whose turn it is (handover.py). Where there are no pidfds, the next beat of the
-   heart finds out. A child that had done its work, and could not report it, is reported with that.
+   timed out, or cancelled, where that was recorded before) and the lock is free again; another
+   thread publishes the run whose turn it is. Where there are no pidfds, the next round finds out.
+   A child that had done its work, and could not report it, is reported with that.
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
-   another's. So does the clock: a lease that could not be renewed is trusted for two thirds of its
-   life. Its child is told (interrupts.py), and killed when it does not end within its grace.
+   another's. So does the clock, for a lease that is no longer trusted (lease.py). Its child is
+   interrupted (interrupts.py), and killed when it does not end within its grace.
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
-   last one did, outlast the moment at which somebody is to be told or killed. Nor must one that
-   refuses: whatever it says of a call, the clock is asked, and no run stands in another's way.
+   last one did, outlast the moment at which a child is to be interrupted or killed. Nor must one
+   that refuses: whatever comes of a call, the clock is asked, and no run holds up another.
 5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
 6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
    heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import math
 import os
+import selectors
 import signal
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -38,8 +39,7 @@ import structlog
 
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table, interrupts
-from supervisor.guard.leases import HeldLease, process_exists
-from supervisor.guard.pidfds import Pidfds
+from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
@@ -47,86 +47,7 @@ from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
 from supervisor.ledger.scripts import HANDOVER_GRACE
 from supervisor.times import clock
 
-# Ends work whose lease is gone, or whose run is to end: it is told, and killed after its grace.
-
-
 log = structlog.get_logger("supervisor.heartbeat")
-
-
-def lose(lease: HeldLease, other: str | None, since: float, pidfd: int | None) -> None:
-    """The lease may be another's, or is: then `other` is the run that began meanwhile.
-
-    since: when it was no longer trusted, or that was heard; the grace counts from then.
-    """
-    facts = {"job": lease.work.job, "run": lease.run_id}
-    if other and not lease.has_overlapped:
-        lease.has_overlapped = True
-        log.error("runs overlapped", **facts, other=other)
-    if not lease.is_lost:
-        lease.is_lost = True
-        log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
-        if lease.aborts_when_lost:
-            kill_at = since + lease.abort_grace.total_seconds()
-            interrupt(lease, interrupts.LEASE_LOST, kill_at, pidfd)
-
-
-def interrupt(lease: HeldLease, number: signal.Signals, kill_at: float, pidfd: int | None) -> None:
-    """Tells the child, once; the earliest end of its graces counts."""
-    if lease.was_told:
-        lease.kill_at = None if lease.kill_at is None else min(lease.kill_at, kill_at)
-        return
-    if not lease.is_active():
-        return
-    was_sent = interrupts.send(number, lease.pid, pidfd)
-    event = "run interrupted" if was_sent else "run not interrupted"
-    log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
-    lease.was_told = True
-    lease.kill_at = kill_at
-
-
-def kill(lease: HeldLease, pidfd: int | None) -> None:
-    # In the pools without children the process is this worker itself. A child that is past the
-    # job's code only has its end to report.
-    is_at_work = lease.pid != os.getpid() and child_table.is_at_work(lease.pid, lease.token)
-    if lease.is_active() and is_at_work:
-        log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
-        interrupts.send(signal.SIGKILL, lease.pid, pidfd)
-    lease.kill_at = None
-
-
-# Publishes the runs whose turn came with the death of a child, beside its worker's heartbeat.
-#
-# A broker that hangs holds up this thread, and no lease. What is not published here in time is
-# published by beat: it lies in the outbox until the broker has it.
-
-
-class HandOver:
-    """`publish` sends the messages of the runs it is given; its thread begins with the first."""
-
-    def __init__(self, publish: Callable[[Sequence[str]], Any]) -> None:
-        self._publish = publish
-        self._given: SimpleQueue[tuple[float, Sequence[str]]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def give(self, run_ids: Sequence[str]) -> None:
-        """Returns at once. To be called from one thread only."""
-        self._given.put((time.monotonic() + HANDOVER_GRACE.total_seconds(), run_ids))
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run, name="supervisor-handover", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            until, run_ids = self._given.get()
-            if time.monotonic() > until:  # an earlier one was held up: beat has sent these
-                continue
-            try:
-                self._publish(run_ids)
-            except Exception:  # the loop outlives whatever one of them meets
-                log.exception("hand-over stumbled")
-
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
@@ -139,26 +60,26 @@ class Heartbeat(threading.Thread):
     def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
         super().__init__(name="supervisor-heartbeat", daemon=True)
         self._ledger = ledger
-        self._hand_over = HandOver(publish)
-        self._leases: dict[Hashable, HeldLease] = {}
-        self._pidfds = Pidfds()
+        self._publish_thread = PublishThread(publish)
+        self._leases: dict[Hashable, Lease] = {}
+        self._children = Children()
         self._stopping = False
         self._hung_seconds = 0.0
         self._next_beat = time.monotonic()
 
-    def watch(self, lease: HeldLease) -> None:
+    def watch(self, lease: Lease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
         self._leases[lease.place] = lease
         # The thread is left alone if it knows the child and is in time: waking it costs the main
         # process as much as the rest of a short run.
         soon_enough = self._next_beat <= time.monotonic() + lease.renewal_seconds
-        if lease.pid not in self._pidfds or not soon_enough:
-            self._pidfds.wake()
+        if lease.pid not in self._children or not soon_enough:
+            self._children.wake()
 
     def mark(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
         reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
-        for lease in [held for held in self._leases.copy().values() if held.token == token]:
+        for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
             try:
                 self._ledger.mark(lease.run_id, token, outcome, reason)
             except FAULTS as error:
@@ -166,37 +87,37 @@ class Heartbeat(threading.Thread):
 
     def stop(self) -> None:
         self._stopping = True
-        self._pidfds.wake()
+        self._children.wake()
 
     def run(self) -> None:
         while not self._stopping:
             try:
                 self._turn()
             except Exception:  # the loop outlives whatever one turn meets; leases depend on it
-                log.exception("heartbeat stumbled")
+                log.exception("heartbeat failed")
                 time.sleep(0.2)
 
     def _turn(self) -> None:
         try:
-            self._hear()
+            self._wait()
         finally:
             if time.monotonic() >= self._next_beat:
                 self._beat()
             else:
                 self._next_beat = min(self._next_beat, time.monotonic() + self._interval())
 
-    def _hear(self) -> None:
-        """Waits until it is time, or somebody has died, or is new."""
-        for pid in self._pidfds.wait(self._next_beat - time.monotonic()):
+    def _wait(self) -> None:
+        """Until it is time for a beat, or a child has died, or is new."""
+        for pid in self._children.wait(self._next_beat - time.monotonic()):
             self._bury(pid)
-        for pid in self._pidfds.open(lease.pid for lease in self._with_child()):
+        for pid in self._children.open(lease.pid for lease in self._with_child()):
             self._bury(pid)
 
     def _beat(self) -> None:
         try:
             if self._has_time_to_ask():
                 self._renew()
-                self._report_gone()
+                self._report_all_dead()
         finally:
             self._enforce()
             # A lease that is watched while this is computed without it wakes the thread again.
@@ -204,7 +125,7 @@ class Heartbeat(threading.Thread):
             self._next_beat = time.monotonic() + self._interval()
 
     def _interval(self) -> float:
-        # An end that is still to be told is told before rescue gives the run up.
+        # An end that is still to be reported is reported before rescue gives the run up.
         own = [lease.renewal_seconds for lease in list(self._leases.values())]
         deadlines = [lease.deadline - clock() for lease in self._with_child()]
         return max(SHORTEST_SECONDS, min([INTERVAL.total_seconds(), *own, *deadlines]))
@@ -215,14 +136,15 @@ class Heartbeat(threading.Thread):
         answered_at = clock() + self._hung_seconds
         return all(lease.deadline > answered_at for lease in self._with_child())
 
-    def _with_child(self) -> list[HeldLease]:
-        return [lease for lease in list(self._leases.values()) if not lease.is_gone]
+    def _with_child(self) -> list[Lease]:
+        leases = list(self._leases.values())
+        return [lease for lease in leases if lease.state is not State.DEAD]
 
     def _renew(self) -> None:
         for lease in self._with_child():
             if not process_exists(lease.pid):
-                self._pidfds.close(lease.pid)
-                lease.is_gone = True
+                self._children.close(lease.pid)
+                lease.state = State.DEAD
         leases = self._with_child()
         sent_at = clock()
         try:
@@ -235,14 +157,7 @@ class Heartbeat(threading.Thread):
             for lease, renewal in zip(leases, renewals, strict=True):
                 self._note(lease, renewal, sent_at)
 
-    def _enforce(self) -> None:
-        for lease in self._with_child():
-            if clock() > lease.trusted_until and lease.has_surely_begun:
-                lose(lease, None, lease.trusted_until, self._pidfds.get(lease.pid))
-            if lease.kill_at is not None and clock() > lease.kill_at:
-                kill(lease, self._pidfds.get(lease.pid))
-
-    def _note(self, lease: HeldLease, renewal: Renewal, sent_at: float) -> None:
+    def _note(self, lease: Lease, renewal: Renewal, sent_at: float) -> None:
         if self._leases.get(lease.place) is not lease:  # its child is at another run by now
             return
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
@@ -253,20 +168,15 @@ class Heartbeat(threading.Thread):
                     log.warning("end forgotten", job=lease.work.job, run=lease.run_id)
                     self._forget(lease)
                     return
-                lease.has_begun = True
-                lease.is_lost = lease.is_lost and lease.was_told
-                lease.trust_from(sent_at)
+                lease.renewed(sent_at)
                 if renewal.state is LeaseState.REASSERTED:
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
                 if renewal.state is LeaseState.STOP:
                     kill_at = clock() + lease.stop_grace.total_seconds()
-                    pidfd = self._pidfds.get(lease.pid)
-                    interrupt(lease, interrupts.CANCELLED, kill_at, pidfd)
+                    self._interrupt(lease, interrupts.CANCELLED, kill_at)
             case LeaseState.LOST:
-                # Only what has begun is lost. Kept: each further sign of life makes the measured
-                # overlap longer.
-                lease.has_begun = lease.is_anothers = True
-                lose(lease, renewal.detail, clock(), self._pidfds.get(lease.pid))
+                # Kept: each further renewal makes the measured overlap longer.
+                self._note_taken(lease, renewal.detail)
             case LeaseState.ENDED:
                 self._forget(lease)
             case LeaseState.FAILED:
@@ -277,26 +187,75 @@ class Heartbeat(threading.Thread):
                 if not lease.is_active():
                     self._forget(lease)
 
-    def _restored(self, lease: HeldLease) -> Renewal:
+    def _restored(self, lease: Lease) -> Renewal:
         try:
             return self._ledger.restore(lease.work, lease.token, lease.asked())
         except FAULTS as error:
             return Renewal(LeaseState.FAILED, str(error))
 
+    def _enforce(self) -> None:
+        """Interrupts and kills what the clock says is to end."""
+        for lease in self._with_child():
+            is_trusted = clock() <= lease.trusted_until
+            if not (is_trusted or lease.is_lost) and lease.has_surely_begun:
+                lease.lost()
+                self._abort(lease, lease.trusted_until)
+            if lease.kill_at is not None and clock() > lease.kill_at:
+                self._kill(lease)
+
+    def _note_taken(self, lease: Lease, other: str | None) -> None:
+        """The ledger says that the lease is another's; `other`: the run that began meanwhile."""
+        if other and not lease.overlapped_with:
+            lease.overlapped_with = other
+            log.error("runs overlapped", job=lease.work.job, run=lease.run_id, other=other)
+        was_lost, lease.state = lease.is_lost, State.TAKEN
+        if not was_lost:
+            self._abort(lease, clock())
+
+    def _abort(self, lease: Lease, since: float) -> None:
+        """The lease is lost since then; a job may go on without it (`on_lease_lost`)."""
+        facts = {"job": lease.work.job, "run": lease.run_id}
+        log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
+        if lease.aborts_when_lost:
+            kill_at = since + lease.abort_grace.total_seconds()
+            self._interrupt(lease, interrupts.LEASE_LOST, kill_at)
+
+    def _interrupt(self, lease: Lease, number: signal.Signals, kill_at: float) -> None:
+        """Signals the child, once; the earliest end of its graces counts."""
+        if lease.is_interrupted:
+            lease.kill_at = None if lease.kill_at is None else min(lease.kill_at, kill_at)
+            return
+        if not lease.is_active():
+            return
+        was_sent = self._children.send(number, lease.pid)
+        event = "run interrupted" if was_sent else "run not interrupted"
+        log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
+        lease.is_interrupted = True
+        lease.kill_at = kill_at
+
+    def _kill(self, lease: Lease) -> None:
+        """A child that is past the job's code only has its end to report, and is left alone."""
+        is_running = lease.has_child and child_table.is_running(lease.pid, lease.token)
+        if lease.is_active() and is_running:
+            log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
+            self._children.send(signal.SIGKILL, lease.pid)
+        lease.kill_at = None
+
     def _bury(self, pid: int) -> None:
         """A child is gone; its run, if it worked for one, is reported."""
-        self._pidfds.close(pid)
+        self._children.close(pid)
         lease = self._leases.get(pid)
         if lease is not None:
-            lease.is_gone = True
+            lease.state = State.DEAD
             self._report_dead(lease)
 
-    def _report_gone(self) -> None:
-        """Those whose end could not be told before; after the renewals, which cannot wait."""
-        for lease in [lease for lease in list(self._leases.values()) if lease.is_gone]:
-            self._report_dead(lease)
+    def _report_all_dead(self) -> None:
+        """Those that could not be reported before; after the renewals, which cannot wait."""
+        for lease in list(self._leases.values()):
+            if lease.state is State.DEAD:
+                self._report_dead(lease)
 
-    def _report_dead(self, lease: HeldLease) -> None:
+    def _report_dead(self, lease: Lease) -> None:
         if not self._has_time_to_ask():
             return
         asked_at = clock()
@@ -312,21 +271,117 @@ class Heartbeat(threading.Thread):
         self._forget(lease)
         if finished.next_up:
             log.warning("run rescued", run=lease.run_id, next_up=finished.next_up)
-            self._hand_over.give(finished.next_up)
+            self._publish_thread.give(finished.next_up)
 
-    def _finish_for(self, lease: HeldLease) -> Finished:
-        """What the child has told of its run's end, else that it died at work."""
+    def _finish_for(self, lease: Lease) -> Finished:
+        """With the end that the child recorded, else as one that died while it worked."""
         reason = f"worker process {lease.pid} died"
-        told = child_table.end_of(lease.pid, lease.token)
-        if told is None:
+        recorded = child_table.end_of(lease.pid, lease.token)
+        if recorded is None:
             return self._ledger.report_dead(lease.run_id, lease.token, reason)
-        outcome, ended_at = told
+        outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)
         if finished.ending is Ending.ENDED:  # not by the child itself before
             log.warning("run ended", job=lease.work.job, run=lease.run_id, outcome=outcome.value)
         return finished
 
-    def _forget(self, lease: HeldLease) -> None:
+    def _forget(self, lease: Lease) -> None:
         if self._leases.get(lease.place) is lease:
             del self._leases[lease.place]
+
+
+class Children:
+    """A worker's children: which of them have died, and signals to them.
+
+    Each has a descriptor that becomes readable when it dies, where the system has pidfds. For one
+    thread, but for `wake`.
+    """
+
+    def __init__(self) -> None:
+        self._fds: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
+
+    def __contains__(self, pid: int) -> bool:
+        return pid in self._fds
+
+    def send(self, number: signal.Signals, pid: int) -> bool:
+        """As `interrupts.send`."""
+        return interrupts.send(number, pid, self._fds.get(pid))
+
+    def wake(self) -> None:
+        """Ends the present `wait`, or the next."""
+        os.write(self._wake_writer, b"x")
+
+    def wait(self, seconds: float) -> list[int]:
+        """The pids of children that have died, as soon as there are any, or it is woken."""
+        died = []
+        for key, _ in self._selector.select(max(0.0, seconds)):
+            if key.fileobj == self._wake_reader:
+                os.read(self._wake_reader, 1024)
+            else:
+                died.append(key.data)
+        return died
+
+    def open(self, pids: Iterable[int]) -> list[int]:
+        """From now on these are waited for as well; gives those of them that are gone already."""
+        gone: list[int] = []
+        if not hasattr(os, "pidfd_open"):
+            return gone
+        for pid in set(pids) - self._fds.keys():
+            try:
+                self._fds[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                gone.append(pid)
+            else:
+                self._selector.register(self._fds[pid], selectors.EVENT_READ, pid)
+        return gone
+
+    def close(self, pid: int) -> None:
+        pidfd = self._fds.pop(pid, None)
+        if pidfd is not None:
+            self._selector.unregister(pidfd)
+            os.close(pidfd)
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True
+
+
+class PublishThread:
+    """Publishes the runs whose turn came with the death of a child, beside the heartbeat.
+
+    A broker that hangs holds up this thread, and no lease. What is not published here in time is
+    published by beat: it lies in the outbox until the broker has it. The thread begins with the
+    first of them.
+    """
+
+    def __init__(self, publish: Callable[[Sequence[str]], Any]) -> None:
+        self._publish = publish
+        self._given: SimpleQueue[tuple[float, Sequence[str]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def give(self, run_ids: Sequence[str]) -> None:
+        """Returns at once. To be called from one thread only."""
+        self._given.put((time.monotonic() + HANDOVER_GRACE.total_seconds(), run_ids))
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="supervisor-publish", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            until, run_ids = self._given.get()
+            if time.monotonic() > until:  # an earlier one was held up: beat has sent these
+                continue
+            try:
+                self._publish(run_ids)
+            except Exception:  # the loop outlives whatever one of them meets
+                log.exception("publication failed")

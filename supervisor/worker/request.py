@@ -27,7 +27,7 @@ from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.delivery import TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Heartbeat
-from supervisor.guard.leases import HeldLease
+from supervisor.guard.lease import Lease
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
 from supervisor.ledger.keys import Keys
@@ -139,7 +139,7 @@ class GuardedRequest(Request):
         super().on_accepted(pid, time_accepted)
         if self._header is not None:
             heartbeat_of(self.app).watch(
-                HeldLease(
+                Lease(
                     work=work_of(self._header, worker_name(pid)),
                     token=self._token,
                     pid=pid,
@@ -152,7 +152,7 @@ class GuardedRequest(Request):
 
     def _is_active(self, pid: int) -> bool:
         """Celery calls a task over that it is about to end: its child may be at work still."""
-        is_at_work = pid != os.getpid() and child_table.is_at_work(pid, self._token)
+        is_at_work = pid != os.getpid() and child_table.is_running(pid, self._token)
         return self in state.active_requests or is_at_work
 
     def _asked(self) -> Asked:
@@ -208,7 +208,7 @@ class TellsChildren(bootsteps.StartStopStep):
     """However the worker is told to stop: a child that waits for the ledger has to know."""
 
     def close(self, worker: Any) -> None:
-        child_table.tell_stopping()
+        child_table.set_stopping()
 
 
 def prepare(sender: Any) -> None:

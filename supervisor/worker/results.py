@@ -77,7 +77,7 @@ def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
     finally:
         # What is left to do is ours: no cancellation may interrupt it any more.
         delivery.at_work, delivery.ended_at = False, clock()
-        child_table.tell(None)
+        child_table.set_running(None)
         reporter.close(report)
 
 

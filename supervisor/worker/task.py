@@ -147,7 +147,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise Ignore(answer.refusal.value)
             delivery.grant = answer
             _delivery.set(delivery)
-            child_table.tell(token)
+            child_table.set_running(token)
         store_started(self, is_run=header is not None)
 
     def _check(self, header: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             raise self._retry_or(delivery, JobRaised(error)) from error
         finally:
             delivery.at_work = False
-            child_table.tell(None)
+            child_table.set_running(None)
 
     def _work(self, delivery: Delivery, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
@@ -313,7 +313,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
     if delivery is None or task.request.id != delivery.run_id:
         return
     _delivery.set(None)
-    child_table.tell(None)
+    child_table.set_running(None)
     if delivery.grant is None:  # refused just before the body
         return
     guard, grant = guard_of(task.app, os.getpid()), delivery.grant

@@ -101,8 +101,8 @@ BREAKS = (
         "a late grant starts the body",
         [
             Edit(
-                "guard/guard.py",
-                "return clock() < trusted_until(grant.asked_at, grant.lease_ttl)",
+                "guard/lease.py",
+                "return clock() < trusted_until(asked_at, ttl)",
                 "return True",
             )
         ],

@@ -17,7 +17,7 @@ import pytest
 
 from supervisor.guard.guard import Guard
 from supervisor.guard.heartbeat import Heartbeat
-from supervisor.guard.leases import SURELY_OVER_SECONDS, HeldLease
+from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -67,10 +67,10 @@ def heartbeat(ledger: Ledger, published: list[str]) -> Iterator[Heartbeat]:
     thread.join(patience(5))
 
 
-def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> HeldLease:
+def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Lease:
     [tick] = ticks(spec, second)
     work = Work(tick.run_id, spec.name, tick.nominal_at, spec.rules(), "worker")
-    return HeldLease(work, "token", pid, lambda: active)
+    return Lease(work, "token", pid, lambda: active)
 
 
 def test_a_lease_lives_as_long_as_it_is_renewed(
@@ -160,7 +160,7 @@ def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
 ) -> None:
     spec = job(ledger, lease_ttl="1s")
     ended, at_work = held(spec, child.pid, active=False), held(spec, os.getppid(), 1)
-    ended.has_begun = at_work.has_begun = True
+    ended.state = at_work.state = State.HELD
     heartbeat.watch(ended)
     heartbeat.watch(at_work)
     wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
@@ -200,7 +200,7 @@ def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
     known = held(healthy, child.pid)
     with asleep() as other:
         unknown = held(forgotten, other.pid)
-        unknown.has_begun = True
+        unknown.state = State.HELD
         heartbeat.watch(unknown)
         heartbeat.watch(known)
         # It is at work without a lease.
@@ -278,7 +278,7 @@ def test_a_lease_whose_end_was_reported_does_not_begin_its_run_again(ledger: Led
     ledger.admit(ticks(spec, 0))
     try_often(ledger, run, 2)
     first = held(spec, os.getppid(), active=False)
-    first.has_begun = True
+    first.state = State.HELD
     [renewal] = ledger.renew([(run, "attempt-0", first.begun)])
     assert renewal.state is LeaseState.NOT_BEGUN
     assert ledger.run(run).state is RunState.QUEUED

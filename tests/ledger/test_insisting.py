@@ -98,7 +98,7 @@ def test_who_reports_an_end_gives_up_some_time_after_the_worker_was_told_to_stop
         child.thread.start()
         wait_until(child.is_insisting, 20)
         assert child.thread.is_alive()
-        child_table.tell_stopping()
+        child_table.set_stopping()
         child.thread.join(patience(20))
         assert child.has_given_up()
         # What it could not say is known to who buries it.
@@ -130,20 +130,20 @@ def test_an_end_is_reported_once_the_server_has_memory_again(redis_url: str) -> 
 
 
 def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
-    child_table.tell_end("token", RunState.FAILED, 1.5)
+    child_table.record_end("token", RunState.FAILED, 1.5)
     assert child_table.end_of(os.getpid(), "token") == (RunState.FAILED, 1.5)
     assert child_table.end_of(os.getpid(), "toke") is None
     assert child_table.end_of(os.getpid() + 1, "token") is None
-    assert not child_table.is_at_work(os.getpid(), "token")
+    assert not child_table.is_running(os.getpid(), "token")
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    child_table.tell("token")
-    assert child_table.is_at_work(os.getpid(), "token")
-    assert not child_table.is_at_work(os.getpid(), "the next one's")
+    child_table.set_running("token")
+    assert child_table.is_running(os.getpid(), "token")
+    assert not child_table.is_running(os.getpid(), "the next one's")
     assert child_table.end_of(os.getpid(), "token") is None
-    child_table.tell(None)
-    assert not child_table.is_at_work(os.getpid(), "token")
+    child_table.set_running(None)
+    assert not child_table.is_running(os.getpid(), "token")
 
 
 def test_an_end_is_told_to_the_main_process_before_a_server_that_hangs_has_it(

@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.guard import child_table
 from supervisor.guard.heartbeat import Heartbeat
-from supervisor.guard.leases import HeldLease
+from supervisor.guard.lease import Lease
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
@@ -44,7 +44,7 @@ def beating(ledger: Ledger) -> Iterator[Heartbeat]:
 
 
 @contextmanager
-def at_work_under(ledger: Ledger, lease: HeldLease) -> Iterator[None]:
+def at_work_under(ledger: Ledger, lease: Lease) -> Iterator[None]:
     """A renewal has said that its run has begun."""
     with beating(ledger) as heartbeat:
         heartbeat.watch(lease)
@@ -71,7 +71,7 @@ def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_
     with at_work_under(ledger, lease):
         if is_cancelled:
             ledger.cancel(run_id(spec, 0), "by hand")
-            wait_until(lambda: lease.was_told)
+            wait_until(lambda: lease.is_interrupted)
         with full(ledger):
             assert status_of(deaf, 15) == -signal.SIGKILL
             assert not lock_is_free(ledger, spec)
@@ -112,7 +112,7 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
             way.thaw()
             begin(ledger, run_id(spec, 0))
             wait_until(lambda: lease.has_begun)
-            assert not (lease.was_told or lease.kill_at)
+            assert not (lease.is_interrupted or lease.kill_at)
 
 
 def test_nobody_is_given_up_before_it_could_come_back_to_a_server_that_was_away(

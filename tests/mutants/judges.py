@@ -9,7 +9,7 @@ BROKEN = (
     "supervisor/ledger/*.lua",
     "supervisor/job/policies.py",
     "supervisor/guard/guard.py",
-    "supervisor/guard/leases.py",
+    "supervisor/guard/lease.py",
     "supervisor/guard/heartbeat.py",
     "supervisor/ticks/emission.py",
     "supervisor/ticks/audit.py",
@@ -24,7 +24,7 @@ RUNS = (
 STEPS = ["stages", "batches", "steps_edges"]
 REST = ["reports", "audit", "beat_ticks", "model"]
 HEARTBEAT = (
-    *("tests/unit/test_leases.py", "tests/ledger/test_comebacks.py"),
+    *("tests/unit/test_lease.py", "tests/ledger/test_comebacks.py"),
     "tests/ledger/test_heartbeat.py",
     *("tests/ledger/test_insisting.py", "tests/ledger/test_lost_trust.py"),
     "tests/acceptance/test_told_to_end.py",

@@ -1,4 +1,4 @@
-"""A lease as the worker's main process sees it: begun, known, over, and until when."""
+"""A lease as the worker's main process knows it: its states, and what follows from them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.guard import child_table, leases
-from supervisor.guard.heartbeat import lose
-from supervisor.guard.leases import HeldLease
+from supervisor.guard import child_table, lease
+from supervisor.guard.heartbeat import Heartbeat
+from supervisor.guard.lease import Lease, State
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.requests import Begun, Work
 
 #: Of a child's entry in the table, which is found by what is left of its process id.
@@ -39,7 +41,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(leases, "clock", clock)
+    monkeypatch.setattr(lease, "clock", clock)
     return clock
 
 
@@ -55,17 +57,17 @@ def held(
     on_lease_lost: str = "abort",
     stop_grace: str = "10s",
     **facts: Any,
-) -> HeldLease:
+) -> Lease:
     keys: dict[str, Any] = {"on_lease_lost": on_lease_lost, "stop_grace": stop_grace}
     spec = JobSpec(name="nightly", task="t", every="1m", lease_ttl=f"{TTL}s", **keys)
     work = Work("nightly@1", spec.name, datetime(2026, 3, 1, tzinfo=UTC), spec.rules(), "worker")
-    lease = HeldLease(work, "token", pid, is_active, taken_at=TAKEN_AT)
-    for name, value in facts.items():
-        setattr(lease, name, value)
-    return lease
+    return Lease(work, "token", pid, is_active, taken_at=TAKEN_AT, **facts)
 
 
-BEGUN = {"has_begun": True}
+HELD = {"state": State.HELD}
+LOST = {"state": State.LOST}
+TAKEN = {"state": State.TAKEN}
+UNHEARD = {"state": State.UNHEARD}
 
 
 @pytest.mark.parametrize(
@@ -77,18 +79,17 @@ BEGUN = {"has_begun": True}
         ({}, False, 9, False, Begun.UNKNOWN, False, math.inf),
         ({"is_active": lambda: False}, True, 9, False, Begun.UNKNOWN, False, math.inf),
         ({"pid": os.getpid()}, False, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
-        (BEGUN, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
-        (BEGUN, False, 0, True, Begun.OVER, True, TRUSTED_UNTIL),
-        (BEGUN | {"pid": os.getpid()}, False, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
-        (BEGUN | {"is_active": lambda: False}, True, 0, True, Begun.UNKNOWN, False, TRUSTED_UNTIL),
-        (BEGUN | {"is_lost": True}, True, 0, True, Begun.KNOWN, False, math.inf),
-        (
-            BEGUN | {"is_lost": True, "on_lease_lost": "continue"},
-            *(True, 0, True, Begun.KNOWN, True, math.inf),
-        ),
-        (BEGUN | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
-        (BEGUN | {"is_anothers": True}, True, 0, True, Begun.KNOWN, False, TRUSTED_UNTIL),
-        (BEGUN | {"kill_at": 7.0}, True, 0, True, Begun.KNOWN, True, 7.0),
+        (HELD, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (HELD, False, 0, True, Begun.OVER, True, TRUSTED_UNTIL),
+        (HELD | {"pid": os.getpid()}, False, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (HELD | {"is_active": lambda: False}, True, 0, True, Begun.UNKNOWN, False, TRUSTED_UNTIL),
+        (HELD | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
+        (HELD | {"kill_at": 7.0}, True, 0, True, Begun.KNOWN, True, 7.0),
+        (LOST, True, 0, True, Begun.KNOWN, False, math.inf),
+        (LOST | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, math.inf),
+        (UNHEARD, True, 2.1, True, Begun.UNKNOWN, False, math.inf),
+        (UNHEARD | {"on_lease_lost": "continue"}, True, 2.1, True, Begun.UNKNOWN, True, math.inf),
+        (TAKEN | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, False, math.inf),
     ],
 )
 def test_what_is_known_of_a_lease(
@@ -102,7 +103,7 @@ def test_what_is_known_of_a_lease(
     deadline: float,
 ) -> None:
     lease = held(**facts)
-    child_table.tell("token" if works else None)
+    child_table.set_running("token" if works else None)
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
@@ -123,7 +124,7 @@ def test_a_lease_is_over_some_time_after_its_task(clock: Clock) -> None:
     assert not is_over_after(60)
     is_active = False
     assert [is_over_after(seconds) for seconds in (0, 5.1)] == [False, True]
-    lease.is_gone = True
+    lease.state = State.DEAD
     assert not is_over_after(60)
 
 
@@ -137,14 +138,44 @@ def test_a_lease_is_renewed_six_times_in_its_life() -> None:
     assert held().renewal_seconds == TTL / 6
 
 
-def test_a_process_has_one_place_for_a_child_and_one_for_each_run_of_its_own() -> None:
+def test_a_child_has_one_lease_and_a_process_one_for_each_of_its_own_runs() -> None:
     assert held().place == CHILD
     assert held(os.getpid()).place == "token"
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
+@pytest.mark.parametrize(
+    ("state", "without_interruption", "interrupted"),
+    [
+        (State.ASKED, State.HELD, State.HELD),
+        (State.HELD, State.HELD, State.HELD),
+        (State.UNHEARD, State.HELD, State.LOST),
+        (State.LOST, State.HELD, State.LOST),
+        (State.TAKEN, State.HELD, State.TAKEN),
+    ],
+)
+def test_a_renewed_lease_is_held_again_unless_its_work_was_interrupted(
+    state: State, without_interruption: State, interrupted: State, is_interrupted: bool
+) -> None:
+    lease = held(state=state, is_interrupted=is_interrupted)
+    lease.renewed(TAKEN_AT + 60)
+    assert lease.state is (interrupted if is_interrupted else without_interruption)
+    assert lease.trusted_until == TRUSTED_UNTIL + 60
+
+
+@pytest.mark.parametrize(
+    ("state", "lost"), [(State.ASKED, State.UNHEARD), (State.HELD, State.LOST)]
+)
+def test_a_lease_that_is_lost_keeps_what_is_known_of_its_run(state: State, lost: State) -> None:
+    lease = held(state=state)
+    lease.lost()
+    assert lease.state is lost
+
+
 def test_an_overlap_and_a_loss_are_logged_once() -> None:
-    lease = held(is_active=lambda: False)
+    beats, lease = Heartbeat(cast(Ledger, None), lambda _: None), held(is_active=lambda: False)
+    beats.watch(lease)
     with capture_logs() as lines:
         for _ in range(3):
-            lose(lease, "nightly@2", TAKEN_AT, None)
+            beats._note(lease, Renewal(LeaseState.LOST, "nightly@2"), TAKEN_AT)
     assert [line["event"] for line in lines] == ["runs overlapped", "lease lost"]

@@ -1,0 +1,213 @@
+"""The lease of an attempt, as the worker's main process knows it while a child works under it.
+
+1. The child asks the ledger for the lease just before its task's body. The lease counts from the
+   moment it was asked for, by this machine's own clock: no worker knows when the server gave it.
+2. The heartbeat renews it six times in its life. A renewal counts from when it was sent.
+3. It is trusted for two thirds of its life:
+
+       trusted_until = asked_at + 2/3 * lease_ttl
+
+   With a grant that is older than that no body starts: it is asked for again (attempt.py).
+4. When trust ends, the work is interrupted. What has not ended after four fifths of the last third
+   is killed: it is gone before the lease is, and so before another attempt can begin.
+
+       asked_at             trusted_until                        asked_at + lease_ttl
+          |--------------------|-------------------------|---------|
+          | renewed every      | interrupted, and may    | killed  | another attempt
+          | sixth of lease_ttl | end by itself           |         | may begin
+
+5. A lease that was renewed after all is held again, unless its work was interrupted meanwhile: that
+   goes on to its end.
+
+The states, and what moves a lease from one to another:
+
+               renewed            trust ended
+     ASKED ------------> HELD -------------------> LOST
+       |                 ^  ^ ^                      |
+       | trust ended     |  | +----- renewed (5) ----+
+       v                 |  |
+    UNHEARD -renewed (5)-+  +------- renewed (5) -- TAKEN
+
+    any of these -> TAKEN: the ledger says that the lease is another attempt's
+    any of these -> DEAD:  the child has died, and its end is still to be reported
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import Enum, auto
+
+from supervisor.guard import child_table
+from supervisor.job.policies import OnLeaseLost
+from supervisor.ledger.requests import Asked, Begun, Work
+from supervisor.times import clock
+
+#: The part of its life for which a lease is trusted.
+TRUSTED = 2 / 3
+
+#: The part of the rest in which interrupted work may end by itself.
+GRACEFUL = 4 / 5
+
+RENEWALS_PER_TTL = 6
+
+#: Of a delivery that is active for longer than this, the lease was granted: else it would be over.
+SURELY_BEGUN_SECONDS = 2.0
+
+#: A task that has been over for longer than this has reported its end, or never will.
+SURELY_OVER_SECONDS = 5.0
+
+
+class State(Enum):
+    ASKED = auto()
+    """The child asks for it; no renewal has said that its run has begun."""
+    HELD = auto()
+    """A renewal has said that the run has begun."""
+    UNHEARD = auto()
+    """Trust ended before any renewal said that the run has begun."""
+    LOST = auto()
+    """Trust ended, or ended once and the work was interrupted for it."""
+    TAKEN = auto()
+    """The ledger says that it is another attempt's."""
+    DEAD = auto()
+    """The child has died; its end is still to be reported."""
+
+
+LOST_STATES = (State.UNHEARD, State.LOST, State.TAKEN)
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease that a child of this worker asks for.
+
+    pid: the child's. is_active: whether the worker still waits for this delivery's task. asked:
+    gives what the run's caller gave it, for a ledger that forgot the run.
+    kill_at: when interrupted work is killed; None before, and once that has been seen to.
+    overlapped_with: the run that began while this one was at work, as logged. over_since: when the
+    heartbeat first found that the task is no longer active. All times by the clock of times.py.
+    """
+
+    work: Work
+    token: str
+    pid: int
+    is_active: Callable[[], bool]
+    asked: Callable[[], Asked] = Asked
+    taken_at: float = field(default_factory=clock)
+    state: State = State.ASKED
+    trusted_until: float = 0.0
+    is_interrupted: bool = False
+    kill_at: float | None = None
+    overlapped_with: str | None = None
+    over_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self.trust_from(self.taken_at)
+
+    @property
+    def run_id(self) -> str:
+        return self.work.run_id
+
+    @property
+    def ttl(self) -> timedelta:
+        return timedelta(milliseconds=self.work.rules.lease_ttl_ms)
+
+    @property
+    def place(self) -> Hashable:
+        """A child has one lease at a time; in the pools without children a process has many."""
+        return self.pid if self.has_child else self.token
+
+    @property
+    def has_child(self) -> bool:
+        """In the pools without children the process is this worker itself."""
+        return self.pid != os.getpid()
+
+    @property
+    def renewal_seconds(self) -> float:
+        return self.ttl.total_seconds() / RENEWALS_PER_TTL
+
+    @property
+    def stop_grace(self) -> timedelta:
+        return timedelta(milliseconds=self.work.rules.stop_grace_ms)
+
+    @property
+    def abort_grace(self) -> timedelta:
+        """The time to end in after trust has ended and before the lease does."""
+        return min(self.stop_grace, self.ttl * (1 - TRUSTED) * GRACEFUL)
+
+    @property
+    def aborts_when_lost(self) -> bool:
+        return self.work.rules.on_lease_lost == OnLeaseLost.ABORT
+
+    @property
+    def has_begun(self) -> bool:
+        return self.state not in (State.ASKED, State.UNHEARD)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.state in LOST_STATES
+
+    @property
+    def has_surely_begun(self) -> bool:
+        """Also when no renewal has said so yet, as with a server that hangs."""
+        is_due = clock() - self.taken_at > SURELY_BEGUN_SECONDS
+        return self.has_begun or (self.is_active() and self._may_be_running() and is_due)
+
+    @property
+    def begun(self) -> Begun:
+        """What a renewal says of it."""
+        # One that has reported its end is known of no more: its run may be at a later attempt.
+        if not self.has_begun or not self.is_active():
+            return Begun.UNKNOWN
+        return Begun.KNOWN if self._may_be_running() else Begun.OVER
+
+    @property
+    def should_be_known(self) -> bool:
+        """To the ledger: it is running, and not another's."""
+        is_ending = self.is_lost and self.aborts_when_lost
+        is_running = self.is_active() and self.has_surely_begun
+        return is_running and not (is_ending or self.state is State.TAKEN)
+
+    @property
+    def deadline(self) -> float:
+        """When something is to be done about it, should no renewal succeed; infinite for never."""
+        if self.kill_at is not None:
+            return self.kill_at
+        return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
+
+    def _may_be_running(self) -> bool:
+        """In the pools without children it is not known of a single run."""
+        return not self.has_child or child_table.is_running(self.pid, self.token)
+
+    def is_over(self) -> bool:
+        """Whether the task ended some time ago: its child has reported the end, or given up."""
+        if self.is_active() or self.state is State.DEAD:
+            self.over_since = None
+            return False
+        self.over_since = self.over_since or clock()
+        return clock() - self.over_since > SURELY_OVER_SECONDS
+
+    def trust_from(self, sent_at: float) -> None:
+        self.trusted_until = trusted_until(sent_at, self.ttl)
+
+    def renewed(self, sent_at: float) -> None:
+        """By a call that was sent then, which also says that its run has begun."""
+        self.trust_from(sent_at)
+        if not (self.is_lost and self.is_interrupted):
+            self.state = State.HELD
+        elif self.state is State.UNHEARD:
+            self.state = State.LOST
+
+    def lost(self) -> None:
+        """Trust in it has ended."""
+        self.state = State.LOST if self.has_begun else State.UNHEARD
+
+
+def trusted_until(asked_at: float, ttl: timedelta) -> float:
+    return asked_at + ttl.total_seconds() * TRUSTED
+
+
+def is_trusted(asked_at: float, ttl: timedelta) -> bool:
+    return clock() < trusted_until(asked_at, ttl)
