@@ -75,15 +75,6 @@ def test_a_run_is_triggered_after_the_commit_and_not_before(
     assert runs(ledger) == [run]
 
 
-def test_a_rolled_back_transaction_triggers_nothing(app: Celery, ledger: Ledger) -> None:
-    with pytest.raises(ZeroDivisionError), transaction.atomic():
-        trigger_on_commit("nightly")
-        raise ZeroDivisionError
-    with transaction.atomic():
-        order(1)
-    assert runs(ledger) == []
-
-
 def test_a_savepoint_that_is_rolled_back_takes_its_triggers_along(
     app: Celery, ledger: Ledger
 ) -> None:

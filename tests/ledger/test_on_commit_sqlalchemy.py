@@ -145,67 +145,46 @@ def test_a_commit_that_the_database_refuses_triggers_nothing(
     assert runs(ledger) == []
 
 
-def test_a_trigger_of_a_savepoint_that_is_rolled_back_never_fires(
-    session: Session, ask: Ask, ledger: Ledger, database: Path
+#: What a session does, and the numbers of the triggers that fire, in the order they were asked for.
+#: a: asks for a run, (: begins a savepoint, ): releases it, x: rolls it back, C: commits, R: rolls
+#: the transaction back.
+TRANSACTIONS = {
+    "aC": [0],
+    "aCC": [0],
+    "aCaC": [0, 1],
+    "aRaC": [1],
+    "a(axaC": [0, 2],
+    "(a)C": [0],
+    "(a)R": [],
+    "a((a)xC": [0],
+    "(a(aC": [0, 1],
+    "a(aRC": [],
+    "a(a(a)a)aC": [0, 1, 2, 3, 4],
+}
+
+
+@pytest.mark.parametrize("steps", TRANSACTIONS)
+def test_a_trigger_fires_with_the_outermost_commit_or_never(
+    session: Session, ask: Ask, ledger: Ledger, steps: str
 ) -> None:
-    session.add(Order(number=1))
-    outer = ask()
-    savepoint = session.begin_nested()
-    session.add(Order(number=2))
-    ask()
-    savepoint.rollback()
-    after = ask()
-    session.commit()
-    assert numbers(database) == [1]
-    assert runs(ledger) == [outer, after]
-
-
-def test_a_trigger_of_a_released_savepoint_waits_for_the_outermost_commit(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    with session.begin_nested():
-        session.add(Order(number=1))
-        inner = ask()
-    assert runs(ledger) == []
-    session.commit()
-    assert runs(ledger) == [inner]
-
-
-def test_a_released_savepoint_shares_the_fate_of_the_transaction_around_it(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    kept = ask()
-    middle = session.begin_nested()
-    with session.begin_nested():
-        ask()
-    middle.rollback()
-    session.commit()
-    with session.begin_nested():
-        ask()
-    session.rollback()
-    assert runs(ledger) == [kept]
-
-
-def test_a_commit_releases_the_savepoints_that_are_open(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    session.begin_nested()
-    first = ask()
-    session.begin_nested()
-    second = ask()
-    session.commit()
-    assert runs(ledger) == [first, second]
-
-
-def test_a_rollback_of_the_outermost_takes_open_savepoints_along(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    ask()
-    session.begin_nested()
-    ask()
-    session.rollback()
-    session.commit()
-    assert runs(ledger) == []
+    asked, savepoints = [], []
+    for step in steps:
+        before = runs(ledger)
+        match step:
+            case "a":
+                asked.append(ask())
+            case "(":
+                savepoints.append(session.begin_nested())
+            case ")":
+                savepoints.pop().commit()
+            case "x":
+                savepoints.pop().rollback()
+            case "R":
+                session.rollback()
+        assert runs(ledger) == before
+        if step == "C":
+            session.commit()
+    assert runs(ledger) == [asked[number] for number in TRANSACTIONS[steps]]
 
 
 def test_an_error_in_a_with_block_of_a_savepoint_drops_its_triggers_alone(
@@ -219,33 +198,6 @@ def test_an_error_in_a_with_block_of_a_savepoint_drops_its_triggers_alone(
         session.execute(text("INSERT INTO orders VALUES (1)"))
     session.commit()
     assert runs(ledger) == [kept]
-
-
-def test_triggers_fire_in_the_order_they_were_asked_for(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    asked = [ask()]
-    with session.begin_nested():
-        asked.append(ask())
-        with session.begin_nested():
-            asked.append(ask())
-        asked.append(ask())
-    asked.append(ask())
-    session.commit()
-    assert runs(ledger) == asked
-
-
-def test_the_next_transaction_of_a_session_fires_its_own_triggers_alone(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    first = ask()
-    session.commit()
-    session.add(Order(number=1))
-    session.commit()
-    assert runs(ledger) == [first]
-    second = ask()
-    session.commit()
-    assert runs(ledger) == [first, second]
 
 
 def test_sessions_do_not_fire_each_others_triggers(
