@@ -27,7 +27,7 @@ from supervisor.web import api_shapes
 from supervisor.web.api_shapes import Error, WholeRun
 from supervisor.web.budget import Threads
 from supervisor.web.http import Refused, json_body, unless_skipped
-from supervisor.web.jobs_page import Filter, Sort, Wish, crew_of, names_of
+from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
 
 #: Prefix of all paths.
 API = "/api/v1"
@@ -158,11 +158,11 @@ class Api:
     @get("/jobs", JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
         """The loaded jobs."""
-        wish = replace(Wish.of(query), search=query.get("search", ""))
+        wanted = replace(JobsQuery.of(query), search=query.get("search", ""))
         limit = int(query.get("limit", MOST_JOBS))
-        wanted = after(names_of(self._ledger, wish, self._ledger.now()), query)[:limit]
-        specs = self._ledger.some_specs(wanted)
-        known = [specs[name] for name in wanted if name in specs]
+        names = after(names_of(self._ledger, wanted, self._ledger.now()), query)[:limit]
+        specs = self._ledger.some_specs(names)
+        known = [specs[name] for name in names if name in specs]
         return [Job.model_validate(record) for record in self._ledger.records_of(known)]
 
     @get("/jobs/{job}")
@@ -205,10 +205,10 @@ class Api:
     @get("/queues")
     def queues(self) -> api_shapes.Queues:
         """Queues, workers, and the runs that are running."""
-        crew = crew_of(self._ledger, self._broker)
-        at_work = {process: [run.id for run in runs] for process, runs in crew.at_work.items()}
+        found = queue_status(self._ledger, self._broker)
+        at_work = {process: [run.id for run in runs] for process, runs in found.running.items()}
         return api_shapes.Queues.model_validate(
-            {"queues": crew.queues, "workers": crew.workers, "at_work": at_work}
+            {"queues": found.queues, "workers": found.workers, "at_work": at_work}
         )
 
     @get("/beat")

@@ -1,4 +1,4 @@
-"""The list of jobs: chosen, sorted, a page at a time, with a strip of the last runs."""
+"""The list of jobs: filtered, sorted, a page at a time, each with a chart of its last runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlencode
 
-from supervisor.job.run import FAILURES, Run, RunState
+from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import (
-    OpenJobs,
-    Standing,
     Trace,
     open_jobs,
     open_runs,
@@ -32,7 +30,7 @@ from supervisor.web.api_shapes import Worker
 
 PAGE_SIZE = 50
 
-#: Last outcomes that no one wishes for.
+#: Last outcomes of jobs that are failing.
 BAD = frozenset({*FAILURES, RunState.MISSED})
 
 
@@ -66,8 +64,8 @@ GREATEST_FIRST = frozenset({Sort.LAST, Sort.FAILURES})
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What the address of the page asks for; what makes no sense is left out."""
+class JobsQuery:
+    """What the address of the page asks for; words that are not valid are ignored."""
 
     search: str = ""
     filter: Filter = Filter.ALL
@@ -76,7 +74,7 @@ class Wish:
     page: int = 1
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Wish:
+    def of(cls, query: Mapping[str, str]) -> JobsQuery:
         word, page, sort = query.get("state", ""), query.get("page", "1"), query.get("sort", "")
         column = sort.removeprefix("-")
         return cls(
@@ -113,12 +111,12 @@ class Wish:
         return "./?" + urlencode({k: v for k, v in said.items() if v != default[k]})
 
     def sorted_url(self, column: str) -> str:
-        """Sorted by it; the other way round where it is."""
+        """Sorted by it; where it is already, reversed."""
         is_again = self.sort.value == column and not self.is_reversed
         return replace(self, sort=Sort(column), is_reversed=is_again).url()
 
     def direction(self, column: str) -> str | None:
-        """As ARIA has it; None for a column that the list is not sorted by."""
+        """Of aria-sort; None for a column that the list is not sorted by."""
         if self.sort.value != column:
             return None
         is_descending = self.is_reversed != (self.sort in GREATEST_FIRST)
@@ -127,9 +125,9 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """names: of the page. counts: jobs for each filter, of those whose name fits."""
+    """names: of the page. counts: jobs for each filter, of those that the search finds."""
 
-    wish: Wish
+    query: JobsQuery
     names: tuple[str, ...]
     found: int
     counts: Mapping[str, int]
@@ -137,26 +135,23 @@ class Listing:
     pages: int
 
 
-def listing_of(ledger: Ledger, wish: Wish, now: datetime) -> Listing:
-    names = names_with(ledger, wish.search)
-    standing, at = standings(ledger, names), open_jobs(ledger)
-    fits = tests_of(standing, at, now)
-    counts = {word.value: sum(map(fits[word], names)) for word in Filter}
-    wanted = in_order([name for name in names if fits[wish.filter](name)], wish, standing, at)
+def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
+    jobs = Standings(ledger, names_with(ledger, query.search), now)
+    counts = {word.value: len(jobs.filtered(word)) for word in Filter}
+    wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
-    page = min(max(1, wish.page), pages)
+    page = min(max(1, query.page), pages)
     shown = wanted[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]
-    return Listing(wish, tuple(shown), len(wanted), counts, page, pages)
+    return Listing(query, tuple(shown), len(wanted), counts, page, pages)
 
 
-def names_of(ledger: Ledger, wish: Wish, now: datetime) -> list[str]:
-    """All that the wish names, whatever the page."""
-    names = names_with(ledger, wish.search)
-    if wish.filter is Filter.ALL and wish.sort is Sort.NAME:
-        return names[::-1] if wish.is_reversed else names
-    standing, at = standings(ledger, names), open_jobs(ledger)
-    fits = tests_of(standing, at, now)[wish.filter]
-    return in_order([name for name in names if fits(name)], wish, standing, at)
+def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> list[str]:
+    """All that the query finds, on whatever page."""
+    names = names_with(ledger, query.search)
+    if query.filter is Filter.ALL and query.sort is Sort.NAME:
+        return names[::-1] if query.is_reversed else names
+    jobs = Standings(ledger, names, now)
+    return jobs.sorted(jobs.filtered(query.filter), query)
 
 
 def names_with(ledger: Ledger, search: str) -> list[str]:
@@ -164,83 +159,87 @@ def names_with(ledger: Ledger, search: str) -> list[str]:
     return sorted(name for name in ledger.job_names() if needle in name.lower())
 
 
-def tests_of(
-    standing: Mapping[str, Standing], found: OpenJobs, now: datetime
-) -> Mapping[Filter, Callable[[str], bool]]:
-    held = jobs_held(found)
+class Standings:
+    """What jobs are filtered and sorted by. `names`: sorted."""
 
-    def is_late(name: str) -> bool:
-        following = None if standing[name].paused else standing[name].next_at
-        times = [moment for moment in (following, found.queued_for.get(name)) if moment]
-        return any(now - moment >= LATE_LEAST for moment in times)
+    def __init__(self, ledger: Ledger, names: Sequence[str], now: datetime) -> None:
+        self._names = names
+        self._now = now
+        self._standings = standings(ledger, names)
+        found = open_jobs(ledger)
+        self._queued_for = found.queued_for
+        self._running = found.at[RunState.RUNNING]
+        self._held = set().union(*(found.at[state] for state in OPEN_STATES - {RunState.RUNNING}))
 
-    return {
-        Filter.ALL: lambda name: True,
-        Filter.RUNNING: found.at[RunState.RUNNING].__contains__,
-        Filter.WAITING: held.__contains__,
-        Filter.LATE: is_late,
-        Filter.FAILING: lambda name: standing[name].last_outcome in BAD,
-        Filter.SKIPPING: lambda name: standing[name].consecutive_skips > 0,
-        Filter.PAUSED: lambda name: standing[name].paused,
-    }
+    def filtered(self, filter: Filter) -> list[str]:
+        standing = self._standings
+        fits: Mapping[Filter, Callable[[str], bool]] = {
+            Filter.ALL: lambda name: True,
+            Filter.RUNNING: self._running.__contains__,
+            Filter.WAITING: self._held.__contains__,
+            Filter.LATE: self._is_late,
+            Filter.FAILING: lambda name: standing[name].last_outcome in BAD,
+            Filter.SKIPPING: lambda name: standing[name].consecutive_skips > 0,
+            Filter.PAUSED: lambda name: standing[name].paused,
+        }
+        return [name for name in self._names if fits[filter](name)]
+
+    def sorted(self, names: Sequence[str], query: JobsQuery) -> list[str]:
+        """Those that are equal by name; those without a value come last."""
+        standing = self._standings
+        values: Mapping[Sort, Callable[[str], Any]] = {
+            Sort.NAME: lambda name: name,
+            Sort.STATE: self._place_of_state,
+            Sort.NEXT: self._next_at,
+            Sort.LAST: lambda name: standing[name].last_start_at,
+            Sort.FAILURES: lambda name: standing[name].failures or None,
+        }
+        value = values[query.sort]
+        known = [name for name in names if value(name) is not None]
+        known.sort(key=value, reverse=query.direction(query.sort.value) == "descending")
+        return known + [name for name in names if value(name) is None]
+
+    def _next_at(self, name: str) -> datetime | None:
+        standing = self._standings[name]
+        return None if standing.paused else standing.next_at
+
+    def _is_late(self, name: str) -> bool:
+        moments = (self._next_at(name), self._queued_for.get(name))
+        return any(moment and self._now - moment >= LATE_LEAST for moment in moments)
+
+    def _place_of_state(self, name: str) -> int:
+        is_paused = self._standings[name].paused
+        return (name in self._running, name in self._held, is_paused, True).index(True)
 
 
-def jobs_held(found: OpenJobs) -> set[str]:
-    return set().union(*(jobs for state, jobs in found.at.items() if state != RunState.RUNNING))
-
-
-def in_order(
-    names: Sequence[str], wish: Wish, standing: Mapping[str, Standing], found: OpenJobs
-) -> list[str]:
-    """`names`: by name, which decides where jobs are equal. What has no value comes last."""
-    running, held = found.at[RunState.RUNNING], jobs_held(found)
-
-    def state(name: str) -> int:
-        return next(
-            place
-            for place, is_so in enumerate(
-                (name in running, name in held, standing[name].paused, True)
-            )
-            if is_so
-        )
-
-    values: Mapping[Sort, Callable[[str], Any]] = {
-        Sort.NAME: lambda name: name,
-        Sort.STATE: state,
-        Sort.NEXT: lambda name: None if standing[name].paused else standing[name].next_at,
-        Sort.LAST: lambda name: standing[name].last_start_at,
-        Sort.FAILURES: lambda name: standing[name].failures or None,
-    }
-    value = values[wish.sort]
-    known = [name for name in names if value(name) is not None]
-    known.sort(key=value, reverse=wish.direction(wish.sort.value) == "descending")
-    return known + [name for name in names if value(name) is None]
-
-
-# The queues that jobs are sent to, the workers that consume them, and what they are at.
+# Queues, the workers that consume them, and what runs in those.
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """at_work: runs by the process that works on them."""
+class QueueStatus:
+    """running: runs by the process that they run in."""
 
-    queues: tuple[Queue, ...]
-    workers: tuple[Worker, ...]
-    at_work: Mapping[str, tuple[Run, ...]]
+    queues: list[Queue]
+    workers: list[Worker]
+    running: Mapping[str, Sequence[Run]]
 
 
-def crew_of(ledger: Ledger, broker: Queues | None) -> Crew:
+def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     specs, roll = ledger.specs(), ledger.presences.roll()
-    asked = broker or LedgerQueues(ledger.client, roll)
-    return Crew(
-        tuple(queues(specs.values(), roll, asked, ledger.drains.since())),
-        tuple(workers_of(roll)),
-        at_work(open_runs(ledger)),
+    broker = broker or LedgerQueues(ledger.client, roll)
+    running: dict[str, list[Run]] = defaultdict(list)
+    for run in open_runs(ledger):
+        if run.state is RunState.RUNNING and run.worker:
+            running[run.worker].append(run)
+    return QueueStatus(
+        queues(specs.values(), roll, broker, ledger.drains.since()),
+        list(workers_of(roll)),
+        dict(sorted(running.items())),
     )
 
 
 def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
-    """What keeps runs that are queued from beginning."""
+    """Why queued runs do not begin."""
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
     specs, drained = ledger.scheduled().values(), ledger.drains.since()
@@ -273,32 +272,28 @@ def workers_of(roll: Roll) -> Iterable[Worker]:
         yield Worker(worker=name, present=False, last_seen_at=roll.last_seen[name])
 
 
-def at_work(runs: Iterable[Run]) -> Mapping[str, tuple[Run, ...]]:
-    found: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        if run.state is RunState.RUNNING and run.worker:
-            found[run.worker].append(run)
-    return {process: tuple(found[process]) for process in sorted(found)}
-
-
-# The last runs of a job as a strip of bars: colour is the outcome, height the duration.
-#
-# A bar is as high as the run was long, measured by the interval of the job where runs come near it.
+# The last runs of a job as a bar chart: colour is the outcome, height the duration, on the scale of
+# the job's interval where runs come near it.
 
 
 LENGTH = 24
 PITCH = 7
-BAR_WIDTH = 5
 HEIGHT = 30
 LEAST_HEIGHT = 4
 
-#: From this share of the interval on, durations are measured by it.
+#: From this share of the interval on, it is the scale.
 NEAR = 0.25
 
-#: Runs that never were at work are a small mark on the ground.
+#: Runs in these states have not run: a small mark on the ground.
 NEVER_STARTED = frozenset(
-    {*(RunState.SKIPPED, RunState.MISSED, RunState.EXCLUDED, RunState.EXPIRED)}
-    | {RunState.WAITING, RunState.QUEUED}
+    {
+        RunState.SKIPPED,
+        RunState.MISSED,
+        RunState.EXCLUDED,
+        RunState.EXPIRED,
+        RunState.WAITING,
+        RunState.QUEUED,
+    }
 )
 
 
@@ -313,7 +308,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class Chart:
     """limit_y: where a bar would be as high as the interval is long."""
 
     marks: tuple[Mark, ...]
@@ -323,14 +318,14 @@ class Strip:
     height: int = HEIGHT
 
 
-def strip_of(traces: Sequence[Trace], interval_seconds: float | None) -> Strip:
+def chart_of(traces: Sequence[Trace], interval_seconds: float | None) -> Chart:
     """`traces`: oldest first."""
     shown = traces[-LENGTH:]
     longest = max((trace.duration_seconds or 0 for trace in shown), default=0)
     is_near = interval_seconds is not None and longest >= NEAR * interval_seconds
     top = max(longest, interval_seconds or 0) if is_near else longest
     first = LENGTH - len(shown)
-    return Strip(
+    return Chart(
         tuple(mark_of(trace, first + place, top) for place, trace in enumerate(shown)),
         HEIGHT * (1 - interval_seconds / top) if is_near and interval_seconds else None,
         words_of(shown),
@@ -344,8 +339,12 @@ def mark_of(trace: Trace, place: int, top: float) -> Mark:
     elif trace.state not in NEVER_STARTED and top:
         height = max(height, HEIGHT * (trace.duration_seconds or 0) / top)
     return Mark(
-        *(trace.id, trace.state.value, place * PITCH),
-        *(round(HEIGHT - height, 1), round(height, 1), title_of(trace)),
+        run=trace.id,
+        state=trace.state.value,
+        x=place * PITCH,
+        y=round(HEIGHT - height, 1),
+        height=round(height, 1),
+        title=title_of(trace),
     )
 
 
@@ -361,12 +360,9 @@ def title_of(trace: Trace) -> str:
 
 
 def words_of(traces: Sequence[Trace]) -> str:
-    """``18 succeeded, 5 skipped``: the strip for those who do not see it."""
+    """``18 succeeded, 5 skipped``: the chart for people who cannot see it."""
     counts = Counter(trace.state.value for trace in traces)
     return ", ".join(f"{count} {state}" for state, count in counts.most_common()) or "no runs yet"
-
-
-# What the page shows of each job in its list.
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,7 +375,7 @@ class Pace:
 
     @property
     def load(self) -> float | None:
-        """Share of the interval that a slow run took; above 1, ticks came while it was at work."""
+        """Share of the interval that the longest run took; above 1, ticks came while it ran."""
         if self.longest is None or not self.interval:
             return None
         return self.longest / self.interval
@@ -393,10 +389,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """held_back: the last of the runs shown that another was in the way of."""
+    """held_back: the last run of the chart that was skipped because of another."""
 
     job: JobRecord
-    strip: Strip
+    chart: Chart
     pace: Pace
     held_back: Trace | None
 
@@ -412,7 +408,7 @@ def rows_of(ledger: Ledger, names: Sequence[str], now: datetime) -> list[JobRow]
 def row_of(job: JobRecord, runs: Sequence[Trace], now: datetime) -> JobRow:
     pace = pace_of(job.spec, runs, now)
     held = (run for run in reversed(runs) if run.blocked_by and run.state is RunState.SKIPPED)
-    return JobRow(job, strip_of(runs, pace.interval), pace, next(held, None))
+    return JobRow(job, chart_of(runs, pace.interval), pace, next(held, None))
 
 
 def pace_of(spec: JobSpec, runs: Iterable[Trace], now: datetime) -> Pace:

@@ -1,5 +1,5 @@
-"""The pages, each of parts that can be asked for alone: ``?parts=jobs,now`` is what the page's
-script fetches when something of them has changed.
+"""The pages, each made of parts. The page's script fetches ``?parts=jobs,now`` when those have
+changed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from supervisor.ledger.queues import Queues
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
-from supervisor.web.access import Access, Visitor
+from supervisor.web.access import Access
 from supervisor.web.budget import Threads, check
 from supervisor.web.http import TEMPLATES, place_of
-from supervisor.web.jobs_page import Wish, crew_of, listing_of, pace_of, rows_of, troubles_of
+from supervisor.web.jobs_page import (
+    JobsQuery,
+    listing_of,
+    pace_of,
+    queue_status,
+    rows_of,
+    troubles_of,
+)
 from supervisor.web.live import events_url
 from supervisor.web.timeline import SPANS, timeline_of
-
-# What stands in each part of each page: read when the part is asked for, alone or in its page.
-
 
 Context = dict[str, Any]
 
@@ -66,12 +70,12 @@ def beat(asked: Asked) -> Context:
 
 def now(asked: Asked) -> Context:
     runs = open_runs(asked.ledger)
-    at_work = [run for run in runs if run.state is RunState.RUNNING]
+    running = [run for run in runs if run.state is RunState.RUNNING]
     held = [run for run in runs if run.state is not RunState.RUNNING]
     return {
-        "at_work": at_work[:MOST_SHOWN_NOW],
+        "running": running[:MOST_SHOWN_NOW],
         "held": held[:MOST_SHOWN_NOW],
-        "at_work_count": len(at_work),
+        "running_count": len(running),
         "held_count": len(held),
         "is_cut": len(runs) >= MOST_OPEN,
         "shown": MOST_SHOWN_NOW,
@@ -79,7 +83,7 @@ def now(asked: Asked) -> Context:
 
 
 def jobs(asked: Asked) -> Context:
-    listing = listing_of(asked.ledger, Wish.of(asked.query), asked.now)
+    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now)
     return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
 
 
@@ -115,8 +119,8 @@ def run(asked: Asked) -> Context:
 
 
 def why(ledger: Ledger, run: Run) -> list[str]:
-    """Nothing of a run at work, whose times would stand still; nor what its page has anyway: of
-    several attempts, and of a run that succeeded as it should.
+    """Nothing for a running run, whose times would stand still; nor what its page shows anyway: for
+    several attempts, and for a run that succeeded as it should.
     """
     if run.state is RunState.RUNNING or len(run.attempts) > 1 or StepId.of(run.id):
         return []
@@ -149,7 +153,8 @@ def failures(asked: Asked) -> Context:
 
 
 def queues(asked: Asked) -> Context:
-    return {"crew": crew_of(asked.ledger, asked.broker)}
+    found = queue_status(asked.ledger, asked.broker)
+    return {"queues": found.queues, "workers": found.workers, "running": found.running}
 
 
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
@@ -167,43 +172,52 @@ class Page:
 
 PAGES = (
     Page(
-        *("/", "jobs.html", {"beat": beat, "now": now, "jobs": jobs}),
+        "/",
+        "jobs.html",
+        {"beat": beat, "now": now, "jobs": jobs},
         lambda found, _: [
             BEAT,
             NOW,
             WORKERS,
-            *(Topic(Kind.JOB, name) for name in found["listing"].names),
+            *(Topic(Kind.JOB, n) for n in found["listing"].names),
         ],
     ),
     Page(
-        *("/failures", "failures.html", {"beat": beat, "failures": failures}),
+        "/failures",
+        "failures.html",
+        {"beat": beat, "failures": failures},
         lambda *_: [BEAT, NOW],
     ),
     Page(
-        *("/queues", "queues.html", {"beat": beat, "queues": queues}),
+        "/queues",
+        "queues.html",
+        {"beat": beat, "queues": queues},
         lambda *_: [BEAT, NOW, WORKERS],
     ),
     Page(
-        *("/jobs/{target:path}", "job.html"),
+        "/jobs/{target:path}",
+        "job.html",
         {"job": job, "timeline": timeline, "runs": runs, "log": job_log},
         lambda found, job: [Topic(Kind.JOB, job), *run_topics(found)],
     ),
     Page(
-        *("/runs/{target:path}", "run.html"),
+        "/runs/{target:path}",
+        "run.html",
         {"run": run, "steps": steps, "log": run_log},
-        lambda _, run: [Topic(Kind.RUN, log_topic) for log_topic in {run, whole(run)}],
+        lambda _, run: [Topic(Kind.RUN, run_id) for run_id in {run, whole(run)}],
     ),
 )
 
 
 def run_topics(found: Context) -> list[Topic]:
-    """Of a job's page: the run whose log is shown, and those at work."""
+    """Of a job's page: the run whose log is shown, and those that are open."""
     open_runs = [run.id for run in found["runs"] if run.state.is_open][:20]
     logged = [found["logged"].id] if found["logged"] else []
     return [Topic(Kind.RUN, run_id) for run_id in dict.fromkeys(logged + open_runs)]
 
 
 def whole(run_id: str) -> str:
+    """The run of several steps that a step belongs to."""
     place = StepId.of(run_id)
     return place.run if place else run_id
 
@@ -223,8 +237,13 @@ def endpoint_of(
     def respond(request: Request) -> Response:
         target = request.path_params.get("target", "")
         asked = Asked(ledger, target, request.query_params, ledger.now(), broker)
-        standing = standing_of(request.state.visitor, access)
-        about = {"now": asked.now, **place_of(request), **standing}
+        may_act = request.state.visitor.has_session
+        about = {
+            "now": asked.now,
+            "may_act": may_act,
+            "may_log_in": access.has_actions and not may_act,
+            **place_of(request),
+        }
         if "parts" in request.query_params:
             wanted = set(request.query_params["parts"].split(","))
             found = [rendered(page, name, asked, about) for name in page.parts if name in wanted]
@@ -248,11 +267,3 @@ def rendered_whole(page: Page, asked: Asked, about: Mapping[str, Any]) -> str:
         found |= part(asked)
     url = events_url(*page.topics(found, asked.target))
     return TEMPLATES.get_template(page.template).render(**about, **found, events=url)
-
-
-def standing_of(visitor: Visitor, access: Access) -> dict[str, Any]:
-    """What the visitor may do, for the templates."""
-    return {
-        "may_act": visitor.has_session,
-        "may_log_in": access.has_actions and not visitor.has_session,
-    }

@@ -1,8 +1,8 @@
-"""Where things stand in the picture of a job's time: runs as bars, and what was held back.
+"""The timeline of a job: attempts as bars, and the ticks that were held back.
 
 Horizontal places are per cent of the width, so that text keeps its size on a phone; vertical ones
 are pixels. The row on top has the ticks that did not start at once because they would have
-overlapped; below it, runs at work stand in as many lanes as were needed.
+overlapped; below it, runs are drawn in as many lanes as they need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.job.run import Attempt, Run, RunState
 from supervisor.operate.tables import why
 from supervisor.operate.words import duration, stamp
 
-#: Spans that one can look at.
+#: Spans to choose from.
 SPANS = {
     "2m": timedelta(minutes=2),
     "10m": timedelta(minutes=10),
@@ -25,7 +25,7 @@ SPANS = {
     "7d": timedelta(days=7),
 }
 
-#: The span is by default the shortest that shows so many runs, if it can be had.
+#: The span is by default the shortest that shows that many runs.
 ENOUGH_RUNS = 24
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -51,7 +51,7 @@ PASSED_OVER = frozenset({RunState.MISSED, RunState.EXCLUDED, RunState.EXPIRED})
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An attempt at work."""
+    """An attempt, as far as it has run."""
 
     run: str
     state: str
@@ -128,7 +128,7 @@ def timeline_of(runs: Sequence[Run], chosen: str | None, now: datetime) -> Timel
     )
     holds = tuple(held for run in runs if (held := hold_of(run, window, now)))
     count = 1 + max((lane for run, lane in lanes if window.shows(*spell(run, now))), default=0)
-    words = f"{len(bars)} attempts at work, {len(holds)} ticks held back, in the last {word}"
+    words = f"{len(bars)} attempts, {len(holds)} ticks held back, in the last {word}"
     return Timeline(word, bars, holds, tuple(labels_of(window)), count, words)
 
 
@@ -141,7 +141,7 @@ def fitting_span(runs: Sequence[Run], now: datetime) -> str:
 
 
 def in_lanes(runs: Iterable[Run], now: datetime) -> list[tuple[Run, int]]:
-    """Each run that was at work, with the first lane that was free when it began."""
+    """Each run that has run, with the first lane that was free when it began."""
     placed: list[tuple[Run, int]] = []
     free_from: list[datetime] = []
     started = (run for run in runs if run.attempts)
@@ -166,10 +166,13 @@ def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime)
     reason = f", {attempt.reason}" if attempt.reason else ""
     overlap = f", overlapped with {run.overlapped_with}" if run.overlapped_with else ""
     return Bar(
-        *(run.id, state, window.x(attempt.started_at), window.width(attempt.started_at, end)),
-        TOP_HEIGHT + lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
-        f"{stamp(attempt.started_at)} {state}, {lasted}{number}{reason}{overlap}",
-        run.overlapped_with is not None,
+        run=run.id,
+        state=state,
+        x=window.x(attempt.started_at),
+        width=window.width(attempt.started_at, end),
+        y=TOP_HEIGHT + lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
+        title=f"{stamp(attempt.started_at)} {state}, {lasted}{number}{reason}{overlap}",
+        overlaps=run.overlapped_with is not None,
     )
 
 

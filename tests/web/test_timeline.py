@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from supervisor.job.run import Attempt, Run, RunState
 from supervisor.ledger.page_reads import Trace
-from supervisor.web.jobs_page import HEIGHT, LENGTH, strip_of
+from supervisor.web.jobs_page import HEIGHT, LENGTH, chart_of
 from supervisor.web.timeline import timeline_of
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -96,17 +96,17 @@ def test_labels_are_at_round_times() -> None:
     assert texts == ["11:10", "11:20", "11:30", "11:40", "11:50", "12:00"]
 
 
-def test_the_strip_measures_by_the_interval_where_runs_come_near_it() -> None:
-    slow = strip_of([trace(1, seconds=30), trace(2, seconds=120)], 60)
+def test_the_chart_measures_by_the_interval_where_runs_come_near_it() -> None:
+    slow = chart_of([trace(1, seconds=30), trace(2, seconds=120)], 60)
     assert slow.limit_y == HEIGHT / 2
     assert [mark.height for mark in slow.marks] == [HEIGHT / 4, HEIGHT]
-    assert strip_of([trace(1, seconds=1)], 3600).limit_y is None
+    assert chart_of([trace(1, seconds=1)], 3600).limit_y is None
 
 
-def test_the_strip_shows_the_last_runs_and_says_them_in_words() -> None:
+def test_the_chart_shows_the_last_runs_and_says_them_in_words() -> None:
     runs = [trace(number) for number in range(40)] + [trace(41, RunState.SKIPPED)]
-    strip = strip_of(runs, None)
-    assert len(strip.marks) == LENGTH
-    assert strip.marks[-1].run == "job@41"
-    assert strip.words == "23 succeeded, 1 skipped"
-    assert strip_of([], 60).words == "no runs yet"
+    chart = chart_of(runs, None)
+    assert len(chart.marks) == LENGTH
+    assert chart.marks[-1].run == "job@41"
+    assert chart.words == "23 succeeded, 1 skipped"
+    assert chart_of([], 60).words == "no runs yet"
