@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -13,7 +12,7 @@ from supervisor.cli.common import Context, Failure, pass_context, print_json, pr
 from supervisor.errors import UnknownJob
 from supervisor.job.run import Blocker
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.doctor import CHECKS, Finding, examine
+from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine
 from supervisor.operate.doctor_facts import DoctorFacts, read
 from supervisor.operate.shapes import instant, run_shape, step_shape
 from supervisor.operate.tables import surprise_shape
@@ -41,11 +40,12 @@ def doctor(context: Context, as_json: bool) -> None:
     With -A also with the app's settings, its broker, and RedBeat's entries. Exits 1 if anything is
     wrong; notes do not count.
     """
-    findings = examine(facts_of(context))
+    facts = facts_of(context)
+    findings = examine(facts)
     if as_json:
         print_json([shape(finding) for finding in findings])
     else:
-        print_findings(findings)
+        print_findings(findings, len(CHECKS) + (len(APP_CHECKS) if facts.app else 0))
     if any(not finding.is_note for finding in findings):
         sys.exit(1)
 
@@ -63,19 +63,24 @@ def facts_of(context: Context) -> DoctorFacts:
     return read(ledger, lambda specs: app_facts(app, ledger, specs), broker)
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
+def print_findings(findings: Sequence[Finding], checks: int) -> None:
     for finding in findings:
         click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {printable(finding.what)}")
         click.echo(f"       why  {printable(finding.why)}")
         click.echo(f"       do   {printable(finding.todo)}")
     wrong = sum(not finding.is_note for finding in findings)
     notes = len(findings) - wrong
-    click.echo(f"{len(CHECKS)} checks: {wrong} wrong, {notes} to note")
+    click.echo(f"{checks} checks: {wrong} wrong, {notes} to note")
 
 
 def shape(finding: Finding) -> dict[str, object]:
-    facts = asdict(finding)
-    return {"wrong": not facts.pop("is_note"), **facts}
+    return {
+        "check": finding.check,
+        "wrong": not finding.is_note,
+        "what": finding.what,
+        "why": finding.why,
+        "todo": finding.todo,
+    }
 
 
 # The JSON of an answer: the sentences, and the facts that they were made of.

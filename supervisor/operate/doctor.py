@@ -1,251 +1,179 @@
-"""The checks of `supervisor doctor`: each is a function of the facts."""
+"""The checks of `supervisor doctor`: facts in, findings out; CHECKS and APP_CHECKS are the table.
+
+Each finding says what is the case, why it matters, and what to do about it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from supervisor.beat.app_facts import LateTask
+from supervisor.beat.app_facts import AppFacts
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
 from supervisor.ledger.scripts import SCHEMA
 from supervisor.operate.doctor_facts import DoctorFacts
 from supervisor.operate.words import span
 
-# What a check has found.
+OLDEST_VERSION = (6, 2)
+
+CLOCKS_APART = timedelta(seconds=1)
+
+#: What a process tried and gave up is reported for this long: a newer version that could not
+#: start, a beat of another app that was refused.
+ATTEMPT_SHOWN = timedelta(minutes=15)
+
+#: A clock that was set back is reported for this long, or until it has passed its earlier time.
+SET_BACK_SHOWN = timedelta(hours=1)
+
+#: Up to this many names or problems are listed in one finding.
+MOST_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """what: is the case. why: it matters. todo: about it. A note is nothing wrong."""
+    """is_note: worth knowing, but nothing is wrong. check: its name; set by `examine`."""
 
-    check: str
     what: str
     why: str
     todo: str
     is_note: bool = False
+    check: str = ""
 
 
-# What the ledger itself says: runs without a sign of life, ticks without an outcome, files.
+Findings = Iterator[Finding]
 
 
-SHOWN = 3
+def first_of(names: Sequence[str], separator: str) -> str:
+    """``a, b, c and 2 more``"""
+    more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
+    return separator.join(names[:MOST_LISTED]) + more
 
-#: A newer process that tries no more has been taken back.
-UPGRADE_SHOWN = timedelta(minutes=15)
+
+# Redis: does it keep what is written to it?
 
 
-def silent_runs(facts: DoctorFacts) -> Iterator[Finding]:
-    for run, ended_at in facts.silent.items():
-        seconds = facts.ago(ended_at).total_seconds()
+def permissions(facts: DoctorFacts) -> Findings:
+    """Those of the user that asks; what others lack is in Redis' own ACL LOG."""
+    for error in facts.forbidden:
         yield Finding(
-            "silent runs",
-            f"{run} is at work, and its lease ran out {seconds:.0f}s ago",
-            "its worker is gone, or cannot reach Redis, and no beat has rescued the run",
-            "see that a beat leads; then `supervisor show` the run",
+            f"Redis forbids this user a command: {error}",
+            "what needs it is not checked",
+            "give the user what `deploy/redis/users.acl.example` gives to operator",
         )
 
 
-def ticks(facts: DoctorFacts) -> Iterator[Finding]:
-    for job, number in facts.unaccounted.items():
+def persistence(facts: DoctorFacts) -> Findings:
+    server = facts.server
+    if server is None or server.has_append_only_file:
+        return
+    todo = "set `appendonly yes` in its configuration"
+    if server.snapshots == "":
         yield Finding(
-            "ticks",
-            f"{number} ticks of job {job} are unaccounted for",
-            "Redis lost writes, or the ledger has a defect: they ran twice, or never",
-            f"`supervisor audit {job}` names them; `--acknowledge` ends the alert",
+            "Redis writes nothing to disk: no append-only file, no snapshots",
+            "a restart loses the loaded jobs and all runs, and counters start again from 0",
+            todo,
+        )
+        return
+    yield Finding(
+        "Redis has no append-only file",
+        "a crash loses what happened since the last snapshot: ticks run a second time",
+        todo,
+        is_note=True,
+    )
+
+
+def eviction(facts: DoctorFacts) -> Findings:
+    if facts.server and facts.server.eviction != "noeviction":
+        yield Finding(
+            f"Redis may evict keys: maxmemory-policy is {facts.server.eviction}",
+            "a lock, a waiting run or a counter that is evicted is lost without a trace",
+            "set `maxmemory-policy noeviction`; give a cache a server of its own",
         )
 
 
-def schema(facts: DoctorFacts) -> Iterator[Finding]:
-    """A version of another schema is here, there, or at the door."""
-    found, wanted, tried_at = facts.schema, facts.beat.upgrade_to, facts.beat.upgrade_at
-    there = ", ".join(sorted(present.facts.name for present in facts.roll.present)) or "none"
-    if found is not None and found > SCHEMA:
+def version(facts: DoctorFacts) -> Findings:
+    if facts.server and facts.server.version < OLDEST_VERSION:
+        found, oldest = (".".join(map(str, v)) for v in (facts.server.version, OLDEST_VERSION))
         yield Finding(
-            "schema",
-            f"the ledger has schema {found}, and this version {SCHEMA}",
-            "beats and workers of this version end when they start, and its verbs change nothing",
-            "install the version of the processes that are there: docs/upgrading.md",
-        )
-    elif found is not None and found < SCHEMA:
-        yield Finding(
-            "schema",
-            f"the ledger has schema {found}, and this version {SCHEMA}",
-            f"it is upgraded when no process of the older version is there; there are: {there}",
-            "stop them, then start one beat of this version: docs/upgrading.md",
-        )
-    elif wanted and wanted > SCHEMA and tried_at and facts.ago(tried_at) < UPGRADE_SHOWN:
-        yield Finding(
-            "schema",
-            f"a process of a newer version, of schema {wanted}, could not start at "
-            f"{tried_at:%F %T} UTC",
-            f"it waits for those of this version to end, which are: {there}",
-            "stop them, or take the newer version back: docs/upgrading.md",
+            f"Redis is {found}; the oldest supported is {oldest}",
+            "the scripts are not tested with it",
+            "use a newer Redis, or Valkey",
         )
 
 
-def unread(facts: DoctorFacts) -> Iterator[Finding]:
-    for job in facts.unread:
-        yield Finding(
-            "versions",
-            f"job {job} was loaded by another version, and this one cannot read it",
-            "processes of this version emit none of its ticks and send none of its runs",
-            "upgrade them, or load files without the keys that they do not know",
-        )
+# Beats and workers: are they running, do they agree on the time, do they know the tasks?
 
 
-def files(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.beat.last_reload_successful is False:
-        problems = facts.beat.problems
-        more = f" and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        yield Finding(
-            "schedule files",
-            "rejected: " + "; ".join(problems[:SHOWN]) + more,
-            "an older set is in force, and edits do not take effect",
-            "`supervisor check` tells all that is wrong in them",
-        )
-
-
-# Queues: is every one worked, and a serial one by one worker?
-
-
-def unworked(facts: DoctorFacts) -> Iterator[Finding]:
-    for queue in facts.queues:
-        if queue.jobs and not queue.consumers:
-            options = " -c 1" if queue.is_serial else ""
-            yield Finding(
-                "queues",
-                f"no worker consumes the queue {queue.name}",
-                "the runs that are sent there wait until they expire",
-                f"start one: `celery -A proj worker -Q {queue.name}{options}`",
-            )
-
-
-def crowded(facts: DoctorFacts) -> Iterator[Finding]:
-    for queue in facts.queues:
-        if queue.is_serial and queue.consumers > 1:
-            names = [w.name for w in facts.roll.workers if queue.name in w.queues]
-            yield Finding(
-                "queues",
-                f"{queue.consumers} workers consume the serial queue {queue.name}: "
-                f"{', '.join(names)}",
-                "its runs are still kept apart, but those taken too early go back and start later",
-                "stop all but one of them",
-            )
-
-
-def shared(facts: DoctorFacts) -> Iterator[Finding]:
-    for other, queue in sorted({both for p in facts.roll.present for both in p.shared_queues}):
-        yield Finding(
-            "queues",
-            f"the queue {queue} is shared with another ledger: {other}",
-            "workers of each take messages of the other and give them back: runs start late, and"
-            " never while only workers of the other consume it",
-            "give each deployment queues of its own (docs/settings.md, Two deployments on one"
-            " Redis), and an owner of its own",
-        )
-
-
-def wide(facts: DoctorFacts) -> Iterator[Finding]:
-    serial = {queue.name for queue in facts.queues if queue.is_serial}
-    for worker in facts.roll.workers:
-        for name in sorted(serial & set(worker.queues)):
-            if worker.pool_size > 1:
-                yield Finding(
-                    "queues",
-                    f"{worker.name} has {worker.pool_size} processes for the serial queue {name}",
-                    "only one of them ever has work of it",
-                    "start it with `-c 1`",
-                    is_note=True,
-                )
-
-
-# Beats and workers: are they there, do they agree on the time, do they know the tasks?
-
-
-CLOCKS_APART = timedelta(seconds=1)
-
-#: A beat of another app that comes no more was one by mistake.
-REFUSED_SHOWN = timedelta(minutes=15)
-
-#: A clock that was set back is reported for so long, or until it has passed the time it had.
-SET_BACK_SHOWN = timedelta(hours=1)
-
-
-def beats(facts: DoctorFacts) -> Iterator[Finding]:
-    there = facts.roll.beats
+def beats(facts: DoctorFacts) -> Findings:
+    count = len(facts.roll.beats)
     for beat in facts.roll.present:
         if isinstance(beat.facts, BeatFacts) and beat.fault:
             yield Finding(
-                "beat",
                 f"the ticks of {beat.facts.name} fail: {beat.fault}",
                 "it emits, rescues and retries nothing",
-                "mend what it reports; it goes on by itself",
+                "fix the error; beat then goes on by itself",
             )
-    if not there:
+    if not count:
         yield Finding(
-            "beat",
-            "no beat is there",
+            "no beat is running",
             "nothing is emitted, rescued or retried",
-            "start one: `celery -A proj beat`; the log of one that runs says why it is not seen",
+            "start one: `celery -A proj beat`; if one runs, its log says why it is not seen",
         )
     elif not facts.beat.leads(facts.now):
         yield Finding(
-            "beat",
-            f"no beat leads, of {len(there)} that are there",
+            f"no beat leads, though {count} {'is' if count == 1 else 'are'} running",
             "nothing is emitted, rescued or retried",
-            "look at their logs for `tick failed`; another program may hold RedBeat's lock",
+            "look for `tick failed` in their logs; another program may hold RedBeat's lock",
         )
-    elif len(there) == 1:
+    elif count == 1:
         yield Finding(
-            "beat",
-            "only one beat is there",
-            "while it is away nothing is emitted; a second one leads within 12 seconds",
+            "only one beat is running",
+            "while it is down nothing is emitted; a second one would lead within 12 seconds",
             "start a second one on another machine",
             is_note=True,
         )
 
 
-def workers(facts: DoctorFacts) -> Iterator[Finding]:
+def workers(facts: DoctorFacts) -> Findings:
     for worker in facts.roll.present:
-        if isinstance(worker.facts, WorkerFacts) and worker.fault:
+        if not isinstance(worker.facts, WorkerFacts):
+            continue
+        if worker.fault:
             yield Finding(
-                "workers",
                 f"{worker.facts.name} does no work: {worker.fault}",
-                "it takes no message, and keeps those that it has taken",
-                "restart it; what runs in its main process must not wait: signals, boot steps",
+                "it accepts no messages, and keeps those that it has",
+                "restart it; code in its main process (signals, boot steps) must not block",
             )
-        elif isinstance(worker.facts, WorkerFacts) and worker.is_waiting:
+        elif worker.is_waiting:
             yield Finding(
-                "workers",
                 f"{worker.facts.name} waits for its broker",
-                "it takes no message until the broker answers",
-                "look at the broker, and at the address that this worker has for it",
+                "it accepts no messages until the broker answers",
+                "check the broker, and the address that this worker has for it",
             )
 
 
-def owner(facts: DoctorFacts) -> Iterator[Finding]:
-    """Whose ledger it is, and who else would have it."""
+def owner(facts: DoctorFacts) -> Findings:
+    """Whether the ledger is this app's, and whether another app wants it."""
     own, beat = facts.beat.app, facts.beat
     named = facts.app.owner if facts.app else None
     if own and named and named != own:
         yield Finding(
-            "owner",
-            f"the ledger is that of the app {own!r}, and this app is {named!r}",
+            f"the ledger belongs to the app {own!r}, and this app is {named!r}",
             "no beat of this app leads, and its jobs are not loaded",
-            "give it a prefix of its own; was it renamed, `supervisor -A proj apply --take-over`",
+            "give it a prefix of its own; if it was renamed, "
+            "`supervisor -A proj apply --take-over`",
         )
-    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < REFUSED_SHOWN:
+    if beat.refused and beat.refused_at and facts.ago(beat.refused_at) < ATTEMPT_SHOWN:
         yield Finding(
-            "owner",
             f"a beat of another app was refused at {beat.refused_at:%F %T} UTC: {beat.refused}",
-            f"two apps share this ledger, which is that of {own!r}; of the other no job runs",
+            f"two apps share this ledger, which belongs to {own!r}; no job of the other one runs",
             "give the other app a prefix of its own (SUPERVISOR_PREFIX), or take the ledger over",
         )
 
 
-def leaders(facts: DoctorFacts) -> Iterator[Finding]:
-    # One that was killed still says so, but has been silent for longer when another leads.
+def leaders(facts: DoctorFacts) -> Findings:
+    # One that was killed still reports it, but has been silent for longer when another leads.
     leading = [
         present.facts.name
         for present in facts.roll.present
@@ -255,161 +183,160 @@ def leaders(facts: DoctorFacts) -> Iterator[Finding]:
     ]
     if len(leading) > 1:
         yield Finding(
-            "leaders",
-            f"{len(leading)} beats say that they lead: {', '.join(leading)}",
-            "each tick is taken once all the same, but one of them is cut off",
-            "ask again in 15 seconds; then stop the one that is cut off, and look at its machine",
+            f"{len(leading)} beats report that they lead: {', '.join(leading)}",
+            "each tick still runs once, but one of the beats is cut off",
+            "ask again in 15 seconds; then stop the one that is cut off, and check its machine",
         )
 
 
-def clocks(facts: DoctorFacts) -> Iterator[Finding]:
+def clocks(facts: DoctorFacts) -> Findings:
     for present in facts.roll.present:
         offset = present.clock_offset
         if offset is not None and abs(offset) > CLOCKS_APART:
             seconds = abs(offset).total_seconds()
             yield Finding(
-                "clocks",
                 f"the clock of {present.facts.name} is {seconds:.1f}s "
                 f"{'ahead of' if offset > timedelta() else 'behind'} that of Redis",
-                "times in its logs do not fit to the ledger's, and its ETA messages come wrong",
+                "times in its logs differ from the ledger's, and its ETA messages run at wrong "
+                "times",
                 f"synchronise the clock of {present.host}, or that of Redis",
             )
     at, by = facts.beat.clock_set_back_at, facts.beat.clock_set_back
     if at is not None and facts.ago(at) < max(by, SET_BACK_SHOWN):
         yield Finding(
-            "clocks",
             f"the clock of Redis was set back by {span(by.total_seconds())} at {at:%F %T} UTC",
-            "times until then come again: their ticks that have run do not run a second time",
+            "times until then come again: ticks that have run do not run a second time",
             "synchronise the clock of its machine; if it had been ahead, nothing is left to do",
         )
 
 
-def tasks(facts: DoctorFacts) -> Iterator[Finding]:
-    """Without any worker, it is the queues that lack one."""
+def tasks(facts: DoctorFacts) -> Findings:
+    """Without any worker, the check of queues says so."""
     if not facts.roll.workers:
         return
     for job, names in facts.tasks.items():
         for name in names:
             if name not in facts.known_tasks:
                 yield Finding(
-                    "tasks",
                     f"job {job} names the task {name}, which no worker knows",
-                    "workers throw its messages away; the runs are sent again, and expire",
+                    "workers discard its messages; the runs are sent again, and expire",
                     "import its module in the app, or correct the name; restart the workers",
                 )
 
 
-# The ledger's Redis: does it keep what it is told?
-
-
-OLDEST_VERSION = (6, 2)
-
-
-def permissions(facts: DoctorFacts) -> Iterator[Finding]:
-    """Of the user that asks; what others lack is in Redis' own ACL LOG."""
-    for said in facts.forbidden:
+def queues(facts: DoctorFacts) -> Findings:
+    for queue in facts.queues:
+        if queue.jobs and not queue.consumers:
+            options = " -c 1" if queue.is_serial else ""
+            yield Finding(
+                f"no worker consumes the queue {queue.name}",
+                "runs that are sent there wait until they expire",
+                f"start one: `celery -A proj worker -Q {queue.name}{options}`",
+            )
+        if queue.is_serial and queue.consumers > 1:
+            names = [w.name for w in facts.roll.workers if queue.name in w.queues]
+            yield Finding(
+                f"{queue.consumers} workers consume the serial queue {queue.name}: "
+                f"{', '.join(names)}",
+                "its runs still never overlap, but those taken too early go back and start later",
+                "stop all but one of them",
+            )
+    for other, name in sorted({both for p in facts.roll.present for both in p.shared_queues}):
         yield Finding(
-            "permissions",
-            f"Redis forbids this user a question: {said}",
-            "what it would have told is not checked",
-            "give the user what `deploy/redis/users.acl.example` gives to operator",
+            f"the queue {name} is shared with another ledger: {other}",
+            "workers of each take messages of the other and give them back: runs start late, and"
+            " never while only workers of the other consume it",
+            "give each deployment queues of its own (docs/settings.md, Two deployments on one"
+            " Redis), and an owner of its own",
+        )
+    serial = {queue.name for queue in facts.queues if queue.is_serial}
+    for worker in facts.roll.workers:
+        for name in sorted(serial & set(worker.queues)):
+            if worker.pool_size > 1:
+                yield Finding(
+                    f"{worker.name} has {worker.pool_size} processes for the serial queue {name}",
+                    "only one of them ever has work from it",
+                    "start it with `-c 1`",
+                    is_note=True,
+                )
+
+
+# The ledger: schedule files, versions, runs that nothing has been heard of, missing ticks.
+
+
+def files(facts: DoctorFacts) -> Findings:
+    if facts.beat.last_reload_successful is False:
+        yield Finding(
+            "rejected: " + first_of(facts.beat.problems, "; "),
+            "an older set is in force, and edits do not take effect",
+            "`supervisor check` lists all that is wrong in them",
         )
 
 
-def persistence(facts: DoctorFacts) -> Iterator[Finding]:
-    server = facts.server
-    if server is None or server.has_append_only_file:
-        return
-    if server.snapshots == "":
+def schema(facts: DoctorFacts) -> Findings:
+    """Of another version: the ledger, or a process that waits to start."""
+    found, wanted, tried_at = facts.schema, facts.beat.upgrade_to, facts.beat.upgrade_at
+    running = ", ".join(sorted(present.facts.name for present in facts.roll.present)) or "none"
+    if found is not None and found != SCHEMA:
+        what = f"the ledger has schema {found}, and this version needs {SCHEMA}"
+        if found > SCHEMA:
+            yield Finding(
+                what,
+                "beats and workers of this version do not start, and its verbs change nothing",
+                "install the version of the running processes: docs/upgrading.md",
+            )
+        else:
+            yield Finding(
+                what,
+                f"it is upgraded once no process of the older version runs; running: {running}",
+                "stop them, then start one beat of this version: docs/upgrading.md",
+            )
+    elif wanted and wanted > SCHEMA and tried_at and facts.ago(tried_at) < ATTEMPT_SHOWN:
         yield Finding(
-            "persistence",
-            "Redis writes nothing to disk: no append-only file, no snapshots",
-            "after a restart no job is loaded, no run is remembered, and counters begin anew",
-            "set `appendonly yes` in its configuration",
-        )
-        return
-    yield Finding(
-        "persistence",
-        "Redis has no append-only file",
-        "what happened since the last snapshot is lost when it dies: ticks run a second time",
-        "set `appendonly yes` in its configuration",
-        is_note=True,
-    )
-
-
-def eviction(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.server and facts.server.eviction != "noeviction":
-        yield Finding(
-            "eviction",
-            f"Redis may evict keys: maxmemory-policy is {facts.server.eviction}",
-            "a lock, a waiting run or a counter that is evicted is gone without a word",
-            "set `maxmemory-policy noeviction`; give a cache a server of its own",
+            f"a process of a newer version, of schema {wanted}, could not start at "
+            f"{tried_at:%F %T} UTC",
+            f"it waits for those of this version to end, which are: {running}",
+            "stop them, or roll the newer version back: docs/upgrading.md",
         )
 
 
-def version(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.server and facts.server.version < OLDEST_VERSION:
+def unreadable(facts: DoctorFacts) -> Findings:
+    for job in facts.unread:
         yield Finding(
-            "version",
-            f"Redis is {dotted(facts.server.version)}; the oldest supported is "
-            f"{dotted(OLDEST_VERSION)}",
-            "the scripts are not tested with it",
-            "use a newer Redis, or Valkey",
+            f"job {job} was loaded by another version, and this one cannot read it",
+            "processes of this version emit none of its ticks and send none of its runs",
+            "upgrade them, or load files without the keys that they do not know",
         )
 
 
-def dotted(numbers: tuple[int, ...]) -> str:
-    return ".".join(map(str, numbers))
-
-
-# The app's settings and the broker's, where the app is known.
-
-
-def supervised(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.app and not facts.app.is_supervised:
+def silent_runs(facts: DoctorFacts) -> Findings:
+    for run, ended_at in facts.silent.items():
+        seconds = facts.ago(ended_at).total_seconds()
         yield Finding(
-            "supervised",
+            f"{run} is running, but its lease expired {seconds:.0f}s ago",
+            "its worker is gone or cannot reach Redis, and no beat has rescued the run",
+            "see that a beat leads; then `supervisor show` the run",
+        )
+
+
+def ticks(facts: DoctorFacts) -> Findings:
+    for job, number in facts.unaccounted.items():
+        yield Finding(
+            f"{number} ticks of job {job} are unaccounted for",
+            "Redis lost writes, or the ledger has a defect: they ran twice, or never",
+            f"`supervisor audit {job}` names them; `--acknowledge` ends the alert",
+        )
+
+
+# The app, where it is known: its settings, its broker, RedBeat's entries, its files.
+
+
+def supervised(app: AppFacts) -> Findings:
+    if not app.is_supervised:
+        yield Finding(
             "this app was not given to supervise()",
             "its beat loads no schedule files, and its workers run tasks without the guard",
             "call supervise(app, schedules=...) where the app is made (docs/settings.md)",
-        )
-
-
-def settings(facts: DoctorFacts) -> Iterator[Finding]:
-    for overridden in facts.app.overridden if facts.app else ():
-        yield Finding(
-            "settings",
-            f"{overridden.setting} is {overridden.value!r}, and is to be {overridden.needed!r}",
-            REASONS.get(overridden.setting, "the guarantees need it"),
-            "leave it out of the app's configuration: supervise() sets it",
-        )
-    if facts.app and facts.app.fetches_ahead:
-        yield Finding(
-            "settings",
-            "workers fetch ahead: the broker is not Redis, and task_acks_late is off",
-            "a run that a busy worker has fetched is sent again after two seconds, for others to "
-            "take; one of its messages is dropped, and counted as a duplicate",
-            "set `task_acks_late = True` if all of the app's tasks can bear to run twice",
-            is_note=True,
-        )
-
-
-def servers(facts: DoctorFacts) -> Iterator[Finding]:
-    if facts.app and facts.app.redbeat_apart:
-        yield Finding(
-            "servers",
-            "RedBeat's schedule and the ledger are in two Redis databases",
-            facts.app.redbeat_apart,
-            "leave redbeat_redis_url out of the app's configuration: supervise() sets it",
-        )
-    if facts.app and facts.app.broker_apart:
-        yield Finding(
-            "servers",
-            facts.app.broker_apart,
-            "that may be meant; but an app that names its broker in its code does not take it from "
-            "SUPERVISOR_REDIS_URL, and its messages may go where no worker looks",
-            "name no broker in the app's code, or set CELERY_BROKER_URL as well",
-            is_note=True,
         )
 
 
@@ -423,68 +350,109 @@ REASONS = {
 }
 
 
-def visibility(facts: DoctorFacts) -> Iterator[Finding]:
-    timeout = facts.app.visibility_timeout if facts.app else None
-    if facts.app is None or timeout is None:
+def settings(app: AppFacts) -> Findings:
+    for overridden in app.overridden:
+        yield Finding(
+            f"{overridden.setting} is {overridden.value!r}, and should be {overridden.needed!r}",
+            REASONS.get(overridden.setting, "the guarantees need it"),
+            "remove it from the app's configuration: supervise() sets it",
+        )
+    if app.fetches_ahead:
+        yield Finding(
+            "workers fetch ahead: the broker is not Redis, and task_acks_late is off",
+            "a run that a busy worker has fetched is sent again after two seconds, for others to "
+            "take; one of its messages is dropped, and counted as a duplicate",
+            "set `task_acks_late = True` if all of the app's tasks may safely run twice",
+            is_note=True,
+        )
+
+
+def servers(app: AppFacts) -> Findings:
+    if app.redbeat_apart:
+        yield Finding(
+            "RedBeat's schedule and the ledger are in two Redis databases",
+            app.redbeat_apart,
+            "remove redbeat_redis_url from the app's configuration: supervise() sets it",
+        )
+    if app.broker_apart:
+        yield Finding(
+            app.broker_apart,
+            "that may be intended; but an app that names its broker in its code does not take it "
+            "from SUPERVISOR_REDIS_URL, and its messages may go where no worker looks",
+            "name no broker in the app's code, or set CELERY_BROKER_URL as well",
+            is_note=True,
+        )
+
+
+def visibility(app: AppFacts) -> Findings:
+    timeout = app.visibility_timeout
+    if timeout is None:
         return
-    for late in facts.app.late_tasks:
+    for late in app.late_tasks:
         if late.time_limit is not None and late.time_limit <= timeout:
             continue
+        limit = f"may take {late.time_limit}" if late.time_limit else "has no time limit"
         yield Finding(
-            "visibility",
-            f"{late.task} of job {late.job} is acknowledged late and {words(late)}, and the broker "
+            f"{late.task} of job {late.job} is acknowledged late and {limit}, and the broker "
             f"sends messages again after {timeout}",
             "its runs are safe; where code calls it without the guard, it is started a second time "
-            "while it is at work",
+            "while it is running",
             "set `visibility_timeout` in broker_transport_options longer than its time limit, or "
-            "leave acks_late out",
+            "remove acks_late",
             is_note=late.time_limit is None,
         )
 
 
-def words(late: LateTask) -> str:
-    return f"may take {late.time_limit}" if late.time_limit else "has no time limit"
-
-
-def unloaded(facts: DoctorFacts) -> Iterator[Finding]:
-    names = facts.app.unloaded if facts.app else ()
-    if names:
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+def entries(app: AppFacts) -> Findings:
+    for name in app.strange_entries:
         yield Finding(
-            "files",
-            f"what is loaded is not what the schedule files here say: {', '.join(names[:SHOWN])}"
-            f"{more}",
-            "an edit that is here did not reach beat, or beat follows other files",
-            "`supervisor plan` shows the difference; see that beat reads the same files",
-        )
-
-
-def entries(facts: DoctorFacts) -> Iterator[Finding]:
-    for name in facts.app.strange_entries if facts.app else ():
-        yield Finding(
-            "entries",
-            f"RedBeat's entry of job {name} is not that of the loaded job",
+            f"RedBeat's entry of job {name} differs from the loaded job",
             "beat emits it at other times, or not at all",
             "run `supervisor apply`, or touch its schedule file while beat runs",
         )
 
 
-CHECKS: tuple[Callable[[DoctorFacts], Iterator[Finding]], ...] = (
-    *(permissions, persistence, eviction, version),
-    *(beats, workers, owner, leaders),
-    *(clocks, tasks),
-    *(unworked, crowded, shared, wide),
-    *(
-        files,
-        schema,
-        unread,
-        silent_runs,
-        ticks,
-    ),
-    *(supervised, settings, servers),
-    *(visibility, entries, unloaded),
-)
+def unloaded(app: AppFacts) -> Findings:
+    if app.unloaded:
+        yield Finding(
+            f"the loaded jobs differ from the schedule files here: {first_of(app.unloaded, ', ')}",
+            "an edit made here did not reach beat, or beat follows other files",
+            "`supervisor plan` shows the difference; make sure that beat reads the same files",
+        )
+
+
+CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
+    "permissions": permissions,
+    "persistence": persistence,
+    "eviction": eviction,
+    "version": version,
+    "beat": beats,
+    "workers": workers,
+    "owner": owner,
+    "leaders": leaders,
+    "clocks": clocks,
+    "tasks": tasks,
+    "queues": queues,
+    "schedule files": files,
+    "schema": schema,
+    "versions": unreadable,
+    "silent runs": silent_runs,
+    "ticks": ticks,
+}
+
+#: Made only where the app is known.
+APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
+    "supervised": supervised,
+    "settings": settings,
+    "servers": servers,
+    "visibility": visibility,
+    "entries": entries,
+    "files": unloaded,
+}
 
 
 def examine(facts: DoctorFacts) -> list[Finding]:
-    return [finding for check in CHECKS for finding in check(facts)]
+    found = [(name, check(facts)) for name, check in CHECKS.items()]
+    if facts.app:
+        found += [(name, check(facts.app)) for name, check in APP_CHECKS.items()]
+    return [replace(finding, check=name) for name, findings in found for finding in findings]

@@ -1,4 +1,4 @@
-"""The facts that checks look at, and nothing that a check could do with more."""
+"""The facts that the checks of `doctor` look at, read from the ledger and from the app."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from supervisor.ledger.records import BeatRecord
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """The ledger's Redis. snapshots: its `save` setting, empty for none; None when it has an
-    append-only file, or will not say.
+    """The ledger's Redis. version: of Redis, or the one that a Valkey is compatible with.
 
-    version: of Redis, or the one that a Valkey is compatible with.
+    snapshots: its `save` setting, empty for none; None when it has an append-only file, or does not
+    reveal it.
     """
 
     version: tuple[int, ...]
@@ -35,10 +35,10 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: runs
-    at work whose lease has run out, and when it did. unaccounted: ticks by job. unread: jobs that
-    only another version can read. schema: of the ledger, None of a new one. app: when named.
-    forbidden: what Redis said to questions that this user may not ask; their facts are missing.
+    """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: running
+    runs whose lease has expired, and when it did. unaccounted: ticks by job. unread: jobs that only
+    another version can read. schema: of the ledger, None of a new one. app: if one was named.
+    forbidden: errors of Redis to commands that this user may not run; their facts are missing.
     """
 
     now: datetime
@@ -59,28 +59,7 @@ class DoctorFacts:
         return self.now - moment
 
 
-# Asks Redis what the user may not be allowed to ask.
-
-
 T = TypeVar("T")
-
-
-class Asking:
-    """`forbidden`: what Redis said, once for each of its words, to questions it did not answer."""
-
-    def __init__(self) -> None:
-        self.forbidden: list[str] = []
-
-    def ask(self, question: Callable[[], T], otherwise: T) -> T:
-        try:
-            return question()
-        except NoPermissionError as error:
-            if str(error) not in self.forbidden:
-                self.forbidden.append(str(error))
-            return otherwise
-
-
-# Reads the facts, from the ledger and from the app where there is one.
 
 
 def read(
@@ -88,31 +67,40 @@ def read(
     app: Callable[[Mapping[str, JobSpec]], AppFacts] | None = None,
     broker: Queues | None = None,
 ) -> DoctorFacts:
-    """app: what tells the facts of the app, given the loaded jobs.
+    """app: gives the facts of the app for the loaded jobs.
 
-    Raises NotServed for a Redis Cluster, and NoPermissionError where Redis forbids to read the
+    Raises NotServed for a Redis Cluster, and NoPermissionError where Redis forbids reading the
     ledger itself.
     """
+    forbidden: dict[str, None] = {}
+
+    def permitted(question: Callable[[], T], otherwise: T) -> T:
+        """The answer; `otherwise` where this user may not ask."""
+        try:
+            return question()
+        except NoPermissionError as error:
+            forbidden[str(error)] = None
+            return otherwise
+
     check_served(ledger.client)
     records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
-    # What code guarded once is known for ever, whether it is still called or not.
+    # Guarded tasks are left out: once recorded they stay, whether code still calls them or not.
     specs = [record.spec for record in records if record.spec.has_schedule]
-    asking = Asking()
-    asked = broker or LedgerQueues(ledger.client, roll)
+    broker = broker or LedgerQueues(ledger.client, roll)
     return DoctorFacts(
         now=now,
-        server=asking.ask(lambda: server_facts(ledger), None),
+        server=permitted(lambda: server_facts(ledger), None),
         roll=roll,
         beat=ledger.beat(),
-        queues=asking.ask(lambda: queues(specs, roll, asked, ledger.drains.since()), []),
+        queues=permitted(lambda: queues(specs, roll, broker, ledger.drains.since()), []),
         tasks={spec.name: spec.tasks for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
         unread=tuple(ledger.loaded().unread),
         schema=ledger.schema(),
-        app=asking.ask(lambda: app(ledger.specs()), None) if app else None,
-        forbidden=asking.forbidden,
+        app=permitted(lambda: app(ledger.specs()), None) if app else None,
+        forbidden=tuple(forbidden),
     )
 
 
@@ -122,7 +110,7 @@ def server_facts(ledger: Ledger) -> ServerFacts:
     return ServerFacts(
         version=tuple(map(int, re.findall(r"\d+", str(info["redis_version"])))),
         has_append_only_file=has_append_only_file,
-        # Few users may ask for a server's settings: only where it matters.
+        # Few users may read a server's settings: only where it matters.
         snapshots=None if has_append_only_file else snapshots(ledger),
         eviction=str(info["maxmemory_policy"]),
     )
@@ -131,5 +119,5 @@ def server_facts(ledger: Ledger) -> ServerFacts:
 def snapshots(ledger: Ledger) -> str | None:
     try:
         return str(ledger.client.config_get("save").get("save", ""))
-    except ResponseError:  # a server that is rented says nothing of its configuration
+    except ResponseError:  # a managed server does not reveal its configuration
         return None

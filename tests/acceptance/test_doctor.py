@@ -27,7 +27,7 @@ def test_a_deployment_is_well_until_something_is_missing(project: Project) -> No
     wait_until(lambda: len(project.ledger.presences.roll().workers) == 2, 20)
     done = project.supervisor("doctor")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "note   only one beat is there" in done.stdout
+    assert "note   only one beat is running" in done.stdout
 
     project.worker(queues="serial.alone", processes=1)
     wait_until(lambda: project.ledger.presences.roll().consumers("serial.alone") == 2, 20)

@@ -79,7 +79,7 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
         told = project.supervisor("doctor")
         assert told.returncode == 1
         assert "fail: Redis forbids it to this user: this user has no permissions" in told.stdout
-        assert "no beat is there" not in told.stdout
+        assert "no beat is running" not in told.stdout
 
         admin.execute_command("ACL", "SETUSER", "beat", "+info")
         wait_until(lambda: project.events("beat", "leading"), 30)

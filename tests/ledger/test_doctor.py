@@ -51,7 +51,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "25 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "16 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -59,7 +59,7 @@ def test_nobody_is_there(ledger: Ledger, redis_url: str) -> None:
     job(ledger)
     result = doctor(redis_url)
     assert result.exit_code == 1
-    assert "WRONG  no beat is there" in result.output
+    assert "WRONG  no beat is running" in result.output
     assert "WRONG  no worker consumes the queue celery" in result.output
     assert "do   start one: `celery -A proj beat`" in result.output
 
@@ -107,14 +107,14 @@ def test_two_beats_that_lead_are_told_of(healthy: Ledger, redis_url: str) -> Non
     beat_is_there(healthy, "c", leads=True)
     [found] = said(redis_url)
     assert (found["check"], found["wrong"]) == ("leaders", True)
-    assert found["what"] == "2 beats say that they lead: a, c"
+    assert found["what"] == "2 beats report that they lead: a, c"
 
 
 def test_no_beat_leads_though_one_is_there(healthy: Ledger, redis_url: str) -> None:
     long_ago = round((datetime.now(UTC) - timedelta(minutes=1)).timestamp() * 1000)
     healthy.client.hset(healthy.keys.beat, "last_tick", long_ago)
     assert [finding["what"] for finding in said(redis_url)] == [
-        "no beat leads, of 2 that are there"
+        "no beat leads, though 2 are running"
     ]
 
 

@@ -41,9 +41,9 @@ def test_doctor_tells_what_it_may_not_ask_and_checks_the_rest(ledger: Ledger, li
     worker_is_there(ledger, "w@host")
     told = supervisor_at(limited)("doctor")
     assert told.exit_code == 1
-    assert "WRONG  Redis forbids this user a question" in told.output
+    assert "WRONG  Redis forbids this user a command" in told.output
     assert "'info'" in told.output
-    assert "WRONG  no beat is there" in told.output
+    assert "WRONG  no beat is running" in told.output
 
 
 def test_a_verb_that_is_forbidden_says_so_and_not_that_redis_is_away(limited: str) -> None:

@@ -151,7 +151,7 @@ def register_older(ledger: Ledger) -> None:
 def test_doctor_of_another_version_names_both_schemas(used: Ledger, found: int) -> None:
     used.client.set(used.keys.schema, found)
     [finding] = schema(read(used))
-    assert finding.what == f"the ledger has schema {found}, and this version {SCHEMA}"
+    assert finding.what == f"the ledger has schema {found}, and this version needs {SCHEMA}"
 
 
 def test_doctor_of_the_older_version_says_that_a_newer_one_waits(used: Ledger) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from supervisor.beat.app_facts import AppFacts, LateTask, Overridden
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import BeatRecord
-from supervisor.operate.doctor import CHECKS, examine
+from supervisor.operate.doctor import APP_CHECKS, CHECKS, examine
 from supervisor.operate.doctor_facts import DoctorFacts, ServerFacts
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -95,7 +97,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["Redis is 6.0.16; the oldest supported is 6.2"],
             [],
         ),
-        ({"roll": roll(worker())}, ["no beat is there"], []),
+        ({"roll": roll(worker())}, ["no beat is running"], []),
         (
             {
                 "roll": roll(
@@ -115,10 +117,10 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["w@host waits for its broker"],
             [],
         ),
-        ({"roll": roll(beat("a"), worker())}, [], ["only one beat is there"]),
+        ({"roll": roll(beat("a"), worker())}, [], ["only one beat is running"]),
         (
             {"beat": replace(BEAT, last_tick_at=NOW - 31 * SECOND)},
-            ["no beat leads, of 2 that are there"],
+            ["no beat leads, though 2 are running"],
             [],
         ),
         (
@@ -128,7 +130,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {"roll": roll(beat("a"), present_leader(), worker())},
-            ["2 beats say that they lead: a, c"],
+            ["2 beats report that they lead: a, c"],
             [],
         ),
         (
@@ -180,7 +182,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {"silent": {"nightly@2026": NOW - 40 * SECOND}},
-            ["nightly@2026 is at work, and its lease ran out 40s ago"],
+            ["nightly@2026 is running, but its lease expired 40s ago"],
             [],
         ),
         ({"unaccounted": {"nightly": 2}}, ["2 ticks of job nightly are unaccounted for"], []),
@@ -195,7 +197,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {"app": AppFacts(overridden=(Overridden("worker_prefetch_multiplier", 4, 1),))},
-            ["worker_prefetch_multiplier is 4, and is to be 1"],
+            ["worker_prefetch_multiplier is 4, and should be 1"],
             [],
         ),
         (
@@ -217,7 +219,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ({"app": AppFacts((), None, (LateTask("nightly", "t", None),))}, [], []),
         (
             {"app": AppFacts(unloaded=("a", "b", "c", "d"))},
-            ["what is loaded is not what the schedule files here say: a, b, c and 1 more"],
+            ["the loaded jobs differ from the schedule files here: a, b, c and 1 more"],
             [],
         ),
         (
@@ -232,7 +234,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {"app": AppFacts(strange_entries=("nightly",))},
-            ["RedBeat's entry of job nightly is not that of the loaded job"],
+            ["RedBeat's entry of job nightly differs from the loaded job"],
             [],
         ),
     ],
@@ -244,5 +246,6 @@ def test_what_is_found(change: dict[str, Any], wrong: list[str], note: list[str]
     assert all(finding.why and finding.todo for finding in findings)
 
 
-def test_every_check_is_made() -> None:
-    assert len(set(CHECKS)) == len(CHECKS)
+def test_the_page_lists_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    assert re.findall(r"^\| `(.+?)` ", page, re.M) == [*CHECKS, *APP_CHECKS]

@@ -39,7 +39,7 @@ def test_all_who_tell_of_a_leader_agree(
     assert ("nothing is emitted" not in reader.get("/").text) is leads
     tick_ago(ledger, ago)
     found = [found.what for found in examine(read(ledger)) if found.check == "beat"]
-    assert ("no beat leads, of 1 that are there" not in found) is leads
+    assert ("no beat leads, though 1 is running" not in found) is leads
     # A page that is open hears of it.
     tick_ago(ledger, ago)
     assert (fingerprints(ledger, [Topic(Kind.BEAT)]) == told_before) is leads
