@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from inspect import ismodule
 from pathlib import Path
 from typing import Any
@@ -19,32 +21,24 @@ from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
 from supervisor import logs
-from supervisor.errors import (
-    AppNotFound,
-    InvalidRedisUrl,
-    SupervisorError,
-)
+from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.sending import content
 from supervisor.sending.app_settings import (
     GUARDED_TASK,
-    _settings,
     broker_apart,
     broker_url_of,
     check_certificate,
     hide_unreadable,
     required_settings,
     separate_redbeat,
+    settings_from,
     settle_broker,
     settle_redbeat,
 )
-from supervisor.settings import (
-    DEFAULT_PREFIX,
-    DEFAULT_URL,
-    Settings,
-    is_redis,
-    running_url,
-)
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
+from supervisor.worker.adopting import adopt, adopt_from_the_beginning, guarded_over
+from supervisor.worker.task import GuardedTask
 
 log = structlog.get_logger("supervisor.app")
 
@@ -105,10 +99,10 @@ def supervise(
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
     }
     app.task_cls = guarded_class(app.task_cls)
-    _adopt_from_the_beginning(app)
-    app.on_after_finalize.connect(_adopt, weak=False, sender=app)
+    adopt_from_the_beginning(app)
+    app.on_after_finalize.connect(lambda sender, **_: adopt(sender), weak=False, sender=app)
     if app.finalized:  # type: ignore[attr-defined]
-        _adopt(app)
+        adopt(app)
     if app.configured:  # type: ignore[attr-defined]
         _settle(app, app.conf)
     else:
@@ -124,23 +118,8 @@ def guarded_class(task_cls: Any) -> Any:
     """The guard's task class, over the app's own where it has one."""
     if task_cls in (Celery.task_cls, GUARDED_TASK):
         return GUARDED_TASK
-    from supervisor.worker.adopting import guarded_over
-    from supervisor.worker.task import GuardedTask
-
     own = symbol_by_name(task_cls)
     return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
-
-
-def _adopt(sender: Any, **_: Any) -> None:
-    from supervisor.worker.adopting import adopt
-
-    adopt(sender)
-
-
-def _adopt_from_the_beginning(app: Celery) -> None:
-    from supervisor.worker.adopting import adopt_from_the_beginning
-
-    adopt_from_the_beginning(app)
 
 
 def load_app(name: str) -> Celery:
@@ -184,12 +163,27 @@ def _settle(app: Celery, conf: Any) -> None:
     separate_redbeat(conf, given["prefix"])
     try:
         settle_broker(conf)
-        settings = _settings(conf, given)
+        settings = settings_from(conf, given)
         check_certificate(conf, settings)
         settle_redbeat(conf, settings)
     except InvalidRedisUrl as error:  # raised where the address is needed
         given["unreadable"] = error
         hide_unreadable(conf)
+
+
+@dataclass(frozen=True, slots=True)
+class Overridden:
+    """A setting that the guarantees need otherwise."""
+
+    setting: str
+    value: Any
+    needed: Any
+
+
+def overridden(app: Celery) -> Iterator[Overridden]:
+    for setting, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
+        if (value := app.conf.get(setting)) != needed:
+            yield Overridden(setting, value, needed)
 
 
 def _prepare_worker(sender: Any, **_: Any) -> None:
@@ -198,7 +192,6 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     # Beat and the command line never need the worker's side.
     from supervisor.worker.request import prepare
 
-    conf = sender.app.conf
     try:
         settings = required_settings(sender.app)
         content.check_tasks(sender.app)
@@ -212,9 +205,8 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the worker cannot be supervised: {error!r}") from error
     if apart := broker_apart(sender.app, settings):
         log.warning("broker apart from the ledger", what=apart)
-    for key, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
-        if conf.get(key) != needed:
-            log.warning("setting overridden", setting=key, value=conf.get(key), needed=needed)
+    for found in overridden(sender.app):
+        log.warning("setting overridden", **asdict(found))
 
 
 def _prepare_beat(sender: Any, **_: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from supervisor.app import GIVEN, NEEDED
+from supervisor.app import Overridden, overridden
 from supervisor.beat.entries import Entries
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
@@ -28,15 +28,6 @@ from supervisor.settings import is_redis
 
 #: What kombu's transport for Redis does without one.
 VISIBILITY_TIMEOUT = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Overridden:
-    """A setting that the guarantees need otherwise."""
-
-    setting: str
-    value: Any
-    needed: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +92,6 @@ def unloaded(files: Path | None, loaded: Mapping[str, JobSpec]) -> tuple[str, ..
     except ScheduleFilesInvalid:
         return ()
     return (*changes.added, *changes.changed, *changes.removed)
-
-
-def overridden(app: Celery) -> Iterable[Overridden]:
-    needed = {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}
-    for setting, value in needed.items():
-        if app.conf.get(setting) != value:
-            yield Overridden(setting, app.conf.get(setting), value)
 
 
 def visibility_timeout(app: Celery) -> timedelta | None:

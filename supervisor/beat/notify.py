@@ -42,7 +42,7 @@ from supervisor.job.secrets import resolved
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.outboxes import Ping, PingKind, Pings, Revocation, RevocationOutbox
 from supervisor.ledger.scripts import MOST_PINGS
-from supervisor.sending.calls import context_of
+from supervisor.sending.calls import revoke
 from supervisor.times import render_duration
 
 log = structlog.get_logger("supervisor.revocations")
@@ -51,7 +51,7 @@ GIVE_UP_AFTER = timedelta(minutes=10)
 
 PAUSE_SECONDS = 5.0
 
-WORDS_PER_LOOK = 1_000
+REVOCATIONS_PER_LOOK = 1_000
 
 #: In one look; what fails more often is not the fault of one call.
 MOST_FAILURES = 3
@@ -77,8 +77,8 @@ class Revoker:
     def _run(self, now: datetime) -> None:
         failures = 0
         try:
-            for word in self._outbox.oldest(WORDS_PER_LOOK):
-                failures += not self._is_done_with(word, now)
+            for revocation in self._outbox.oldest(REVOCATIONS_PER_LOOK):
+                failures += not self._is_done_with(revocation, now)
                 if failures == MOST_FAILURES:
                     break
         except RedisError as error:
@@ -86,24 +86,24 @@ class Revoker:
         if failures:
             self._next_try = time.monotonic() + PAUSE_SECONDS
 
-    def _is_done_with(self, word: Revocation, now: datetime) -> bool:
-        facts = {"job": word.job, "run": word.run}
+    def _is_done_with(self, revocation: Revocation, now: datetime) -> bool:
+        facts = {"job": revocation.job, "run": revocation.run}
         try:
-            self._tell(word)
+            self._send(revocation)
         except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-            if now - word.at <= GIVE_UP_AFTER:
+            if now - revocation.at <= GIVE_UP_AFTER:
                 log.warning("revocation not sent", **facts, error=str(error))
                 return False
             log.error("revocation not sent", **facts, error=str(error), reason="given up")
-        self._outbox.done(word)
+        self._outbox.done(revocation)
         return True
 
-    def _tell(self, word: Revocation) -> None:
-        task = self._app.tasks.get(word.job)
+    def _send(self, revocation: Revocation) -> None:
+        task = self._app.tasks.get(revocation.job)
         backend = self._app.backend if task is None else task.backend
-        options = next((run.options for run in self._ledger.runs([word.run])), {})
-        said = f"{word.outcome}: {word.reason}" if word.reason else word.outcome
-        backend.mark_as_revoked(word.run, said, request=context_of(word.run, options))
+        options = next((run.options for run in self._ledger.runs([revocation.run])), {})
+        reason = ": ".join(filter(None, (revocation.outcome, revocation.reason)))
+        revoke(backend, revocation.run, reason, options)
 
 
 # One ping over HTTP, in the form of healthchecks.io: the address says what happened, the body why.

@@ -356,7 +356,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._publish_outbox()
         if look.has_sent:
             self._publisher.publish(self._vanished.to_resend(look.at))
-        if look.has_leftovers or self._sweeper.is_under_way:
+        if look.has_leftovers or self._sweeper.queue:
             self._sweeper.sweep()
 
     def _publish_outbox(self) -> None:

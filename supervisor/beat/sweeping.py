@@ -49,14 +49,10 @@ class Sweeper:
         self._ledger = ledger
         self._signer = Signer(ledger.client, ledger.keys)
         self._next_at = 0.0
-        #: Of the queue that is being gone through: how many messages from its oldest on were kept.
-        self._queue: str | None = None
+        #: The queue that is being gone through, which may take more than one tick, and for each of
+        #: its lists how many messages from the oldest on were kept.
+        self.queue: str | None = None
         self._kept: dict[str, int] = {}
-
-    @property
-    def is_under_way(self) -> bool:
-        """A queue is gone through in more than one tick."""
-        return self._queue is not None
 
     def sweep(self) -> int:
         """Gives how many messages were removed; asks the broker each five seconds at most."""
@@ -67,13 +63,13 @@ class Sweeper:
         try:
             with channel_of(self._app) as channel:
                 left = MESSAGES_PER_TICK
-                while left > 0 and (queue := self._queue or self._next_queue()):
-                    self._queue = queue
+                while left > 0 and (queue := self.queue or self._next_queue()):
+                    self.queue = queue
                     for key in keys_of(channel, queue):
                         left, swept = self._swept(channel, key, left)
                         removed += swept
                     if left > 0:
-                        self._queue, self._kept = None, {}
+                        self.queue, self._kept = None, {}
         except (OperationalError, OSError) as error:
             log.warning("queues not swept", error=str(error))
         if removed:

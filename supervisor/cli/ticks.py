@@ -27,9 +27,10 @@ from supervisor.operate.shapes import instant
 from supervisor.operate.table_layout import Columns
 from supervisor.operate.tables import surprise_shape, surprise_text
 from supervisor.operate.words import pause_words
-from supervisor.ticks.audit import INSTANT, Records, audit, compare_records
+from supervisor.ticks.audit import Records, audit, compare_records
 from supervisor.ticks.backfill import backfill, ticks_of
 from supervisor.ticks.plan import Upcoming, upcoming
+from supervisor.times import INSTANT
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

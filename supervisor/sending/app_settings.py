@@ -12,10 +12,7 @@ from typing import Any
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from supervisor.errors import (
-    NotConfigured,
-    RedBeatElsewhere,
-)
+from supervisor.errors import NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, server_options
 from supervisor.sending import content
 from supervisor.settings import (
@@ -67,7 +64,8 @@ def broker_url_of(conf: Any) -> str:
     return given if isinstance(given, str) else ";".join(given)
 
 
-def broker_address_in(conf: Any) -> str:
+def broker_address(conf: Any) -> str:
+    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
     return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
 
 
@@ -142,7 +140,7 @@ def connection_of(conf: Any, url: str) -> dict[str, Any]:
     """What the app's settings say of connections to the Redis at `url`, beside that address."""
     found: dict[str, Any] = {}
     for address, tls in (
-        (broker_address_in(conf), conf.get("broker_use_ssl")),
+        (broker_address(conf), conf.get("broker_use_ssl")),
         (redbeat_address(conf), setting(conf, "redbeat_redis_use_ssl")),
     ):
         if isinstance(tls, Mapping) and has_same_server(address or url, url):
@@ -195,16 +193,16 @@ def settings_of(app: Celery, url: str | None = None) -> Settings | None:
     url: in place of the address that the app has for it. Raises InvalidRedisUrl.
     """
     given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
-    return None if given is None else _settings(app.conf, given, url)
+    return None if given is None else settings_from(app.conf, given, url)
 
 
-def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
+def settings_from(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
     broker = broker_url_of(conf)
     if error := given.get("unreadable"):  # found as the first setting was asked for
         raise error
     url = url or given["redis_url"]
     if not url and is_redis(broker):
-        url = broker_address_in(conf)
+        url = broker_address(conf)
     url = url or DEFAULT_URL
     return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
 
@@ -212,11 +210,6 @@ def _settings(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Se
 def owner_of(app: Celery) -> str:
     """The name by which the ledger knows the app."""
     return str(getattr(app, "supervisor", {}).get("owner") or app.main or "unnamed")
-
-
-def broker_address(app: Celery) -> str:
-    """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
-    return broker_address_in(app.conf)
 
 
 def required_settings(app: Celery) -> Settings:
@@ -244,7 +237,7 @@ def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:
     """In words, where the app's broker is another Redis server than the ledger's."""
-    broker, ledger = place_of(broker_address(app)), place_of(settings.redis_url)
+    broker, ledger = place_of(broker_address(app.conf)), place_of(settings.redis_url)
     if broker is None or ledger is None or broker.server == ledger.server:
         return None
     return f"the app's broker is {broker}, and the ledger is at {ledger}"

@@ -386,20 +386,19 @@ def call_guarded(
     elif admission.placement is not Placement.SKIP:
         add_to_parent(task, result, options)
     if admission.placement is Placement.SKIP and request.is_awaited:
-        tell_of_skip(task, admission, options)
+        revoke_skipped(task, admission, options)
     return result
 
 
-def tell_of_skip(task: Any, admission: Admission, options: Mapping[str, Any]) -> None:
-    """Whoever waits for the result; a backend that is away fails no call."""
-    said = f"skipped: {admission.reason}"
+def revoke_skipped(task: Any, admission: Admission, options: Mapping[str, Any]) -> None:
+    """For callers that wait for the result; a backend that is unavailable fails no call."""
     try:
-        context = context_of(admission.run_id, options, task.app.thread_oid)
-        task.backend.mark_as_revoked(admission.run_id, said, request=context)
+        reason = f"skipped: {admission.reason}"
+        revoke(task.backend, admission.run_id, reason, options, task.app.thread_oid)
     except SoftTimeLimitExceeded:
         raise
     except Exception as error:  # noqa: BLE001 - each backend has errors of its own
-        log.error("skip not told", job=admission.job, run=admission.run_id, error=repr(error))
+        log.error("revocation not sent", job=admission.job, run=admission.run_id, error=repr(error))
 
 
 def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any]) -> None:
@@ -409,14 +408,18 @@ def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any
         parent.add_trail(result)
 
 
-def context_of(run_id: str, options: Mapping[str, Any], caller: str | None = None) -> Context:
-    """What a worker would know of a call that never gets there: who waits, of which group or chord.
+def revoke(
+    backend: Any, run_id: str, reason: str, options: Mapping[str, Any], caller: str | None = None
+) -> None:
+    """Records in a result backend that a call ended before it began. Raises what the backend does.
 
-    So a chord hears of it, and its body fails in place of waiting for ever.
+    The context is what a worker would know of the call: who waits, of which group or chord. So a
+    chord hears of it, and its body fails in place of waiting for ever.
     """
     known = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
     known["reply_to"] = options.get("reply_to") or caller
-    return Context(id=run_id, group=options.get("group_id"), **known)
+    context = Context(id=run_id, group=options.get("group_id"), **known)
+    backend.mark_as_revoked(run_id, reason, request=context)
 
 
 def register_all(app: Celery) -> None:

@@ -210,7 +210,7 @@ class Envelopes:
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
         self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
         # A broker that is elsewhere, and may be away, is not asked.
-        may_be_beside = same_database(broker_address(app), required_settings(app).redis_url)
+        may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
 
     def filled(self, tick: Tick) -> Tick:

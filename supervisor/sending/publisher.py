@@ -40,8 +40,8 @@ log = structlog.get_logger("supervisor.publisher")
 
 class Publisher:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
-        self._app = app
-        self._ledger = ledger
+        self.app = app
+        self.ledger = ledger
         self._assignments = Assignments(ledger)
         self.signer = Signer(ledger.client, ledger.keys)
         self._identity = [ledger.keys.prefix, owner_of(app)]
@@ -50,15 +50,7 @@ class Publisher:
 
     @cached_property
     def _producers(self) -> Any:
-        return producers_of(self._app)
-
-    @property
-    def app(self) -> Celery:
-        return self._app
-
-    @property
-    def ledger(self) -> Ledger:
-        return self._ledger
+        return producers_of(self.app)
 
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
@@ -69,14 +61,14 @@ class Publisher:
         sent = 0
         try:
             for start in range(0, len(run_ids), RUNS_PER_ROUND):
-                sent += self._publish(self._ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
+                sent += self._publish(self.ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
         except AWAY as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
 
     def _publish(self, runs: Sequence[Run]) -> int:
-        steps = self._ledger.steps.below([run.id for run in runs if run.has_steps])
-        open_runs = [*(run for run in runs if not run.has_steps), *self._ledger.runs(steps)]
+        steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
+        open_runs = [*(run for run in runs if not run.has_steps), *self.ledger.runs(steps)]
         queued = [run for run in open_runs if run.state is RunState.QUEUED]
         sent = self._send_all([run for run in queued if run.foreach is None])
         for batch in queued:
@@ -89,23 +81,23 @@ class Publisher:
         sent, run_ids = 0, self._expanded(batch, param)
         while run_ids and (taken := self.publish(run_ids)):
             sent += taken
-            run_ids = self._ledger.steps.fill(batch.id)
+            run_ids = self.ledger.steps.fill(batch.id)
         return sent
 
     def _expanded(self, batch: Run, param: str) -> list[str]:
         """Ids of the first items of a batch that may be published."""
         place = StepId.of(batch.id)
-        items = place and self._ledger.steps.param(place.run, param)
+        items = place and self.ledger.steps.param(place.run, param)
         if not isinstance(items, list):
             what = f"there is no param {param!r}" if items is None else f"{param!r} is no list"
-            self._ledger.give_up(batch.id, what)
+            self.ledger.give_up(batch.id, what)
             return []
-        return self._ledger.steps.expand(batch.id, items)
+        return self.ledger.steps.expand(batch.id, items)
 
     def _send_all(self, runs: Sequence[Run]) -> int:
         sent: dict[str, str] = {}
         assignments = self._assignments.of(runs)
-        traces = trace_headers(self._ledger, runs)
+        traces = trace_headers(self.ledger, runs)
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
         with self._producers.acquire(block=True) as producer:
@@ -114,8 +106,8 @@ class Publisher:
                     with within(traces.get(run.id, {})):
                         sent |= self._send(producer, run, assignments.get(run.id))
             channel = producer.channel
-            self.channel_beside = channel if is_beside(channel, self._ledger.client) else None
-        self._ledger.sent(sent)
+            self.channel_beside = channel if is_beside(channel, self.ledger.client) else None
+        self.ledger.sent(sent)
         return len(sent)
 
     def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> dict[str, str]:
@@ -131,17 +123,17 @@ class Publisher:
             if isinstance(error.__cause__, AWAY):
                 # Celery listens for a result before it sends the message; its backend is away.
                 raise OperationalError(str(error).strip()) from error
-            self._ledger.cancel(run.id, f"cannot be published: {error}")
+            self.ledger.cancel(run.id, f"cannot be published: {error}")
             # Without a traceback: its variables have arguments that are masked.
             log.error("run cannot be published", job=run.job, run=run.id, error=repr(error))
             return {}
 
     def _do_without(self, run: Run) -> None:
         """Its job is gone; or only another version can read it, and can send the run later."""
-        if StepId.of(run.id) is None and self._ledger.knows(run.job):
-            self._ledger.put_off(run.id, LATER)
+        if StepId.of(run.id) is None and self.ledger.knows(run.job):
+            self.ledger.put_off(run.id, LATER)
         else:
-            self._ledger.cancel(run.id, "job removed from the schedule files")
+            self.ledger.cancel(run.id, "job removed from the schedule files")
 
     def would_send(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
         """Whether a message says what the ledger has of its run, or it has no such run.
@@ -150,13 +142,13 @@ class Publisher:
         """
         if self.signer.has_signed(task, args, kwargs, header):
             return True
-        runs = self._ledger.runs([header["run"]])
+        runs = self.ledger.runs([header["run"]])
         if not runs:
             return True
         assignment = self._assignments.of(runs).get(header["run"])
         if assignment is None:
             return False
-        own = message_header(assignment, destination(self._app, assignment))
+        own = message_header(assignment, destination(self.app, assignment))
         if LEDGER in header:  # by it the worker knew that the message is for this ledger
             own[LEDGER] = header[LEDGER]
         expected = content_of(assignment.task, assignment.args, assignment.kwargs, own)
@@ -164,7 +156,7 @@ class Publisher:
 
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run by Celery's own ways; gives its queue."""
-        run, queue = assignment.run, destination(self._app, assignment)
+        run, queue = assignment.run, destination(self.app, assignment)
         options: dict[str, Any] = {
             "task_id": run.id,
             "producer": SigningProducer(producer, self.signer),
@@ -177,7 +169,7 @@ class Publisher:
         for name in ("time_limit", "soft_time_limit", "queue"):
             if getattr(assignment, name):
                 options[name] = getattr(assignment, name)
-        if not is_redis(str(self._app.conf.broker_url or "")):
+        if not is_redis(str(self.app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
         options |= run.options
@@ -188,13 +180,13 @@ class Publisher:
         }
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
-        task = self._app.tasks.get(assignment.task)
+        task = self.app.tasks.get(assignment.task)
         if task is None:
-            self._app.send_task(assignment.task, args, kwargs, **options)
+            self.app.send_task(assignment.task, args, kwargs, **options)
         elif assignment.fills_up:
             # `apply_async` would miss the arguments that are filled in by the worker.
             own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
-            self._app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
+            self.app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:
             task.apply_async(args, kwargs, **options)
         return queue

@@ -88,7 +88,7 @@ def bound_broker_calls(app: Celery) -> None:
 
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
     """Transport options with which no call to the broker hangs for longer, as its kind has them."""
-    url = broker_address(app)
+    url = broker_address(app.conf)
     if is_redis(url):
         return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
     if url.startswith(("amqp", "pyamqp")):

@@ -28,6 +28,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.audit import Audited, AuditSpan
 from supervisor.ledger.ledger import Ledger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
+from supervisor.times import INSTANT
 
 AUDIT_INTERVAL = timedelta(seconds=5)
 JOBS_PER_AUDIT = 250
@@ -40,8 +41,6 @@ AUDITED_ANYWAY_AFTER = timedelta(hours=1)
 
 #: Of the ticks that are missing, so many are named.
 NAMED = 20
-
-INSTANT = timedelta(microseconds=1)
 MOST_COMPARED = 100_000
 
 log = structlog.get_logger("supervisor.auditing")

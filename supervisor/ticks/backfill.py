@@ -8,7 +8,7 @@ backfilled again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import backfill_id
@@ -18,14 +18,13 @@ from supervisor.ledger.replies import Admission
 from supervisor.ledger.requests import RunRequest
 from supervisor.schedule import schedule_of, ticks_between
 from supervisor.ticks.emission import emission
+from supervisor.times import INSTANT
 
 #: Admitted in one round trip.
 CHUNK = 500
 
 #: A backfill is asked for: none of it is dropped because much waits.
 UNBOUNDED = 1_000_000
-
-INSTANT = timedelta(microseconds=1)
 
 
 def ticks_of(spec: JobSpec, start: datetime, end: datetime, limit: int) -> list[datetime]:

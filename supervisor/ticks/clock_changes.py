@@ -16,10 +16,9 @@ from zoneinfo import ZoneInfo
 
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import Schedule, is_fixed, schedule_of, ticks_between
+from supervisor.times import INSTANT
 
 DAY = timedelta(days=1)
-INSTANT = timedelta(microseconds=1)
-
 #: More ticks than this in the hours around one clock change are not looked at.
 MOST_TICKS = 20_000
 

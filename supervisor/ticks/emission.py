@@ -25,13 +25,12 @@ from supervisor.ledger.records import Pause
 from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.requests import PassedOver, Tick
 from supervisor.schedule import Schedule, missed_before, ticks_between
+from supervisor.times import INSTANT
 
 #: A beat that leads again within this time was late, not away: longer than a change of leaders.
 PROMPT = timedelta(seconds=15)
 
 BATCH = 100
-
-INSTANT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ def catch_up(
             _, latest = missed_before(schedule, after, until, keep=1)
             if not latest or ticks_between(schedule, until, now, 1):
                 return [], until
-            return latest, latest[0] - timedelta(microseconds=1)
+            return latest, latest[0] - INSTANT
 
 
 def missed(

@@ -50,10 +50,10 @@ MAY_WAIT = (
 )
 
 
-def next_ticks(spec: JobSpec, now: datetime) -> tuple[datetime, ...]:
+def next_ticks(spec: JobSpec, now: datetime, count: int = TICKS) -> tuple[datetime, ...]:
     if not spec.has_schedule:
         return ()
-    return tuple(islice(ticks_after(schedule_of(spec), now), TICKS))
+    return tuple(islice(ticks_after(schedule_of(spec), now), count))
 
 
 def interval_of(ticks: Sequence[datetime]) -> timedelta | None:

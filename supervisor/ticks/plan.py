@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import islice
 from random import Random
 
 import structlog
@@ -17,10 +16,11 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import Histogram
-from supervisor.schedule import missed_before, schedule_of, ticks_after, ticks_between
+from supervisor.schedule import missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
-from supervisor.ticks.expectations import interval_of
+from supervisor.ticks.expectations import interval_of, next_ticks
 from supervisor.ticks.simulation import JobTally, SimulatedJob, Tally, simulate
+from supervisor.times import INSTANT
 
 # Overlaps foreseen: a job's next ticks, simulated with durations as they have been so far.
 #
@@ -121,7 +121,7 @@ def ticks_a_day(spec: JobSpec, ticks: Sequence[datetime], now: datetime) -> floa
 
 
 def simulated(spec: JobSpec, ticks: Sequence[datetime], histogram: Histogram) -> JobTally:
-    end = ticks[-1] + timedelta(microseconds=1)
+    end = ticks[-1] + INSTANT
     awake = spec.model_copy(update={"paused": False})
     job = SimulatedJob(awake, iter(ticks), drawn_from(histogram, len(ticks)), "any")
     return Tally.of(simulate([job], end), ticks[0], end).jobs[spec.name]
@@ -216,19 +216,12 @@ def job_plan(
         spec=spec,
         before=before,
         edits=edits(before, spec) if before else (),
-        ticks_before=next_ticks(before, now) if before else (),
-        ticks_after=next_ticks(spec, now),
+        ticks_before=next_ticks(before, now, SHOWN) if before else (),
+        ticks_after=next_ticks(spec, now, SHOWN),
         surprises=tuple(surprises(spec, now, now + AHEAD)),
         durations=durations_of(observed) if observed else None,
         foresight=foresee(spec, observed, now) if observed else None,
     )
-
-
-def next_ticks(spec: JobSpec, now: datetime) -> tuple[datetime, ...]:
-    schedule, found = schedule_of(spec), [now]
-    while len(found) <= SHOWN and (tick := schedule.next_after(found[-1])) is not None:
-        found.append(tick)
-    return tuple(found[1:])
 
 
 # What an edit will do, in the log of the beat that takes it over: the same looks as `plan`.
@@ -249,7 +242,7 @@ def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
             "job loaded",
             job=spec.name,
             schedule=spec.schedule,
-            next_run_at=[tick.isoformat() for tick in next_ticks(spec, now)[:1]],
+            next_run_at=[tick.isoformat() for tick in next_ticks(spec, now, 1)],
         )
         for surprise in surprises(spec, now, now + AHEAD)[:MOST_SURPRISES]:
             log.warning(
@@ -288,7 +281,7 @@ class Upcoming:
 
 def upcoming(spec: JobSpec, after: datetime, count: int) -> Upcoming:
     """The next `count` ticks after an instant, and what else the schedule says until the last."""
-    ticks = list(islice(ticks_after(schedule_of(spec), after), count))
+    ticks = next_ticks(spec, after, count)
     if not ticks:
         return Upcoming((), (), ())
     return Upcoming(ticks, excluded(spec, after, ticks[-1]), surprises(spec, after, ticks[-1]))

@@ -26,6 +26,7 @@ from supervisor.job.policies import Decision, Situation, SkipReason, decide
 from supervisor.job.run import RunState
 from supervisor.job.spec import SERIAL_PREFIX, JobSpec
 from supervisor.schedule import missed_before, schedule_of, ticks_between
+from supervisor.times import INSTANT
 
 # What a simulated world is made of: jobs, runs, locks, queues, and what happens to runs.
 
@@ -483,8 +484,6 @@ def seconds(duration: timedelta) -> float:
 
 # The nominal times of a job in a stretch of time, as many at once as memory is worth.
 
-
-INSTANT = timedelta(microseconds=1)
 
 CHUNK = 500
 

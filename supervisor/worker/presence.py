@@ -174,7 +174,7 @@ def size_of(pool: Any) -> int:
 def broker_of(app: Celery, settings: Settings) -> Broker:
     return Broker(
         default_queue=str(app.conf.task_default_queue),
-        is_ledger=same_database(broker_address(app), settings.redis_url),
+        is_ledger=same_database(broker_address(app.conf), settings.redis_url),
     )
 
 

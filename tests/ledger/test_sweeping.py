@@ -74,10 +74,10 @@ def test_a_long_queue_is_gone_through_a_part_a_tick(
     ledger.cancel(runs[-1], "not wanted")
     for _ in range(4):
         assert sweeper.sweep() == 0
-        assert sweeper.is_under_way
+        assert sweeper.queue
     assert sweeper.sweep() == 1
     sweeper.sweep()
-    assert not sweeper.is_under_way
+    assert not sweeper.queue
     assert set(in_queue(ledger)) == {*runs[:-1]}
 
 
@@ -95,7 +95,7 @@ def test_in_the_middle_of_a_long_queue_no_message_is_searched_for(
         commands = list(takewhile(lambda c: "done" not in c, (c["command"] for c in seen.listen())))
     assert set(in_queue(ledger)) == {*runs} - {runs[0], runs[-1]}
     assert [c.split()[2] for c in commands if c.startswith("LREM")] == ["-1", "1"]
-    assert not sweeper.is_under_way
+    assert not sweeper.queue
 
 
 def test_a_run_that_is_to_be_run_again_keeps_its_message(

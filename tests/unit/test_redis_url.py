@@ -291,7 +291,7 @@ def test_the_ledgers_address_by_sentinel_is_what_kombu_and_redbeat_are_told() ->
     )
     assert conf.broker_transport_options["master_name"] == "jobs"
     assert conf.broker_transport_options["sentinel_kwargs"]["password"] == "s"
-    assert same_database(broker_address(app), URL)
+    assert same_database(broker_address(app.conf), URL)
     assert conf.redbeat_redis_url == "redis-sentinel://"
     told = conf.redbeat_redis_options
     assert (told["sentinels"], told["service_name"], told["username"], told["password"]) == (
