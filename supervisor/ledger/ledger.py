@@ -72,123 +72,16 @@ from supervisor.ledger.scripts import (
     RUNS_PER_DISMISSAL,
     Call,
     CallsUnderWay,
-    Scripts,
 )
 from supervisor.ledger.steps import Steps, flat
 from supervisor.settings import Settings
 from supervisor.times import clock, ms_since, to_ms
 
-# One attempt of a run, from its lease to its end, as its worker tells the ledger.
-
-
 #: Reasons are one line for a table, not a traceback.
 REASON_LENGTH = 300
 
 
-class Attempts:
-    _scripts: Scripts
-
-    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
-        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
-        asked_at = 0.0
-
-        def call() -> Call:
-            """Asked for each time that it is sent: the reply that came is to the last of them."""
-            nonlocal asked_at
-            asked_at = clock()
-            return Call((run_id, token, worker, queue))
-
-        verdict, *rest = self._scripts.as_of_sending("begin", call)
-        if verdict != "begin":
-            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
-        fence, attempt, nominal, ttl, job, stage = rest
-        return Grant(
-            run_id=run_id,
-            job=job,
-            token=token,
-            fencing_token=int(fence),
-            attempt=int(attempt),
-            nominal_at=instant(nominal),
-            lease_ttl=timedelta(milliseconds=int(ttl)),
-            stage=stage,
-            asked_at=asked_at,
-        )
-
-    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
-        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
-        facts: list[str | int] = []
-        for run_id, token, has_begun in leases:
-            facts += (run_id, token, int(has_begun))
-        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
-
-    def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
-        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
-        return renewal(
-            self._scripts(
-                "restore",
-                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
-                *(json.dumps(work.rules.json_fields), work.worker, int(work.is_tick)),
-                *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
-            )
-        )
-
-    def finish(
-        self,
-        run_id: str,
-        token: str,
-        outcome: RunState,
-        reason: str = "",
-        returned: Mapping[str, Any] | None = None,
-        ended_at: float | None = None,
-    ) -> Finished:
-        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
-
-        returned: by a step, for the params of its run. ended_at: when its work was over, by the
-        clock of elapsed.py; now without it.
-        """
-        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
-        return self._finish((run_id, token, *facts), ended_at, flat(returned))
-
-    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
-        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
-        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
-        return self._finish((run_id, token, *facts), None)
-
-    def retry(
-        self,
-        run_id: str,
-        token: str,
-        delay: timedelta,
-        reason: str = "",
-        asked: Asked = NOTHING,
-        ended_at: float | None = None,
-    ) -> Finished:
-        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
-
-        asked: what the next attempt, and those after it, have in place of the run's own. ended_at:
-        as for `finish`.
-        """
-        args, kwargs, *more = asked.facts
-        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
-        return self._finish((run_id, token, *facts), ended_at, more)
-
-    def _finish(
-        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
-    ) -> Finished:
-        def call() -> Call:
-            """Asked for each time that it is sent: it may be tried for long."""
-            ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((*facts, ago, *returned))
-
-        return finished(self._scripts.as_of_sending("finish", call))
-
-    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
-        """Says beforehand what a running attempt is about to be ended for."""
-        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
-
-
-# What one call does a part of, so that others have their turn; it is made until all is done.
-
+# Some transitions are made of several calls, so that others have their turn.
 
 #: Runs of each kind that one call rescues; more kept the server from all others for too long.
 RUNS_PER_RESCUE = 100
@@ -198,47 +91,6 @@ RUNS_PER_REWIND = 100
 
 #: What cancel.lua says when a second call has more to end.
 ENDING = "ending"
-
-
-def cancel_all(scripts: Scripts, run_id: str, reason: str) -> Cancellation:
-    """A run, and the items of a large batch some at a time."""
-    first = verdict = scripts("cancel", run_id, "cancelled", reason)[0]
-    while verdict == ENDING:
-        verdict = scripts("cancel", run_id, "cancelled", reason)[0]
-    # Beat rescues what is left as well, and may have ended the last of them.
-    was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
-    return Cancellation.CANCELLED if was_open else Cancellation(verdict)
-
-
-def rewind_all(
-    scripts: Scripts, readings: Readings, by: timedelta, since: datetime, jobs: Sequence[str]
-) -> None:
-    """After the server's clock was set back: see rewind.lua."""
-    keys, before = readings.keys, ms_of(since)
-    for index in ("leases", "outbox", "delayed", "sent"):
-        # What the clock had not reached then; the rest is due, or was written since.
-        later = readings.client.zrangebyscore(
-            getattr(keys, index), f"({before}", "(+inf", withscores=True
-        )
-        for some in chunks(later, RUNS_PER_REWIND):
-            facts = [fact for run_id, score in some for fact in (run_id, int(score))]
-            scripts("rewind", to_ms(by), index, *facts)
-    for names in chunks(jobs):
-        scripts("rewind", to_ms(by), "jobs", *names)
-    scripts("rewind", to_ms(by), "done")
-
-
-def rescue_all(scripts: Scripts, limit: int, leadership: Leadership | None) -> tuple[Rescue, ...]:
-    """Up to so many runs, or a few more."""
-    token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
-    found: list[Rescue] = []
-    while len(found) < limit:
-        portion = min(limit - len(found), RUNS_PER_RESCUE)
-        some = rescues(scripts("rescue", portion, token, keys=keys))
-        found += some
-        if len(some) < min(portion, RUNS_PER_DISMISSAL):
-            break
-    return tuple(found)
 
 
 # What became of an admission whose reply was lost: read from the record of its run.
@@ -347,48 +199,18 @@ def is_next_tick(before: Facts, facts: Facts) -> bool:
     return before[4] == facts[4] == "tick" and before[1] == facts[1]
 
 
-def admit_requests(
-    scripts: Scripts, readings: Readings, spec: JobSpec, requests: Sequence[RunRequest]
-) -> list[Admission]:
-    """A call whose reply is lost is made once more, under the same ids.
-
-    Raises InvalidKey, RedisError when the server refuses one of them, and Unavailable: then it is
-    not known which of them were recorded.
-    """
-    run_ids = [request.run_id or manual_id(spec.name) for request in requests]
-    facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
-
-    def admitted() -> list[Admission]:
-        with scripts.under_way("admit") as calls:
-            admitting = Admitting(calls)
-            for each in facts:
-                admitting.add(each)
-            return admitting.admissions()
-
-    asked_at = time.monotonic()
-    try:
-        admissions = admitted()
-    except Unavailable:
-        again, seconds = admitted(), time.monotonic() - asked_at
-        admissions = [recalled(readings, each, seconds) for each in again]
-    for each in admissions:
-        if each.placement is Placement.FAILED:
-            raise RedisError(each.reason)
-    return admissions
-
-
 ANY_RUN = RunRequest()
 
 
-class Ledger(Readings, Attempts):
+class Ledger(Readings):
     """The writing half. `client` decodes replies; all instants are aware UTC."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
         self.reports = Reports(client, keys, self._scripts)
         self.audit_spans = AuditSpans(self._scripts)
-        self.steps = Steps(client, keys, self._scripts)
-        self.drains = Drains(client, keys, self._scripts)
+        self.steps = Steps(self, self._scripts)
+        self.drains = Drains(self, self._scripts)
         self.figures = Figures(self._scripts)
         self.presences = Presences(client, keys)
 
@@ -439,8 +261,30 @@ class Ledger(Readings, Attempts):
         return self.admit_requests(spec, [request])[0]
 
     def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
-        """Several of them, in order, all in one round trip."""
-        return admit_requests(self._scripts, self, spec, requests)
+        """Several of them, in order, all in one round trip.
+
+        A call whose reply is lost is made once more, under the same ids. Raises InvalidKey,
+        RedisError when the server refuses one of them, and Unavailable: then it is not known which
+        of them were recorded.
+        """
+        run_ids = [request.run_id or manual_id(spec.name) for request in requests]
+        facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
+        asked_at = time.monotonic()
+        try:
+            admissions = self._admitted(facts)
+        except Unavailable:
+            again, seconds = self._admitted(facts), time.monotonic() - asked_at
+            admissions = [recalled(self, each, seconds) for each in again]
+        for each in admissions:
+            if each.placement is Placement.FAILED:
+                raise RedisError(each.reason)
+        return admissions
+
+    def _admitted(self, requests: Iterable[Facts]) -> list[Admission]:
+        with self.admitting() as admitting:
+            for facts in requests:
+                admitting.add(facts)
+            return admitting.admissions()
 
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
@@ -465,15 +309,134 @@ class Ledger(Readings, Attempts):
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
-        return cancel_all(self._scripts, run_id, reason[:REASON_LENGTH])
+        facts = (run_id, "cancelled", reason[:REASON_LENGTH])
+        first = verdict = self._scripts("cancel", *facts)[0]
+        while verdict == ENDING:
+            verdict = self._scripts("cancel", *facts)[0]
+        # Beat rescues what is left as well, and may have ended the last of them.
+        was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
+        return Cancellation.CANCELLED if was_open else Cancellation(verdict)
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A run that has not begun has failed: it cannot be started as it is."""
         self._scripts("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
-        """One pass over silent leases, due retries and re-queues, and forgotten waiters."""
-        return rescue_all(self._scripts, limit, leadership)
+        """One pass over silent leases, due retries and re-queues, and forgotten waiters.
+
+        limit: of the runs; there may be a few more.
+        """
+        token, keys = (leadership.token, (leadership.key,)) if leadership else ("", ())
+        found: list[Rescue] = []
+        while len(found) < limit:
+            wanted = min(limit - len(found), RUNS_PER_RESCUE)
+            some = rescues(self._scripts("rescue", wanted, token, keys=keys))
+            found += some
+            if len(some) < min(wanted, RUNS_PER_DISMISSAL):
+                break
+        return tuple(found)
+
+    # One attempt of a run, from its lease to its end.
+
+    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
+        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
+        asked_at = 0.0
+
+        def call() -> Call:
+            """Asked for each time that it is sent: the reply that came is to the last of them."""
+            nonlocal asked_at
+            asked_at = clock()
+            return Call((run_id, token, worker, queue))
+
+        verdict, *rest = self._scripts.as_of_sending("begin", call)
+        if verdict != "begin":
+            return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
+        fence, attempt, nominal, ttl, job, stage = rest
+        return Grant(
+            run_id=run_id,
+            job=job,
+            token=token,
+            fencing_token=int(fence),
+            attempt=int(attempt),
+            nominal_at=instant(nominal),
+            lease_ttl=timedelta(milliseconds=int(ttl)),
+            stage=stage,
+            asked_at=asked_at,
+        )
+
+    def renew(self, leases: Sequence[tuple[str, str, Begun | bool]]) -> list[Renewal]:
+        """Renews the leases (run id, token, whether it has begun) of a worker in one call."""
+        facts: list[str | int] = []
+        for run_id, token, has_begun in leases:
+            facts += (run_id, token, int(has_begun))
+        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
+
+    def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
+        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        return renewal(
+            self._scripts(
+                "restore",
+                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
+                *(json.dumps(work.rules.json_fields), work.worker, int(work.is_tick)),
+                *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
+            )
+        )
+
+    def finish(
+        self,
+        run_id: str,
+        token: str,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+        ended_at: float | None = None,
+    ) -> Finished:
+        """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
+
+        returned: by a step, for the params of its run. ended_at: when its work was over, by the
+        clock of elapsed.py; now without it.
+        """
+        facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), ended_at, flat(returned))
+
+    def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
+        """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
+        facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
+        return self._finish((run_id, token, *facts), None)
+
+    def retry(
+        self,
+        run_id: str,
+        token: str,
+        delay: timedelta,
+        reason: str = "",
+        asked: Asked = NOTHING,
+        ended_at: float | None = None,
+    ) -> Finished:
+        """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
+
+        asked: what the next attempt, and those after it, have in place of the run's own. ended_at:
+        as for `finish`.
+        """
+        args, kwargs, *more = asked.facts
+        facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
+        return self._finish((run_id, token, *facts), ended_at, more)
+
+    def _finish(
+        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
+    ) -> Finished:
+        def call() -> Call:
+            """Asked for each time that it is sent: it may be tried for long."""
+            ago = 0 if ended_at is None else ms_since(ended_at)
+            return Call((*facts, ago, *returned))
+
+        return finished(self._scripts.as_of_sending("finish", call))
+
+    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
+        """Says beforehand what a running attempt is about to be ended for."""
+        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
+
+    # The ledger's owner, clock and queues.
 
     def forget_owner(self) -> None:
         """The ledger is that of the app whose beat leads next."""
@@ -481,14 +444,9 @@ class Ledger(Readings, Attempts):
 
     def ahead(self, jobs: Iterable[str]) -> list[str]:
         """Those of the jobs whose ticks have been dealt with up to a time that is still to come."""
-        found, now = list[str](), ms_of(self.now())
-        for some in chunks(list(jobs)):
-            with self.client.pipeline(transaction=False) as pipe:
-                for job in some:
-                    pipe.hget(self.keys.job(job), "watermark")
-                marks = pipe.execute()
-            found += [job for job, at in zip(some, marks, strict=True) if int(at or 0) > now]
-        return found
+        now = self.now()
+        marks = self.marks(list(jobs)).items()
+        return [job for job, mark in marks if mark.watermark and mark.watermark > now]
 
     def rewind(self, by: timedelta, since: datetime, jobs: Sequence[str]) -> None:
         """The server's clock was set back from then: leases, deadlines and retries go back with it.
@@ -496,7 +454,17 @@ class Ledger(Readings, Attempts):
         jobs: those that are ahead, and go on now. A tick whose run is known does not run a second
         time. Beats are told of the set-back until this has come to its end.
         """
-        rewind_all(self._scripts, self, by, since, jobs)
+        for index in ("leases", "outbox", "delayed", "sent"):
+            # What the clock had not reached then; the rest is due, or was written since.
+            later = self.client.zrangebyscore(
+                getattr(self.keys, index), f"({ms_of(since)}", "(+inf", withscores=True
+            )
+            for some in chunks(later, RUNS_PER_REWIND):
+                facts = [fact for run_id, score in some for fact in (run_id, int(score))]
+                self._scripts("rewind", to_ms(by), index, *facts)
+        for names in chunks(jobs):
+            self._scripts("rewind", to_ms(by), "jobs", *names)
+        self._scripts("rewind", to_ms(by), "done")
 
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""
@@ -504,16 +472,11 @@ class Ledger(Readings, Attempts):
 
     def ended(self, run_ids: Sequence[str]) -> set[str]:
         """Those of the runs that have ended, and whose records are still there."""
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.hget(self.keys.run(run_id), "finished")
-            replies = pipe.execute() if run_ids else []
-        return {run_id for run_id, at in zip(run_ids, replies, strict=True) if at}
+        return {run_id for run_id, at in self.read_fields(run_ids, "finished") if at}
 
     def outbox(self, limit: int = 500) -> list[str]:
         """Ids of the queued runs that beat is to publish now."""
-        due = self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
-        return list(due)
+        return self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
 
     def put_off(self, run_id: str, by: timedelta) -> None:
         """A run of the outbox is to be published later."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.reads import Readings, chunks
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.records import beat_from
 from supervisor.ledger.replies import instant, ms_of, to_instant
 
@@ -21,11 +21,10 @@ from supervisor.ledger.replies import instant, ms_of, to_instant
 
 def admitted_at(ledger: Readings, runs: Sequence[Run]) -> dict[str, datetime]:
     """By run id; left out are those that their job's history has lost."""
-    with ledger.client.pipeline(transaction=False) as pipe:
-        for run in runs:
-            pipe.zscore(ledger.keys.history(run.job), run.id)
-        scores = pipe.execute() if runs else []
-    return {run.id: instant(at) for run, at in zip(runs, scores, strict=True) if at is not None}
+    scores = ledger.read_each(
+        runs, lambda pipe, run: pipe.zscore(ledger.keys.history(run.job), run.id)
+    )
+    return {run.id: instant(at) for run, at in scores if at is not None}
 
 
 def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
@@ -71,7 +70,7 @@ def search(ledger: Readings, jobs: Sequence[str], wanted: Wanted) -> list[Run]:
     pending = list(jobs)
     offset = 0
     while pending:
-        pages = dict(zip(pending, pages_of(ledger, pending, wanted, offset), strict=True))
+        pages = dict(pages_of(ledger, pending, wanted, offset))
         entries = [entry for page in pages.values() for entry in page]
         matches |= dict(with_outcome(ledger, entries, wanted.outcome))
         newest = heapq.nlargest(wanted.limit, matches.values())
@@ -86,15 +85,15 @@ def search(ledger: Readings, jobs: Sequence[str], wanted: Wanted) -> list[Run]:
 
 def pages_of(
     ledger: Readings, jobs: Sequence[str], wanted: Wanted, offset: int
-) -> Iterator[list[Entry]]:
+) -> Iterator[tuple[str, list[Entry]]]:
     lowest = ms_of(wanted.since) if wanted.since else "-inf"
     highest = ms_of(wanted.until) if wanted.until else "+inf"
-    for chunk in chunks(jobs):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for job in chunk:
-                key = ledger.keys.history(job)
-                pipe.zrevrangebyscore(key, highest, lowest, offset, PAGE, withscores=True)
-            yield from pipe.execute()
+    return ledger.read_each(
+        jobs,
+        lambda pipe, job: pipe.zrevrangebyscore(
+            ledger.keys.history(job), highest, lowest, offset, PAGE, withscores=True
+        ),
+    )
 
 
 def with_outcome(
@@ -104,12 +103,9 @@ def with_outcome(
         yield from entries
         return
     wanted = {outcome} if isinstance(outcome, RunState) else outcome
-    for chunk in chunks(entries):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for run_id, _ in chunk:
-                pipe.hget(ledger.keys.run(run_id), "state")
-            states = pipe.execute()
-        yield from (entry for entry, state in zip(chunk, states, strict=True) if state in wanted)
+    scores = dict(entries)
+    states = ledger.read_fields(scores, "state")
+    yield from ((run_id, scores[run_id]) for run_id, state in states if state in wanted)
 
 
 #: Of all runs that have not ended, so many are looked at; the page shows fewer.
@@ -159,16 +155,10 @@ class Trace:
 
 
 def standings(ledger: Ledger, names: Sequence[str]) -> dict[str, Standing]:
-    found: dict[str, Standing] = {}
-    for chunk in chunks(names):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for name in chunk:
-                pipe.hmget(ledger.keys.job(name), STANDING_FIELDS)
-            found |= {
-                name: standing_from(values)
-                for name, values in zip(chunk, pipe.execute(), strict=True)
-            }
-    return found
+    replies = ledger.read_each(
+        names, lambda pipe, name: pipe.hmget(ledger.keys.job(name), STANDING_FIELDS)
+    )
+    return {name: standing_from(values) for name, values in replies}
 
 
 def standing_from(values: Sequence[str | None]) -> Standing:
@@ -182,26 +172,18 @@ def standing_from(values: Sequence[str | None]) -> Standing:
 
 def traces(ledger: Ledger, names: Sequence[str], limit: int) -> dict[str, list[Trace]]:
     """Of each job its last runs, oldest first."""
-    if not names:
-        return {}
-    with ledger.client.pipeline(transaction=False) as pipe:
-        for name in names:
-            pipe.zrevrange(ledger.keys.history(name), 0, limit - 1)
-        ids: dict[str, list[str]] = dict(zip(names, pipe.execute(), strict=True))
-    wanted = [run_id for run_ids in ids.values() for run_id in run_ids]
-    known = traces_of(ledger, wanted)
+    ids = dict(
+        ledger.read_each(
+            names, lambda pipe, name: pipe.zrevrange(ledger.keys.history(name), 0, limit - 1)
+        )
+    )
+    known = traces_of(ledger, [run_id for run_ids in ids.values() for run_id in run_ids])
     return {name: [known[i] for i in reversed(found) if i in known] for name, found in ids.items()}
 
 
 def traces_of(ledger: Ledger, run_ids: Sequence[str]) -> dict[str, Trace]:
-    found: dict[str, Trace] = {}
-    for chunk in chunks(run_ids):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for run_id in chunk:
-                pipe.hmget(ledger.keys.run(run_id), TRACE_FIELDS)
-            replies = zip(chunk, pipe.execute(), strict=True)
-        found |= {i: trace_from(i, values) for i, values in replies if values[0]}
-    return found
+    replies = ledger.read_fields(run_ids, *TRACE_FIELDS)
+    return {run_id: trace_from(run_id, values) for run_id, values in replies if values[0]}
 
 
 def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
@@ -228,13 +210,11 @@ def open_ids(ledger: Ledger, limit: int) -> list[str]:
 
 def waiting(ledger: Ledger, locks: Iterable[str], limit: int) -> list[str]:
     """Runs that wait for these locks."""
-    wanted = sorted(locks)[:limit]
-    if not wanted:
-        return []
-    with ledger.client.pipeline(transaction=False) as pipe:
-        for lock in wanted:
-            pipe.zrange(ledger.keys.waiting(lock), 0, limit - 1)
-        return [run_id for found in pipe.execute() for run_id in found]
+    replies = ledger.read_each(
+        sorted(locks)[:limit],
+        lambda pipe, lock: pipe.zrange(ledger.keys.waiting(lock), 0, limit - 1),
+    )
+    return [run_id for _, run_ids in replies for run_id in run_ids]
 
 
 def whole_runs(run_ids: Iterable[str]) -> list[str]:
@@ -256,16 +236,14 @@ class OpenJobs:
 def open_jobs(ledger: Ledger) -> OpenJobs:
     at: dict[RunState, set[str]] = {state: set() for state in OPEN_STATES}
     queued_for: dict[str, datetime] = {}
-    for chunk in chunks(open_ids(ledger, MOST_CHOSEN_FROM)):
-        with ledger.client.pipeline(transaction=False) as pipe:
-            for run_id in chunk:
-                pipe.hmget(ledger.keys.run(run_id), "state", "job", "nominal", "started")
-            for state, job, nominal, started in pipe.execute():
-                if state in at:
-                    at[state].add(job)
-                due = to_instant(nominal)
-                if state == RunState.QUEUED and due and not started:
-                    queued_for[job] = min(due, queued_for.get(job, due))
+    run_ids = open_ids(ledger, MOST_CHOSEN_FROM)
+    replies = ledger.read_fields(run_ids, "state", "job", "nominal", "started")
+    for _, (state, job, nominal, started) in replies:
+        if state in at:
+            at[state].add(job)
+        due = to_instant(nominal)
+        if state == RunState.QUEUED and due and not started:
+            queued_for[job] = min(due, queued_for.get(job, due))
     return OpenJobs(at, queued_for)
 
 

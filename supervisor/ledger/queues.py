@@ -12,8 +12,8 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.connection import Client
-from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Roll
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.scripts import Scripts
 
@@ -111,9 +111,8 @@ def queues(
 
 
 class Drains:
-    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
-        self._client = client
-        self._keys = keys
+    def __init__(self, reads: Readings, scripts: Scripts) -> None:
+        self._reads = reads
         self._scripts = scripts
 
     def drain(self, queue: str) -> datetime:
@@ -126,15 +125,11 @@ class Drains:
 
     def since(self) -> dict[str, datetime]:
         """The drained queues, by name, and since when each of them is."""
-        drained = self._client.hgetall(self._keys.drained)
+        drained = self._reads.client.hgetall(self._reads.keys.drained)
         return {queue: instant(drained[queue]) for queue in sorted(drained)}
 
     def at_work(self, queue: str) -> list[str]:
         """Ids of runs that began from the queue and are at work: runs, steps, items of batches."""
-        run_ids = self._client.zrange(self._keys.leases, 0, -1)
-        with self._client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.hmget(self._keys.run(run_id), "state", "queue")
-            replies = pipe.execute() if run_ids else []
-        at_work = [RunState.RUNNING.value, queue]
-        return [run_id for run_id, reply in zip(run_ids, replies, strict=True) if reply == at_work]
+        run_ids = self._reads.client.zrange(self._reads.keys.leases, 0, -1)
+        replies = self._reads.read_fields(run_ids, "state", "queue")
+        return [run_id for run_id, reply in replies if reply == [RunState.RUNNING.value, queue]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -16,7 +16,7 @@ from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
 from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
-from supervisor.ledger.connection import Client
+from supervisor.ledger.connection import Client, Pipeline
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import (
     MARK_FIELDS,
@@ -78,13 +78,20 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
 log = structlog.get_logger("supervisor.ledger")
 
 
-def read_job(text: str) -> JobSpec | None:
-    """None for one that this version cannot read."""
+S = TypeVar("S", bound=JobSpec)
+
+
+def read_spec(kind: type[S], text: str) -> S | None:
     try:
-        return JobSpec.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         note(text, words(error))
         return None
+
+
+def read_job(text: str) -> JobSpec | None:
+    """None for one that this version cannot read."""
+    return read_spec(JobSpec, text)
 
 
 @lru_cache(maxsize=KEPT_AT_HAND)
@@ -96,11 +103,7 @@ def job_spec(text: str) -> JobSpec | None:
 @lru_cache(maxsize=2_000)
 def guarded_spec(text: str) -> GuardedTaskSpec | None:
     """A task that is guarded by code; None and remembered likewise."""
-    try:
-        return GuardedTaskSpec.model_validate_json(text)
-    except ValidationError as error:
-        note(text, words(error))
-        return None
+    return read_spec(GuardedTaskSpec, text)
 
 
 def times_of(text: str) -> tuple[Any, ...] | None:
@@ -190,13 +193,10 @@ class Readings:
 
     def marks(self, names: Sequence[str]) -> dict[str, Mark]:
         """How far the ticks of these jobs have been dealt with."""
-        found: dict[str, Mark] = {}
-        for chunk in chunks(names):
-            with self.client.pipeline(transaction=False) as pipe:
-                for name in chunk:
-                    pipe.hmget(self.keys.job(name), MARK_FIELDS)
-                found |= zip(chunk, map(mark_from, pipe.execute()), strict=True)
-        return found
+        replies = self.read_each(
+            names, lambda pipe, name: pipe.hmget(self.keys.job(name), MARK_FIELDS)
+        )
+        return {name: mark_from(values) for name, values in replies}
 
     def scheduled_names(self) -> list[str]:
         return sorted(self.client.hkeys(self.keys.jobs))
@@ -239,8 +239,7 @@ class Readings:
 
     def loaded_digest(self) -> str | None:
         """Names the set of schedule files that is loaded."""
-        digest: str | None = self.client.hget(self.keys.beat, "config")
-        return digest
+        return self.client.hget(self.keys.beat, "config")
 
     def run(self, run_id: str) -> Run:
         """Raises UnknownRun."""
@@ -251,34 +250,19 @@ class Readings:
 
     def runs(self, run_ids: Sequence[str]) -> list[Run]:
         """Those of the runs that the ledger still knows."""
-        found = []
-        for chunk in chunks(run_ids):
-            with self.client.pipeline(transaction=False) as pipe:
-                for run_id in chunk:
-                    pipe.hgetall(self.keys.run(run_id))
-                replies = pipe.execute()
-            found += [
-                run_from(i, fields) for i, fields in zip(chunk, replies, strict=True) if fields
-            ]
-        return found
+        replies = self.read_each(run_ids, lambda pipe, run_id: pipe.hgetall(self.keys.run(run_id)))
+        return [run_from(run_id, fields) for run_id, fields in replies if fields]
 
     def sent_runs(self, limit: int, skip: int = 0) -> list[SentRun]:
         """Runs that were published and have not begun, those sent first first."""
-        sent = self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True)
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id, _ in sent:
-                pipe.hmget(self.keys.run(run_id), SENT_RUN_FIELDS)
-            values = pipe.execute() if sent else []
-        together = zip(sent, values, strict=True)
-        return [sent_run_from(run_id, ms, facts) for (run_id, ms), facts in together]
+        sent = dict(self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True))
+        replies = self.read_fields(list(sent), *SENT_RUN_FIELDS)
+        return [sent_run_from(run_id, sent[run_id], values) for run_id, values in replies]
 
     def still_sent(self, run_ids: Sequence[str]) -> list[str]:
         """Those of the runs that have not begun yet."""
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.zscore(self.keys.sent, run_id)
-            scores = pipe.execute() if run_ids else []
-        return [run_id for run_id, at in zip(run_ids, scores, strict=True) if at is not None]
+        scores = self.read_each(run_ids, lambda pipe, run_id: pipe.zscore(self.keys.sent, run_id))
+        return [run_id for run_id, at in scores if at is not None]
 
     def first_sent_at(self) -> datetime | None:
         """When the first of them was sent."""
@@ -290,12 +274,8 @@ class Readings:
         ended = self.client.zrangebyscore(
             self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
         )
-        states = self._states([run_id for run_id, _ in ended])
-        return {
-            run_id: instant(ms)
-            for (run_id, ms), state in zip(ended, states, strict=True)
-            if state == RunState.RUNNING
-        }
+        states = dict(self.read_fields([run_id for run_id, _ in ended], "state"))
+        return {i: instant(ms) for i, ms in ended if states[i] == RunState.RUNNING}
 
     def admitted_at(self, job: str, run_id: str) -> datetime | None:
         """None for a run that is not in its job's history."""
@@ -320,17 +300,11 @@ class Readings:
 
     def records_of(self, specs: Sequence[JobSpec]) -> list[JobRecord]:
         """What has become of these jobs so far, loaded or not."""
-        found: list[JobRecord] = []
-        for chunk in chunks(specs):
-            open_runs = self.open_runs_of([spec.name for spec in chunk])
-            with self.client.pipeline(transaction=False) as pipe:
-                for spec in chunk:
-                    pipe.hgetall(self.keys.job(spec.name))
-                hashes = zip(chunk, pipe.execute(), strict=True)
-            found += [
-                job_from(spec, fields, open_runs.get(spec.name, NO_RUNS)) for spec, fields in hashes
-            ]
-        return found
+        open_runs = self.open_runs_of([spec.name for spec in specs])
+        hashes = self.read_each(specs, lambda pipe, spec: pipe.hgetall(self.keys.job(spec.name)))
+        return [
+            job_from(spec, fields, open_runs.get(spec.name, NO_RUNS)) for spec, fields in hashes
+        ]
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """By job, of those that have any."""
@@ -341,17 +315,33 @@ class Readings:
         found: list[Run] = []
         start, key = 0, self.keys.history(job)
         while len(found) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):
-            states = zip(page, self._states(page), strict=True)
+            states = self.read_fields(page, "state")
             is_open = [run_id for run_id, state in states if state in OPEN_STATES]
             found += self.runs(is_open[: limit - len(found)])
             start += CHUNK
         return found
 
-    def _states(self, run_ids: Sequence[str]) -> list[str | None]:
-        with self.client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.hget(self.keys.run(run_id), "state")
-            return list(pipe.execute()) if run_ids else []
+    def read_each(
+        self, items: Iterable[T], ask: Callable[[Pipeline, T], object]
+    ) -> Iterator[tuple[T, Any]]:
+        """Each item with the reply to what is asked for it; a round trip for CHUNK of them."""
+        for chunk in chunks(list(items)):
+            with self.client.pipeline(transaction=False) as pipe:
+                for item in chunk:
+                    ask(pipe, item)
+                replies = pipe.execute()
+            yield from zip(chunk, replies, strict=True)
+
+    def read_fields(self, run_ids: Iterable[str], *fields: str) -> Iterator[tuple[str, Any]]:
+        """Each run with a field of its record, or a list of several; None for one it has not."""
+
+        def ask(pipe: Pipeline, run_id: str) -> None:
+            if len(fields) == 1:
+                pipe.hget(self.keys.run(run_id), fields[0])
+            else:
+                pipe.hmget(self.keys.run(run_id), fields)
+
+        return self.read_each(run_ids, ask)
 
     def _fields(self, key: str) -> dict[str, str]:
         """A hash of any size, piece by piece: nothing waits for all of it."""

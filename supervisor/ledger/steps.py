@@ -8,9 +8,7 @@ from typing import Any
 
 from supervisor.job.run import StepId, StepRecord
 from supervisor.job.steps import Step
-from supervisor.ledger.connection import Client
-from supervisor.ledger.keys import Keys
-from supervisor.ledger.records import run_from
+from supervisor.ledger.reads import Readings
 from supervisor.ledger.scripts import Scripts
 
 #: Items brought in one call: few enough to keep nobody waiting.
@@ -18,75 +16,58 @@ ITEMS_PER_CALL = 500
 
 
 class Steps:
-    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
-        self._client = client
-        self._keys = keys
+    def __init__(self, reads: Readings, scripts: Scripts) -> None:
+        self._reads = reads
+        self._keys = reads.keys
         self._scripts = scripts
 
     def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
         """By run id and by name of the step, in the order of the job; of runs that have any."""
-        wanted = list(run_ids)
-        with self._client.pipeline(transaction=False) as pipe:
-            for run_id in wanted:
-                pipe.hget(self._keys.run(run_id), "steps")
-            texts = pipe.execute() if wanted else []
         return {
             run_id: {step["name"]: Step.of(step) for step in json.loads(text)["steps"]}
-            for run_id, text in zip(wanted, texts, strict=True)
+            for run_id, text in self._reads.read_fields(run_ids, "steps")
             if text
         }
 
     def options(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What was asked for the messages of these runs; theirs are sent for their steps."""
-        with self._client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.hget(self._keys.run(run_id), "options")
-            texts = pipe.execute() if run_ids else []
-        return {i: json.loads(text) for i, text in zip(run_ids, texts, strict=True) if text}
+        texts = self._reads.read_fields(run_ids, "options")
+        return {run_id: json.loads(text) for run_id, text in texts if text}
 
     def records(self, run_id: str) -> list[StepRecord]:
         """The steps of a run, in the order in which they run; none for a run of one task."""
         planned = self.plans([run_id]).get(run_id, {})
         steps = sorted(planned.values(), key=lambda step: -step.priority)
-        with self._client.pipeline(transaction=False) as pipe:
-            for step in steps:
-                pipe.hgetall(self._keys.run(f"{run_id}/{step.name}"))
-            found = pipe.execute() if steps else []
+        runs = {run.id: run for run in self._reads.runs([f"{run_id}/{s.name}" for s in steps])}
         return [
-            StepRecord(
-                step.name,
-                step.task,
-                step.priority,
-                run_from(f"{run_id}/{step.name}", fields) if fields else None,
-            )
-            for step, fields in zip(steps, found, strict=True)
+            StepRecord(step.name, step.task, step.priority, runs.get(f"{run_id}/{step.name}"))
+            for step in steps
         ]
 
     def item_states(self, batch: str) -> str:
         """A letter for each item, as in stages.lua; a dot while it has not ended."""
-        return str(self._client.get(self._keys.states(batch)) or "")
+        return str(self._reads.client.get(self._keys.states(batch)) or "")
 
     def kept_items(self, batch: str, limit: int = 20) -> list[str]:
         """Ids of items that have a record of their own, in order: they did not end well."""
-        numbers = sorted(map(int, self._client.smembers(self._keys.kept(batch))))
+        numbers = sorted(map(int, self._reads.client.smembers(self._keys.kept(batch))))
         return [f"{batch}#{number}" for number in numbers[:limit]]
 
     def params(self, run_id: str) -> Mapping[str, str]:
         """What the present stage of the run was handed: name -> JSON."""
-        found: dict[str, str] = self._client.hgetall(self._keys.params(run_id))
-        return found
+        return self._reads.client.hgetall(self._keys.params(run_id))
 
     def param(self, run_id: str, name: str) -> Any:
         """One of them; None when there is none of that name."""
-        text = self._client.hget(self._keys.params(run_id), name)
+        text = self._reads.client.hget(self._keys.params(run_id), name)
         return None if text is None else json.loads(text)
 
     def below(self, run_ids: Sequence[str]) -> list[str]:
         """Ids of the steps of these runs that are open."""
-        with self._client.pipeline(transaction=False) as pipe:
-            for run_id in run_ids:
-                pipe.smembers(self._keys.below(run_id))
-            return [below for found in (pipe.execute() if run_ids else []) for below in found]
+        replies = self._reads.read_each(
+            run_ids, lambda pipe, run_id: pipe.smembers(self._keys.below(run_id))
+        )
+        return [below for _, found in replies for below in found]
 
     def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
         """Hands a batch its items; gives the ids of the first that may be published now.
@@ -106,19 +87,12 @@ class Steps:
 
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
         """Of the runs that are for an item of a batch: that item."""
-        places = {run_id: place for run_id in run_ids if (place := StepId.of(run_id))}
-        ours = {
-            run_id: (place.batch, place.item)
-            for run_id, place in places.items()
-            if place.item is not None
-        }
-        with self._client.pipeline(transaction=False) as pipe:
-            for batch, item in ours.values():
-                pipe.lindex(self._keys.items(batch), item)
-            texts = pipe.execute() if ours else []
-        return {
-            run_id: (json.loads(text),) for run_id, text in zip(ours, texts, strict=True) if text
-        }
+        places = [place for run_id in run_ids if (place := StepId.of(run_id))]
+        texts = self._reads.read_each(
+            [(place.batch, place.item) for place in places if place.item is not None],
+            lambda pipe, item: pipe.lindex(self._keys.items(item[0]), item[1]),
+        )
+        return {f"{batch}#{item}": (json.loads(text),) for (batch, item), text in texts if text}
 
 
 def flat(returned: Mapping[str, Any] | None) -> list[str]:
