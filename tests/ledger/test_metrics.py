@@ -337,9 +337,7 @@ def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> 
     assert round_trips(3_000) - few <= 3 * 51
 
 
-def test_no_command_of_a_scrape_names_so_many_jobs_that_the_server_is_kept_busy(
-    ledger: Ledger, counted: Metrics
-) -> None:
+def test_no_command_of_a_scrape_names_many_jobs(ledger: Ledger, counted: Metrics) -> None:
     load(ledger, 1_000)
     counted.exposed()
     Counting.most_named = 0

@@ -96,12 +96,6 @@ def test_only_our_processes_reach_valkey(services: dict[str, Any]) -> None:
     assert "ports" not in services["valkey"]
 
 
-def test_valkey_loses_at_most_a_second_and_evicts_nothing(services: dict[str, Any]) -> None:
-    script = services["valkey"]["command"][-1]
-    for words in ("--appendonly yes", "--appendfsync everysec", "--maxmemory-policy noeviction"):
-        assert words in script
-
-
 def test_what_is_special_to_compose_is_escaped() -> None:
     text = targets.render_compose(
         plan_of(), ComposeOptions(schedules=".", environment=(("PRICE", 'a "$5" one'),))
@@ -133,8 +127,6 @@ def test_the_committed_file_mounts_what_lies_in_the_repository() -> None:
 def test_prometheus_does_here_what_it_does_elsewhere() -> None:
     """Its configuration differs from deploy/prometheus/prometheus.yml in addresses alone."""
     elsewhere = ROOT / "deploy" / "prometheus" / "prometheus.yml"
-    if not elsewhere.exists():
-        pytest.skip("there is no deploy/prometheus/prometheus.yml")
     here = COMMITTED / "monitoring" / "prometheus.yml"
     assert without_targets(here.read_text()) == without_targets(elsewhere.read_text())
 

@@ -10,7 +10,7 @@ import pytest
 from supervisor.deploy.directory import Difference, ForeignFile, difference, write
 
 
-def test_files_are_added_changed_and_removed_and_a_second_time_nothing_is(tmp_path: Path) -> None:
+def test_files_are_added_changed_and_removed_once(tmp_path: Path) -> None:
     write(tmp_path, "systemd", {"a": "old\n", "gone.d/b": "old\n"})
     files = {"a": "new\n", "c": "old\n"}
     expected = Difference(added=("c",), changed=("a",), removed=("gone.d/b",))

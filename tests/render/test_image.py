@@ -39,7 +39,7 @@ def test_what_is_installed_is_locked_hashed_and_never_compiled() -> None:
     assert [block for block in blocks if "--hash=sha256:" not in block] == []
 
 
-def test_the_image_has_what_runs_in_the_versions_that_are_tested_and_no_tools() -> None:
+def test_the_image_has_tested_versions_and_no_tools() -> None:
     assert installed() < pinned()
     lines = set(re.findall(r"^[\w.-]+(?:\[.*\])?==\S+", REQUIREMENTS, re.M))
     tested = (ROOT / "requirements.txt").read_text()
@@ -231,7 +231,7 @@ def test_what_the_build_stage_cannot_have_is_a_problem_of_its_line(
     assert not (project / "deploy").exists()
 
 
-def test_the_apps_packages_are_installed_into_an_environment_without_pip(project: Path) -> None:
+def test_packages_are_installed_into_an_environment_without_pip(project: Path) -> None:
     """The commands of the Dockerfile's first stage, on a package that needs no index."""
     name = "celery_beat_supervisor-9-py3-none-any.whl"
     with ZipFile(project / name, "w") as wheel:

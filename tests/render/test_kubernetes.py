@@ -120,7 +120,7 @@ def test_one_more_serial_job_adds_exactly_its_worker(files: Mapping[str, str]) -
     assert pods(after)["worker-serial-mail"]["terminationGracePeriodSeconds"] == 150
 
 
-def test_a_serial_worker_is_one_replica_with_one_process_that_is_never_doubled(
+def test_a_serial_worker_is_one_process_that_is_never_doubled(
     files: Mapping[str, str],
 ) -> None:
     worker = yaml.safe_load(files["base/worker-serial-checksum-docs.yaml"])
@@ -235,6 +235,7 @@ def egress_of(component: str, files: Mapping[str, str]) -> set[int]:
 @pytest.mark.parametrize(
     ("address", "ports"),
     [
+        (None, set()),
         ("https://hc-ping.com/6ee0a17a", {443}),
         ("http://checks.internal/a", {80}),
         ("https://checks.internal:8443/a", {8443}),
@@ -246,18 +247,16 @@ def egress_of(component: str, files: Mapping[str, str]) -> set[int]:
         ("${file:/run/secrets/check}", {80, 443}),
     ],
 )
-def test_beat_reaches_whom_it_tells_of_runs(address: str, ports: set[int]) -> None:
-    files = files_of(job("quiet"), job("told", ping_url=address))
+def test_beat_reaches_redis_and_the_addresses_of_pings(
+    address: str | None, ports: set[int]
+) -> None:
+    files = files_of(job("quiet"), job("pinging", ping_url=address))
     assert egress_of("beat", files) == {53, 6379} | ports
     assert egress_of("serve", files) == {53, 6379}
     assert [
         fault for one in objects(files) if one["kind"] not in FOREIGN for fault in faults(one)
     ] == []
-    assert address not in files["base/network.yaml"]
-
-
-def test_where_nobody_is_told_beat_reaches_redis_alone(files: Mapping[str, str]) -> None:
-    assert egress_of("beat", files) == {53, 6379}
+    assert str(address) not in files["base/network.yaml"]
 
 
 def variables(pod: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ def stops(plan: Plan) -> dict[str, timedelta]:
     return {worker.name: worker.stop - WORKER_MARGIN for worker in plan.workers}
 
 
-def test_the_examples_need_two_beats_a_default_worker_and_one_for_the_serial_queue() -> None:
+def test_the_examples_need_two_beats_and_two_workers() -> None:
     plan = plan_of(*examples())
     assert plan.beat.replicas == 2
     assert [worker.name for worker in plan.workers] == ["default", "serial.checksum-docs"]
@@ -27,13 +27,6 @@ def test_only_workers_of_serial_queues_are_single_and_have_one_process() -> None
     assert (default.single, serial.single) == (False, True)
     assert "-Q serial.checksum-docs -c 1 --prefetch-multiplier 1" in " ".join(serial.command)
     assert "-Q celery -c 4 --prefetch-multiplier 1" in " ".join(default.command)
-
-
-def test_one_more_serial_job_is_one_more_worker_and_no_other_change() -> None:
-    before, after = plan_of(*examples()), plan_of(*examples(), job("mail", serial=True))
-    assert {w.name for w in after.workers} - {w.name for w in before.workers} == {"serial.mail"}
-    assert set(before.workers) <= set(after.workers)
-    assert (before.beat, before.serve) == (after.beat, after.serve)
 
 
 def test_a_worker_may_take_as_long_to_stop_as_its_longest_job_may_run() -> None:

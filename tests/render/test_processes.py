@@ -108,7 +108,7 @@ def succeeded(ledger: Ledger) -> set[str]:
     return {run.job for run in search(ledger, ledger.job_names(), Wanted(RunState.SUCCEEDED))}
 
 
-def test_the_examples_run_and_everything_ends_when_it_is_told(deployment: Deployment) -> None:
+def test_the_examples_run_and_everything_ends_on_sigterm(deployment: Deployment) -> None:
     deployment.start()
     ledger = deployment.ledger
     # One job of the default worker, and one of the serial queue's.

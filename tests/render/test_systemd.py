@@ -100,7 +100,7 @@ def test_one_more_serial_job_adds_exactly_its_worker() -> None:
     assert "TimeoutStopSec=150\n" in after[f"{unit}.d/50-worker.conf"]
 
 
-def test_an_instance_of_the_worker_consumes_the_queue_of_its_name_with_one_process() -> None:
+def test_an_instance_of_the_worker_consumes_the_queue_of_its_name() -> None:
     worker = rendered(*examples())["supervisor-worker@.service"]
     assert "worker -n %i@%%h -Q %i -c 1 --prefetch-multiplier 1 -P prefork" in worker
     assert "KillMode=mixed" in worker
@@ -114,11 +114,7 @@ def test_what_is_special_in_a_unit_file_is_escaped() -> None:
     assert r'Environment="SHARE=50%% of \"$HOME\""' in beat
 
 
-def test_valkey_may_run_elsewhere() -> None:
-    assert not any("valkey.service" in name for name in rendered(valkey=None))
-
-
-def test_without_a_valkey_of_the_machines_own_the_address_is_to_be_filled_in() -> None:
+def test_without_a_local_valkey_the_address_is_to_be_filled_in() -> None:
     assert "@127.0.0.1:6379/" in rendered()["supervisor.env.example"]
     assert "@HOST:6379/" in rendered(valkey=None)["supervisor.env.example"]
     assert not any("valkey" in text for text in rendered(valkey=None).values())

@@ -41,7 +41,7 @@ def checked(answer: httpx.Response, template: str, status: int) -> Any:
 
 @pytest.fixture
 def runs(ledger: Ledger) -> dict[str, str]:
-    """A run at work, one that it blocked, and one of several steps."""
+    """A run that is running, one that it blocked, and one of several steps."""
     spec = job(ledger, description="<b>", paused=False)
     ledger.admit(ticks(spec, 0, 1))
     begin(ledger, run_id(spec, 0))
@@ -52,12 +52,12 @@ def runs(ledger: Ledger) -> dict[str, str]:
         "running": run_id(spec, 0),
         "skipped": run_id(spec, 1),
         "steps": run_id(steps, 0),
-        "told": told(ledger),
+        "reported": reported(ledger),
     }
 
 
-def told(ledger: Ledger) -> str:
-    """A run that said how far it was, failed, and is at work again."""
+def reported(ledger: Ledger) -> str:
+    """A run that reported progress, failed, and is running again."""
     spec = job(ledger, "tells", max_retries=1)
     ledger.admit(ticks(spec, 0))
     run = run_id(spec, 0)
@@ -83,7 +83,7 @@ def test_every_reference_in_the_document_leads_somewhere() -> None:
     assert references <= DOCUMENT["components"]["schemas"].keys()
 
 
-def test_every_route_of_the_api_is_in_the_document_and_the_other_way_round(ledger: Ledger) -> None:
+def test_the_document_has_the_routes_and_no_others(ledger: Ledger) -> None:
     routes = [route for route in create(ledger).routes if isinstance(route, Route)]
     served = {
         (method.lower(), re.sub(r":path}", "}", route.path))
@@ -103,7 +103,7 @@ def test_what_is_read_is_as_described(bearer: httpx.Client, runs: dict[str, str]
             checked(bearer.get(API + path), operation.path, 200)
 
 
-def test_a_run_of_several_steps_tells_of_them(bearer: httpx.Client, runs: dict[str, str]) -> None:
+def test_a_run_of_several_steps_lists_them(bearer: httpx.Client, runs: dict[str, str]) -> None:
     found = checked(bearer.get(f"{API}/runs/{runs['steps']}"), "/runs/{run}", 200)
     assert [(step["step"], step["state"]) for step in found["steps"]] == [
         ("a", "queued"),
@@ -187,7 +187,7 @@ def test_a_trigger_without_a_body_is_as_the_job_has_it(
     assert (found["state"], ledger.run(found["run"]).args) == ("queued", None)
 
 
-def test_a_trigger_that_is_skipped_is_a_conflict_that_names_the_blocker(
+def test_a_skipped_trigger_is_a_conflict_that_names_the_blocker(
     bearer: httpx.Client, runs: dict[str, str]
 ) -> None:
     answer = bearer.post(f"{API}/jobs/nightly/trigger")

@@ -71,11 +71,20 @@ def test_pauses_that_make_no_sense_are_refused_alike(
     assert words in answer.json()["error"]
     refused = command(redis_url, "pause", "nightly", "--until", until)
     assert (refused.exit_code, words in refused.output) == (2, True)
+    assert not ledger.job("nightly").paused
+
+
+def test_a_note_that_is_too_long_is_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
+    job(ledger)
+    answer = bearer.post(f"{API}/jobs/nightly/pause", json={"note": "x" * 501})
+    assert answer.status_code == 400
     assert command(redis_url, "pause", "nightly", "--note", "x" * 501).exit_code == 2
     assert not ledger.job("nightly").paused
 
 
-def test_a_local_time_is_the_same_instant_wherever_it_is_said(
+def test_a_local_time_is_the_same_instant_everywhere(
     ledger: Ledger, bearer: httpx.Client, redis_url: str
 ) -> None:
     spec = job(ledger, timezone="Europe/Berlin", every="1h")
@@ -90,9 +99,7 @@ def test_a_local_time_is_the_same_instant_wherever_it_is_said(
     assert nominal_time(IN_THE_GAP, spec, ITS_END) == ITS_END
 
 
-def test_a_time_that_no_calendar_has_is_a_mistake_of_who_asks(
-    ledger: Ledger, redis_url: str
-) -> None:
+def test_a_time_that_no_calendar_has_is_refused(ledger: Ledger, redis_url: str) -> None:
     job(ledger, timezone="Asia/Tokyo", every="1h")
     for words in (("next", "nightly", "--after"), ("runs", "nightly", "--since")):
         refused = command(redis_url, *words, "0001-01-01T00:00")

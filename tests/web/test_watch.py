@@ -131,7 +131,7 @@ def commands_of(ledger: Ledger, topics: list[Topic]) -> int:
     return int(ledger.client.info("stats")["total_reads_processed"]) - before
 
 
-def test_a_round_costs_the_same_number_of_trips_however_much_is_watched(ledger: Ledger) -> None:
+def test_a_round_takes_as_many_trips_for_many_topics_as_for_few(ledger: Ledger) -> None:
     specs = [job(ledger, f"job-{number}") for number in range(40)]
     ledger.admit([tick for spec in specs for tick in ticks(spec, 0)])
     topics = [Topic(Kind.JOB, spec.name) for spec in specs]
