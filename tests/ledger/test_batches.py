@@ -86,6 +86,13 @@ def test_a_batch_ends_once_with_its_last_item(ledger: Ledger) -> None:
     assert counts(ledger, place) == {"total": 3, "succeeded": 3, "failed": 0}
 
 
+def test_a_batch_of_one_item_has_its_state(ledger: Ledger) -> None:
+    place = batch(ledger, items=1)
+    assert item_states(ledger, place) == "."
+    assert end(ledger, place, 0).next_up == (run_of(place),)
+    assert counts(ledger, place) == {"total": 1, "succeeded": 1, "failed": 0}
+
+
 def test_items_are_queued_in_portions_as_there_is_room_for_one(ledger: Ledger) -> None:
     place = batch(ledger, items=ITEMS_AT_ONCE + ITEMS_PER_FILL + 7)
     for item in range(ITEMS_PER_FILL - 1):

@@ -10,7 +10,7 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState
+from supervisor.ledger.replies import Ending, LeaseState, ms_of
 from supervisor.ledger.scripts import LARGEST_KEPT_PARAM
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, ticks
 
@@ -115,6 +115,15 @@ def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, ru
     assert renew(ledger, f"{run}/extract", "first") is LeaseState.LOST
     assert ledger.job(spec.name).counters["overlaps"] == 1
     assert ledger.finish(f"{run}/extract", "first", RunState.SUCCEEDED).ending is Ending.STALE
+
+
+def test_a_steps_lease_holds_its_runs_lock(ledger: Ledger, spec: JobSpec, run: str) -> None:
+    begin(ledger, f"{run}/extract")
+    lock, soon = ledger.keys.lock(spec.lock), ms_of(ledger.now()) + 1000
+    ledger.client.pexpire(lock, 1000)
+    ledger.client.zadd(ledger.keys.leases, {run: soon})
+    assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
+    assert ledger.client.pttl(lock) > 1000
 
 
 def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:
