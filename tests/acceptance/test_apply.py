@@ -32,7 +32,7 @@ def test_a_beat_without_files_emits_what_was_applied(project: Project) -> None:
     assert project.supervisor("plan", "--exit-code", str(path)).returncode == 0
 
 
-def test_a_beat_with_other_files_takes_back_what_was_applied_and_apply_says_so(
+def test_apply_warns_that_a_beat_with_other_files_takes_it_back(
     project: Project,
 ) -> None:
     project.schedule(HOURLY)

@@ -47,7 +47,7 @@ def sent(project: Project, job: str) -> Run:
     return run
 
 
-def test_leases_are_renewed_while_the_broker_hangs_and_a_childs_death_gives_a_turn(
+def test_a_broker_that_hangs_keeps_neither_renewals_nor_deaths_waiting(
     behind: Project, broker: Proxy
 ) -> None:
     behind.schedule(JOBS)

@@ -31,7 +31,7 @@ def cut_off(tmp_path: Path, redis_url: str, way: Proxy) -> Iterator[Project]:
     project.stop()
 
 
-def test_a_run_that_ended_while_it_was_cut_off_did_not_overlap_with_what_began_later(
+def test_a_run_that_ended_while_cut_off_overlaps_with_nothing_later(
     project: Project, cut_off: Project, way: Proxy
 ) -> None:
     project.schedule(JOBS)

@@ -55,7 +55,7 @@ def crew(shared: Crew) -> Crew:
     return shared.staff()
 
 
-def test_a_killed_child_gives_the_lock_to_the_run_that_waits_long_before_its_lease_is_over(
+def test_a_killed_child_gives_its_lock_on_long_before_its_lease_is_over(
     crew: Crew,
 ) -> None:
     killed, waiting = crew.trigger("gives-up", 60), crew.trigger("gives-up", 0)
@@ -66,7 +66,7 @@ def test_a_killed_child_gives_the_lock_to_the_run_that_waits_long_before_its_lea
     crew.project.run_when(killed.id, "lost")
 
 
-def test_a_run_that_must_not_run_again_is_lost_at_once_and_its_lock_is_free(crew: Crew) -> None:
+def test_a_run_that_must_not_run_again_is_lost_at_once(crew: Crew) -> None:
     run = crew.trigger("gives-up", 60)
     child = crew.start_of(run).pid
     os.kill(child, SIGKILL)
@@ -85,7 +85,7 @@ def test_no_child_is_forked_while_a_thread_of_its_worker_imports(crew: Crew) -> 
     assert not (crew.project.directory / "imports").exists()
 
 
-def test_a_run_that_kills_its_worker_each_time_is_given_up_after_max_crashes(crew: Crew) -> None:
+def test_a_run_that_kills_its_worker_is_given_up_after_max_crashes(crew: Crew) -> None:
     run = crew.trigger("kills-itself")
     crew.project.run_when(run.id, "lost")
     assert crew.outcomes(run) == ["lost", "lost", "lost"]
@@ -101,7 +101,7 @@ def test_a_hard_limit_kills_a_child_that_clings_and_gives_its_lock_back(crew: Cr
     assert crew.lock_is_free("clings")
 
 
-def test_a_revoke_that_kills_the_child_cancels_its_run_and_gives_its_lock_back(crew: Crew) -> None:
+def test_a_revoke_that_kills_the_child_cancels_its_run(crew: Crew) -> None:
     run = crew.trigger("revoked")
     crew.start_of(run)
     Celery(broker=crew.project.url).control.revoke(run.id, terminate=True, signal="SIGKILL")
@@ -131,7 +131,7 @@ def test_no_child_of_a_killed_worker_works_on_beside_its_successor(crew: Crew) -
     assert crew.count("held", "overlaps") == 0
 
 
-def test_a_worker_that_wakes_up_too_late_is_refused_and_the_overlap_counted_once(
+def test_a_worker_that_wakes_up_too_late_counts_as_one_overlap(
     crew: Crew,
 ) -> None:
     run = crew.trigger("held")

@@ -72,7 +72,7 @@ def test_no_tick_of_many_jobs_is_lost_or_doubled_when_leaders_are_killed(busy: P
     assert ticks_lost_or_doubled(busy) == {}
 
 
-def test_a_leader_that_was_frozen_past_its_lock_emits_nothing_when_it_wakes(
+def test_a_leader_frozen_past_its_lock_emits_nothing_when_it_wakes(
     busy: Project,
 ) -> None:
     beats = [busy.beat(), busy.beat()]

@@ -69,7 +69,7 @@ def ended(project: Project, run: Run) -> Run:
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
-def test_a_child_that_is_ended_before_it_could_report_has_not_worked_in_vain(
+def test_a_child_ended_before_it_could_report_has_not_worked_in_vain(
     fragile: tuple[EmbeddedServer, Project], number: int
 ) -> None:
     server, project = fragile
@@ -113,7 +113,7 @@ def test_a_time_limit_counts_for_the_work_and_not_for_its_report(
     assert len(project.starts(job)) == 1
 
 
-def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_ledger_that_stays_away(
+def test_a_worker_that_stops_does_not_wait_for_an_unavailable_ledger(
     fragile: tuple[EmbeddedServer, Project],
 ) -> None:
     server, project = fragile

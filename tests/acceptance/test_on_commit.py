@@ -75,7 +75,7 @@ def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.mark.parametrize(("what", "job"), [("'shipping'", "shipping"), ("team.pack", "team.pack")])
-def test_a_committed_transaction_triggers_one_run_that_sees_the_row_a_rolled_back_one_none(
+def test_only_a_committed_transaction_triggers_a_run_that_sees_its_row(
     team: Project, what: str, job: str
 ) -> None:
     (team.directory / "orders.db").unlink(missing_ok=True)

@@ -64,7 +64,7 @@ jobs:
         wait_until(lambda job=job: accounted(project.ledger, job))  # type: ignore[misc]
 
 
-def test_work_that_is_done_while_redis_is_away_is_reported_and_not_done_again(
+def test_work_done_while_redis_is_unavailable_is_not_done_again(
     fragile: tuple[EmbeddedServer, Project],
 ) -> None:
     server, project = fragile

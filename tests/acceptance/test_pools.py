@@ -57,7 +57,7 @@ def test_runs_at_work_side_by_side_keep_their_leases_and_succeed(crew: Crew) -> 
             assert crew.count(run.job, sign) == 0
 
 
-def test_a_cancelled_run_is_ended_in_the_main_thread_and_else_no_harm_is_done(crew: Crew) -> None:
+def test_a_cancelled_run_is_ended_in_the_main_thread_alone(crew: Crew) -> None:
     run = crew.trigger("held")
     crew.start_of(run)
     worker = crew.worker_of(run)
@@ -77,7 +77,7 @@ def test_a_run_that_fails_says_why_and_gives_its_lock_back(crew: Crew) -> None:
     assert crew.lock_is_free("fails")
 
 
-def test_sys_exit_and_memory_error_are_failures_that_leave_the_worker_alone(crew: Crew) -> None:
+def test_sys_exit_and_memory_error_are_failures_of_the_run_alone(crew: Crew) -> None:
     before = crew.workers
     for how in ("exit", "memory"):
         run = crew.project.run_when(crew.trigger("leaves", how).id, "failed")

@@ -73,9 +73,7 @@ def cut_connections(url: str) -> None:
                 client.client_kill_filter(_id=connection["id"])
 
 
-def test_a_run_outlasts_the_visibility_timeout_and_no_copy_of_its_message_is_kept(
-    crew: Crew, tmp_path: Path
-) -> None:
+def test_a_run_outlasts_the_visibility_timeout_of_its_message(crew: Crew, tmp_path: Path) -> None:
     client, other = crew.project.ledger.client, tmp_path / "unguarded"
     with Celery(broker=crew.project.url) as app:
         unguarded = app.send_task("team.unguarded", args=[str(other), 4])
@@ -92,7 +90,7 @@ def test_a_run_outlasts_the_visibility_timeout_and_no_copy_of_its_message_is_kep
     assert len(crew.starts(run)) == len(crew.ends(run)) == 1
 
 
-def test_a_run_that_rejects_its_message_ends_and_the_message_does_not_go_round(crew: Crew) -> None:
+def test_a_run_that_rejects_its_message_ends_for_good(crew: Crew) -> None:
     run = crew.project.run_when(crew.trigger("rejects").id, "succeeded")
     assert run.reason == "rejected"
     wait_until(lambda: crew.count("rejects", "duplicates"))
@@ -104,7 +102,7 @@ def test_a_run_that_rejects_its_message_ends_and_the_message_does_not_go_round(c
     assert len(crew.starts(run)) == 1
 
 
-def test_a_run_whose_broker_connection_is_cut_goes_on_and_its_copy_is_dropped(crew: Crew) -> None:
+def test_a_run_whose_broker_connection_is_cut_goes_on_alone(crew: Crew) -> None:
     run = crew.trigger("cut")
     crew.start_of(run)
     cut_connections(crew.project.url)
@@ -142,7 +140,7 @@ def test_a_killed_process_leaves_one_further_attempt(crew: Crew, victim: str) ->
     assert len(crew.ends(run)) == 1
 
 
-def test_a_message_that_no_child_has_taken_is_put_back_when_the_worker_stops(
+def test_a_message_no_child_has_taken_is_put_back_when_the_worker_stops(
     project: Project,
 ) -> None:
     with (project.directory / "team.py").open("a") as team:

@@ -98,7 +98,7 @@ def events_of(url: str) -> Iterator[list[dict[str, Any]]]:
             thread.join()
 
 
-def test_a_secret_gets_from_the_environment_and_a_file_to_the_task_and_nowhere_else(
+def test_a_secret_gets_to_the_task_and_nowhere_else(
     team: Project,
 ) -> None:
     file = Path(team.directory / "secrets" / "token")
@@ -129,7 +129,7 @@ jobs:
     assert SECRET not in output_of(team, ["plan", str(team.schedules)])
 
 
-def test_a_retry_with_other_arguments_hands_secrets_on_as_what_the_file_says(team: Project) -> None:
+def test_a_retry_with_other_arguments_hands_secrets_on_by_reference(team: Project) -> None:
     team.schedule("""
 jobs:
   report:
@@ -203,7 +203,7 @@ jobs:
     assert ("ann" in said, "monday" in said, SECRET in said) == (True, True, False)
 
 
-def test_nothing_of_a_runs_arguments_or_of_its_last_words_is_in_the_metrics(team: Project) -> None:
+def test_nothing_of_a_runs_arguments_or_errors_is_in_the_metrics(team: Project) -> None:
     team.schedule(f"""
 jobs:
   report: {{{EVERY_DAY}, args: [{SECRET}], kwargs: {{fails: true, password: {SECRET}}}}}

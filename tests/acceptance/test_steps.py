@@ -145,7 +145,7 @@ def test_a_step_that_returns_what_cannot_be_handed_on_is_not_retried(crew: Crew)
     assert [sign.attempt for sign in crew.project.starts("misfit")] == [1]
 
 
-def test_whoever_is_killed_where_a_stage_ends_each_step_ends_once_and_none_is_early(
+def test_a_kill_where_a_stage_ends_neither_repeats_nor_hurries_a_step(
     crew: Crew,
 ) -> None:
     """Before a step's end is reported, and after it was and before the next stage is sent."""

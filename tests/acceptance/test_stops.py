@@ -76,7 +76,7 @@ def test_a_run_that_a_cold_shutdown_ended_comes_again_once(
     assert crew.lock_is_free("hang")
 
 
-def test_a_run_comes_again_once_when_every_process_of_its_worker_is_told_to_stop(
+def test_a_run_comes_again_once_when_all_of_its_worker_is_told_to_stop(
     crew: Crew,
 ) -> None:
     """As systemd does, unless it is told otherwise."""
@@ -89,9 +89,7 @@ def test_a_run_comes_again_once_when_every_process_of_its_worker_is_told_to_stop
     assert len(crew.starts(run)) == 2
 
 
-def test_a_soft_shutdown_lets_end_what_ends_in_time_and_the_rest_comes_again_once(
-    soft: Process, crew: Crew
-) -> None:
+def test_what_a_soft_shutdown_does_not_let_end_comes_again_once(soft: Process, crew: Crew) -> None:
     hangs, works = crew.trigger("soft-hang"), crew.trigger("soft-held")
     crew.start_of(hangs)
     crew.start_of(works)

@@ -86,7 +86,7 @@ def test_a_task_that_asks_for_its_own_retry_gets_it(team: Project, job: str) -> 
     assert team.ledger.job(job).counters["retried"] == 1
 
 
-def test_sys_exit_and_memory_error_are_failures_that_leave_the_worker_alone(
+def test_sys_exit_and_memory_error_are_failures_of_the_run_alone(
     team: Project,
 ) -> None:
     assert triggered(team, "exits", "failed").reason == "JobExited: the job called sys.exit(3)"

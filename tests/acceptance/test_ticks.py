@@ -136,7 +136,7 @@ def test_a_standby_takes_over_and_no_tick_is_lost_or_doubled(
     wait_until(lambda: accounted(ledger, "steady"))
 
 
-def test_what_was_removed_or_paused_while_no_beat_was_there_does_not_run_once_more(
+def test_what_was_removed_or_paused_while_no_beat_ran_is_not_run(
     project: Project,
 ) -> None:
     every = "{task: team.work, every: 2s}"

@@ -99,7 +99,7 @@ def test_a_call_and_its_run_are_one_trace(traced: Project) -> None:
     }
 
 
-def test_a_run_that_waited_is_of_its_callers_trace_and_not_of_the_run_before(
+def test_a_run_that_waited_is_of_its_callers_trace(
     traced: Project,
 ) -> None:
     traced.worker()
@@ -132,7 +132,7 @@ def test_a_failure_is_the_spans_and_a_run_of_beat_begins_a_trace(traced: Project
     assert span["attributes"]["supervisor.job"] == "sad"
 
 
-def test_beside_celerys_own_instrumentation_there_is_one_span_that_knows_the_run(
+def test_beside_celerys_own_instrumentation_one_span_knows_the_run(
     traced: Project,
 ) -> None:
     instrument(traced)

@@ -40,7 +40,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield whole
 
 
-def test_a_worker_that_is_cut_off_ends_its_run_before_another_host_begins_it(
+def test_a_worker_that_is_cut_off_ends_its_run_before_another_begins_it(
     deployed: Fleet,
 ) -> None:
     begun_at = deployed.ledger.now()
@@ -63,7 +63,7 @@ def test_a_worker_that_is_cut_off_ends_its_run_before_another_host_begins_it(
     wait_until(lambda: deployed.ledger.job("long").counters.get("leases_lost") == 1)
 
 
-def test_a_leader_that_is_cut_off_is_followed_by_the_other_and_no_tick_is_emitted_twice(
+def test_after_a_leader_is_cut_off_no_tick_is_emitted_twice(
     deployed: Fleet,
 ) -> None:
     begun_at = deployed.ledger.now()

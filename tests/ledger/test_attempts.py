@@ -102,7 +102,7 @@ def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: st
     assert ledger.run(run_id(spec, 0)).state == outcome
 
 
-def test_a_parked_run_whose_message_was_there_before_it_counted_as_sent_waits_like_any(
+def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(
     ledger: Ledger,
 ) -> None:
     first, second = (job(ledger, name, serial="reports") for name in ("first", "second"))
@@ -160,7 +160,7 @@ def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
     assert states(ledger, spec) == ["running", "waiting", "waiting"]
 
 
-def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts_and_their_number(
+def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(
     ledger: Ledger,
 ) -> None:
     spec = job(ledger)

@@ -68,7 +68,7 @@ def test_a_tick_that_was_counted_twice_is_found(ledger: Ledger, spec: JobSpec) -
     assert (finding.difference, finding.unsettled) == (1, 1)
 
 
-def test_a_run_that_vanished_without_an_outcome_is_found_as_long_as_it_is_gone(
+def test_a_run_without_an_outcome_is_found_as_long_as_it_is_gone(
     ledger: Ledger, spec: JobSpec
 ) -> None:
     ledger.admit(ticks(spec, 1))

@@ -30,7 +30,7 @@ from tests.waiting import patience, wait_until
 EACH_SECOND = "jobs: {job: {task: t, every: 1s, overlap: allow, catchup: none%s}}"
 
 
-def test_what_the_files_pause_while_the_ledger_is_away_does_not_run_once_more(
+def test_what_files_pause_while_the_ledger_is_unavailable_is_not_run(
     tmp_path: Path,
 ) -> None:
     jobs = tmp_path / "schedules" / "jobs.yaml"

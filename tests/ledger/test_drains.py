@@ -34,7 +34,7 @@ def refusal(ledger: Ledger, run_id: str, token: str = "token", queue: str = "mai
     return answer.refusal
 
 
-def test_nothing_begins_from_a_drained_queue_and_what_was_refused_is_sent_when_it_goes_on(
+def test_what_a_drained_queue_refused_is_sent_when_it_goes_on(
     ledger: Ledger,
 ) -> None:
     run_id = sent(ledger, job(ledger))
@@ -75,7 +75,7 @@ def test_other_queues_go_on(ledger: Ledger) -> None:
     begin(ledger, run_id)
 
 
-def test_a_run_of_a_drained_queue_does_not_expire_and_has_a_deadline_afterwards(
+def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(
     ledger: Ledger,
 ) -> None:
     refused, untaken = (job(ledger, n, start_deadline="1s") for n in ("refused", "untaken"))

@@ -8,7 +8,7 @@ from supervisor.ledger.ledger import Ledger
 FIELDS = ("n:started", "next", "absent")
 
 
-def test_each_job_is_a_line_in_the_order_of_the_fields_and_what_is_not_there_is_0(
+def test_each_job_is_a_line_in_the_order_of_the_fields(
     ledger: Ledger,
 ) -> None:
     ledger.client.hset(ledger.keys.job("nightly"), mapping={"next": "1790000000000", "x": "7"})

@@ -119,7 +119,7 @@ def test_a_plan_is_refused_also_when_another_loads_in_the_same_moment(
     assert ledger.scheduled() == theirs
 
 
-def test_a_tick_that_beat_admits_while_an_edit_is_loaded_is_dealt_with_once(
+def test_a_tick_admitted_while_an_edit_is_loaded_is_counted_once(
     ledger: Ledger, entries: Entries
 ) -> None:
     old, new = spec("a"), spec("a", every="1m")
@@ -145,9 +145,7 @@ def test_a_watermark_beyond_the_servers_clock_is_not_kept_by_an_edit(
     assert ledger.marks(["a"])["a"].watermark == NOW
 
 
-def test_ticks_of_a_pause_that_a_file_ends_are_excluded_also_when_beat_comes_later(
-    ledger: Ledger, entries: Entries
-) -> None:
+def test_ticks_of_a_pause_that_a_file_ended_stay_excluded(ledger: Ledger, entries: Entries) -> None:
     load(ledger, entries, jobs(spec("a")), "one", NOW - timedelta(hours=1))
     load(ledger, entries, jobs(spec("a", paused=True)), "two", NOW)
     awake = spec("a", catchup="all")
@@ -165,7 +163,7 @@ def test_ticks_of_a_pause_that_a_file_ends_are_excluded_also_when_beat_comes_lat
     assert admission.placement is Placement.EXCLUDED
 
 
-def test_a_file_that_pauses_a_job_which_somebody_has_paused_does_not_shorten_its_pause(
+def test_a_file_that_pauses_a_paused_job_does_not_shorten_its_pause(
     ledger: Ledger, entries: Entries
 ) -> None:
     load(ledger, entries, jobs(spec("a")), "one", NOW)
@@ -225,7 +223,7 @@ def test_files_that_cannot_be_loaded_withdraw_nothing(
     assert list(ledger.specs()) == ["a"]
 
 
-def test_a_beat_that_begins_to_lead_adds_and_changes_nothing_before_it_emits(
+def test_a_beat_that_begins_to_lead_only_withdraws_before_it_emits(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
     before = jobs(spec("changed"), spec("gone"), spec("held"), spec("kept"))

@@ -63,7 +63,7 @@ def full(ledger: Ledger) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_before(
+def test_a_running_child_is_killed_before_its_lease_is_gone(
     ledger: Ledger, deaf: subprocess.Popen[str], is_cancelled: bool
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="6s", stop_grace="30s")
@@ -77,7 +77,7 @@ def test_who_is_at_work_is_killed_before_the_lease_is_gone_whatever_it_was_told_
             assert not lock_is_free(ledger, spec)
 
 
-def test_a_run_that_goes_on_without_its_lease_is_known_again_to_a_server_that_forgets(
+def test_a_run_without_its_lease_comes_back_to_a_server_that_forgot_it(
     ledger: Ledger, deaf: subprocess.Popen[str]
 ) -> None:
     spec = began(ledger, "nightly", lease_ttl="3s", on_lease_lost="continue")
@@ -115,7 +115,7 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
             assert not (lease.is_interrupted or lease.kill_at)
 
 
-def test_nobody_is_given_up_before_it_could_come_back_to_a_server_that_was_away(
+def test_no_run_is_given_up_before_it_could_reach_the_server_again(
     ledger: Ledger,
 ) -> None:
     spec, leader = began(ledger, "nightly", on_crash="fail"), ledger.leader("lock", "schedule")

@@ -221,7 +221,7 @@ def test_a_hook_of_the_session_may_ask(
     assert runs(ledger) == asked != []
 
 
-def test_a_savepoint_of_a_flush_hands_on_to_the_transaction_around_the_flush(
+def test_a_savepoint_of_a_flush_hands_on_to_the_transaction_around_it(
     session: Session, ask: Ask, ledger: Ledger
 ) -> None:
     asked: list[str] = []

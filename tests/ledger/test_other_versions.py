@@ -33,7 +33,7 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)
 
 
-def test_facts_of_a_process_that_only_a_newer_version_knows_are_passed_over(
+def test_facts_that_only_a_newer_version_knows_are_passed_over(
     ledger: Ledger,
 ) -> None:
     attendance = Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
@@ -145,7 +145,7 @@ def test_what_is_no_job_at_all_is_replaced_as_well(ledger: Ledger, entries: Entr
     assert ledger.marks(["a"])["a"].watermark == LATER
 
 
-def test_a_process_goes_on_with_the_scripts_that_were_installed_when_it_began(
+def test_a_process_goes_on_with_the_scripts_it_began_with(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts.sources.cache_clear()

@@ -30,7 +30,7 @@ def commands(ledger: Ledger) -> int:
     return sum(int(stats["calls"]) for stats in ledger.client.info("commandstats").values())
 
 
-def test_a_run_without_a_bound_is_admitted_and_rescued_alike_however_many_are_open(
+def test_a_run_without_a_bound_costs_the_same_however_many_are_open(
     ledger: Ledger,
 ) -> None:
     spec = job(ledger, overlap="allow")

@@ -206,7 +206,7 @@ def test_a_job_without_ticks_in_that_time_has_its_line_too(
     ]
 
 
-def test_a_simulation_takes_the_median_of_what_was_observed_unless_told_otherwise(
+def test_a_simulation_takes_the_median_of_what_was_observed(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
     ledger.client.hset(ledger.keys.job("kept"), mapping={"h:duration:6": 10})

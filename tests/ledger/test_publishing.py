@@ -69,7 +69,7 @@ def test_a_broker_that_is_gone_holds_nobody_up_for_ever(ledger: Ledger, redis_ur
     assert run in ledger.outbox()
 
 
-def test_a_run_is_not_given_up_because_its_results_could_not_be_listened_for(
+def test_a_run_is_not_given_up_for_results_that_cannot_be_listened_for(
     ledger: Ledger, redis_url: str
 ) -> None:
     app = app_at(

@@ -226,7 +226,7 @@ def test_a_run_that_says_nothing_starts_no_thread(reporter: Reporter, run: str) 
     assert threading.active_count() == before
 
 
-def test_progress_is_published_once_it_is_written_and_never_after_the_close(
+def test_progress_is_published_once_written_and_never_after_the_close(
     ledger: Ledger, run: str, reporter: Reporter
 ) -> None:
     published: list[float] = []
@@ -291,7 +291,7 @@ def test_with_the_ledger_away_the_job_goes_on_and_one_line_says_so(run: str) -> 
     assert [line["event"] for line in logs] == ["report not written"]
 
 
-def test_what_was_said_while_the_ledger_was_away_is_written_once_when_it_is_back(
+def test_what_was_reported_to_an_unavailable_ledger_is_written_once(
     tmp_path: Path,
 ) -> None:
     with EmbeddedServer(tmp_path) as server:

@@ -82,7 +82,7 @@ def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger:
 
 
 @pytest.mark.parametrize("does", ["renews", "ends"])
-def test_who_takes_its_run_back_after_another_worked_its_queue_has_overlapped(
+def test_a_run_taken_back_after_another_ran_on_its_queue_overlapped(
     ledger: Ledger, runs: tuple[str, str], does: str
 ) -> None:
     first, second = runs

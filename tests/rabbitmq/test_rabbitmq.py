@@ -150,7 +150,7 @@ def test_messages_that_were_lost_are_sent_again(deployed: Deployed) -> None:
     assert [len(deployed.starts(run)) for run in runs] == [1, 1]
 
 
-def test_the_run_of_a_worker_that_is_killed_starts_again_when_its_lease_is_over(
+def test_the_run_of_a_killed_worker_starts_again_when_its_lease_is_over(
     deployed: Deployed,
 ) -> None:
     [run] = deployed.trigger("hangs")

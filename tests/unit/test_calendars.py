@@ -48,7 +48,7 @@ def test_a_file_lists_dates_and_ranges(directory: Path) -> None:
     assert spec.exclude == ("SUN", "2026-05-01", "2026-12-24..2026-12-27")
 
 
-def test_an_edit_of_a_calendar_is_an_edit_of_its_jobs_unless_it_says_the_same(
+def test_an_edit_of_a_calendar_is_an_edit_of_its_jobs(
     directory: Path,
 ) -> None:
     file = directory / "holidays.txt"

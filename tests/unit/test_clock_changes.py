@@ -72,7 +72,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("cron", "zone", "sentences"), SAID)
-def test_times_that_a_clock_change_touches_are_named_with_what_becomes_of_them(
+def test_times_that_a_clock_change_touches_are_named(
     cron: str, zone: str, sentences: list[str]
 ) -> None:
     assert said(cron, zone) == sentences

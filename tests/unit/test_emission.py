@@ -75,7 +75,7 @@ def test_ticks_outside_the_window_are_missed_also_when_all_are_caught_up() -> No
     assert missed(found) == [("window", 9, "11:50:00", "11:58:00")]
 
 
-def test_the_latest_of_an_outage_longer_than_the_window_runs_if_it_is_inside() -> None:
+def test_the_latest_tick_of_a_long_outage_runs_if_inside_the_window() -> None:
     found = emitted(timedelta(hours=30), every="24h", catchup_window="13h")
     assert times(found) == [f"{NOON - timedelta(hours=12):%H:%M:%S}"]
     assert emitted(timedelta(hours=30), every="24h", catchup_window="11h").ticks == ()

@@ -105,7 +105,7 @@ def test_what_the_body_raised_is_the_end_when_it_cannot_be_stored(
     assert said == (stored or states.PENDING)  # what was there before, as it seems to Celery
 
 
-def test_a_process_that_is_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
+def test_a_run_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
     returned = delivery()
     returned.has_returned = True
     assert end_of(returned, None, None) == (states.SUCCESS, None)

@@ -89,7 +89,7 @@ def test_an_index_that_is_built_twice_is_the_same(tree: Path) -> None:
     assert most_frequent() == {"worker": 2, "nobody": 1}
 
 
-def test_a_document_that_cannot_be_read_fails_its_item_and_is_not_in_the_index(tree: Path) -> None:
+def test_a_document_that_cannot_be_read_fails_its_item(tree: Path) -> None:
     files = read_all(tree)
     (tree / "c.md").write_bytes(b"caf\xe9")
     with pytest.raises(UnicodeDecodeError):

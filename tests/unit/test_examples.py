@@ -269,7 +269,7 @@ def test_an_example_killed_in_the_middle_can_run_again(call: str, home: Path, tr
     db.close()
 
 
-def test_the_schedule_files_name_the_tasks_of_the_examples_and_bound_them_all() -> None:
+def test_the_schedule_files_name_and_bound_the_tasks_of_the_examples() -> None:
     source = Path(importlib.import_module("examples").__path__[0])
     defined = "".join(path.read_text() for path in source.glob("*.py"))
     for spec in load(SCHEDULES).specs.values():

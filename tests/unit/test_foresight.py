@@ -67,7 +67,7 @@ def test_runs_shorter_than_the_interval_are_no_trouble() -> None:
     assert foresee(spec(), observed(s300=100), NOW) is None
 
 
-def test_what_befalls_less_than_one_tick_in_a_hundred_and_less_than_one_a_day_is_not_said() -> None:
+def test_what_befalls_few_ticks_is_not_foreseen() -> None:
     rarely = observed(s300=9990, s900=10)
     assert foresee(spec(cron="*/5 8 * * *"), rarely, NOW) is None
     assert foresee(spec(every="1m"), observed(s30=9990, s300=10), NOW)
@@ -155,7 +155,5 @@ def test_a_safe_interval_is_a_round_one(seconds: float, rounded: int) -> None:
         (0.0001, "less than one skip a year"),
     ],
 )
-def test_a_frequency_is_given_by_the_day_or_the_first_longer_period_that_has_one(
-    a_day: float, words: str
-) -> None:
+def test_a_frequency_is_given_by_the_shortest_period_that_has_one(a_day: float, words: str) -> None:
     assert often(a_day, "skip") == words

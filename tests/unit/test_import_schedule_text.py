@@ -52,7 +52,7 @@ def test_no_text_of_the_source_gets_out_of_its_comment(name: str, why: str, rema
     assert len(written.reports) == 2
 
 
-def test_a_job_is_in_block_style_with_keys_in_the_order_of_the_documentation() -> None:
+def test_a_job_is_in_block_style_with_keys_in_the_documented_order() -> None:
     values = {
         "timezone": "Europe/Berlin",
         "cron": "30 2 * * *",

@@ -34,14 +34,14 @@ def is_in_an_hour(delay: timedelta | None) -> bool:
     return delay is not None and abs(delay - IN_AN_HOUR) < timedelta(seconds=10)
 
 
-def test_a_retry_at_a_naive_time_is_at_that_time_in_utc_wherever_the_worker_is(zone: str) -> None:
+def test_a_retry_at_a_naive_time_is_at_that_time_in_utc(zone: str) -> None:
     assert is_in_an_hour(retries.until(naive(), None, 0))
     assert is_in_an_hour(retries.until(naive().replace(tzinfo=UTC), None, 0))
     # So does Celery's worker, whose app's zone is the last word only for what it shows.
     assert is_in_an_hour(maybe_make_aware(naive(), zone) - datetime.now(UTC))
 
 
-def test_a_call_for_a_naive_time_is_for_that_time_in_utc_whatever_the_apps_zone(zone: str) -> None:
+def test_a_call_for_a_naive_time_is_for_that_time_in_utc(zone: str) -> None:
     app = Celery("team", set_as_current=False)
     app.conf.timezone = zone
     assert is_in_an_hour(calls.until(naive()))

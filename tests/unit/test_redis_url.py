@@ -283,7 +283,7 @@ def test_several_addresses_of_a_broker_are_tried_in_turn(urls: list[str]) -> Non
     assert ("one" in settings.redis_url) == ("amqp" not in urls[0])
 
 
-def test_the_ledgers_address_by_sentinel_is_what_kombu_and_redbeat_are_told() -> None:
+def test_kombu_and_redbeat_get_the_ledgers_address_by_sentinel() -> None:
     app = supervise(Celery("ledgers"), redis_url=URL)
     conf = app.conf
     assert (

@@ -47,7 +47,7 @@ def test_references_become_what_they_stand_for_once(
 
 
 @pytest.mark.parametrize("path", ["{}/key", "{}/../secrets/key", "{}/./key"])
-def test_a_file_in_the_directory_of_secrets_is_read_without_its_last_line_end(
+def test_a_file_of_a_secret_is_read_without_its_last_line_end(
     environ: Mapping[str, str], path: str
 ) -> None:
     path = path.format(environ["SUPERVISOR_SECRETS_DIR"])
@@ -76,7 +76,7 @@ def test_no_other_file_is_read(environ: Mapping[str, str], path: str, why: str) 
 
 
 @pytest.mark.parametrize("written", ["${}", "${file:key}", "${a-b}", "${NAME", "${env:NAME}"])
-def test_what_looks_like_a_reference_and_is_none_is_a_problem_with_its_place(
+def test_what_only_looks_like_a_reference_is_a_problem_with_its_place(
     tmp_path: Path, written: str
 ) -> None:
     file = tmp_path / "jobs.yaml"

@@ -62,7 +62,7 @@ def test_a_rule_names_the_times_that_rfc_5545_says(text: str, times: list[str]) 
     assert first(text, len(times)) == times
 
 
-def test_what_a_rule_leaves_open_is_monday_the_first_of_january_at_midnight() -> None:
+def test_what_a_rule_leaves_open_is_the_first_of_january_at_midnight() -> None:
     assert first("FREQ=WEEKLY", 2) == ["2026-01-05 00:00", "2026-01-12 00:00"]
     assert first("FREQ=MONTHLY", 2) == ["2026-02-01 00:00", "2026-03-01 00:00"]
     assert first("FREQ=YEARLY", 2) == ["2027-01-01 00:00", "2028-01-01 00:00"]

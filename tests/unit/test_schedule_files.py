@@ -511,7 +511,7 @@ MISTAKES = {
 }
 
 
-def test_thirty_mistakes_among_a_hundred_jobs_are_all_told_with_their_lines(write: Write) -> None:
+def test_thirty_mistakes_among_a_hundred_jobs_all_have_their_lines(write: Write) -> None:
     assert len(MISTAKES) == 30
     mistakes = dict(zip(range(3, 100, 3), MISTAKES, strict=False))
     lines, expected = ["jobs:"], []

@@ -151,7 +151,7 @@ def test_jitter_is_at_most_what_is_asked_for_and_uses_all_of_it() -> None:
     assert 2.3 < sum(minutes) / len(minutes) < 2.7
 
 
-def test_jitter_is_the_same_wherever_it_is_computed_and_differs_from_job_to_job() -> None:
+def test_jitter_is_the_same_everywhere_and_differs_from_job_to_job() -> None:
     assert first(3, cron="0 2 * * *", jitter="5m") == [
         "01-01 02:03:19",
         "01-02 02:00:21",
@@ -297,7 +297,7 @@ def test_a_schedule_is_shown_in_a_few_words() -> None:
     ],
     ids=str,
 )
-def test_a_year_of_missed_minutes_with_exclusions_and_jitter_is_counted_in_no_time(
+def test_a_year_of_missed_minutes_with_all_layers_is_counted_quickly(
     named: dict[str, Any],
 ) -> None:
     days = [NEW_YEAR.date() + number * DAY for number in range(365)]

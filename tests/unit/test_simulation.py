@@ -143,7 +143,7 @@ def test_jobs_that_share_a_key_wait_for_each_other() -> None:
     assert starts(found) == [(0, 0), (10, 25)]
 
 
-def test_jobs_of_a_serial_queue_start_one_after_the_other_and_keep_their_own_locks() -> None:
+def test_jobs_of_a_serial_queue_start_one_after_the_other() -> None:
     found = happened(job([0, 10], 25, "a", serial="s"), job([5], 1, "b", serial="s"))
     assert starts(found) == [(0, 0), (5, 25)]
     assert reasons(found, RunState.SKIPPED) == [(10, "overlap")]
@@ -163,7 +163,7 @@ def test_without_a_bound_a_queue_is_never_late() -> None:
     assert (queue.most_busy, queue.longest, queue.lateness.longest) == (3, 0, 0)
 
 
-def test_a_run_that_finds_no_slot_before_its_start_deadline_expires_and_frees_the_lock() -> None:
+def test_a_run_that_finds_no_slot_before_its_start_deadline_expires() -> None:
     long, short = job([0], 50, "a"), job([1, 20], 1, "b", start_deadline="10s")
     found = tally(long, short, slots=1)
     assert found.jobs["b"].unstarted == {RunState.EXPIRED: 2}

@@ -182,7 +182,7 @@ def repeated(times: list[str], hour: str) -> list[str]:
         ("*/5 * * * *", without(FIVE_MINUTES, "02")),
     ],
 )
-def test_what_the_clock_jumps_over_runs_once_at_its_end_unless_every_hour_matches(
+def test_what_the_clock_jumps_over_runs_once_at_the_end_of_the_gap(
     timezone: str, day: str, expression: str, times: list[str]
 ) -> None:
     assert local_times(expression, timezone, day) == times
@@ -220,7 +220,7 @@ def test_frequent_jobs_keep_their_distance_all_year(
     assert {later - earlier for earlier, later in pairwise(ticks)} == {spacing}
 
 
-def test_starting_inside_a_repeated_hour_neither_repeats_nor_loses_a_fixed_time() -> None:
+def test_starting_inside_a_repeated_hour_neither_repeats_nor_loses() -> None:
     second_copy = at("2026-11-01T01:10:00-05:00")
     following = cron("30 1 * * *", "America/New_York").next_after(second_copy)
     assert following == at("2026-11-02T01:30:00-05:00")

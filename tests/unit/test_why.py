@@ -86,7 +86,7 @@ SLOW = run(
 THEN = Blocker("running", 1, 812, FIVE_PAST + timedelta(seconds=28), FIVE_PAST)
 
 
-def test_a_skipped_tick_names_the_run_that_was_still_running_and_how_it_went_on() -> None:
+def test_a_skipped_tick_names_the_run_that_was_still_running() -> None:
     assert sentences(blocked("skipped", SLOW, THEN, reason="overlap")) == [
         "09:05 was skipped: the run of 09:00 was still running on worker w3, 7m12s, its usual p95 "
         "is 4m; lease token 812, heartbeat 2.0s before",
@@ -438,7 +438,7 @@ def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:
     assert len([sentence for sentence in found if "paused since" in sentence]) == 1
 
 
-def test_an_excluded_time_and_one_that_clocks_jump_over_are_told_as_next_tells_them() -> None:
+def test_excluded_and_skipped_times_are_named_as_next_names_them() -> None:
     spec = JobSpec(
         name="orders",
         task="t",

@@ -94,7 +94,7 @@ def test_a_killed_execution_is_over_for_the_one_after_it(testimony: Path, start:
     assert overlaps(testimony) == []
 
 
-def test_a_stopped_process_is_still_at_work_and_killing_it_later_hides_nothing(
+def test_a_stopped_process_is_still_running_when_it_is_killed_later(
     testimony: Path, start: Start
 ) -> None:
     first = start()
