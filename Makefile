@@ -61,9 +61,10 @@ $(PEERS): tests/bench/requirements.txt
 	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-check: $(STAMP) ## formatting, lint, types, and the example schedules
+check: $(STAMP) ## formatting, lint (Lua where luacheck is installed), types, the examples
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tests.lua_lint
 	$(BIN)/mypy
 	$(BIN)/supervisor -A examples.app check schedules
 

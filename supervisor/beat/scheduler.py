@@ -268,6 +268,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if not self._is_current:
             for schema in upgrade(self._ledger.client, self._ledger.keys):
                 log.warning("ledger upgraded", schema=schema)
+            self._ledger.forget_other_versions()
             self._is_current = True
 
     def _look(self) -> Look:

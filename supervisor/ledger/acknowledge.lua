@@ -1,6 +1,7 @@
 -- What audits of a job have found so far is known: it counts no longer.
 --
 -- ARGV  job
+-- gives nothing
 
 local job = ARGV[1]
 local key, left = K.job(job), unsettled(job)

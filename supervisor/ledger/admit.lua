@@ -17,6 +17,8 @@
 --       excluded    the job is paused; the tick is passed over
 --       failed      the server refused, for that reason; the others have their places
 
+local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
+
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
   awaited, expires, spec)
   delay = tonumber(delay) or 0
@@ -98,9 +100,10 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 
-for i = place_of_next, #ARGV, fields do
+local fields, places = tonumber(ARGV[2]), {}
+for i = 3, #ARGV, fields do
   settled = {}
   local is_done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
-  places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failed(decision)
+  places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
 end
 return places

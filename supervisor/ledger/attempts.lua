@@ -50,7 +50,7 @@ local function crash(run, reason, publish_at)
   end
   count(run.job, 'rescued')
   local parked = leave_serial(run, publish_at)
-  queue(run, publish_at)
+  enqueue(run, publish_at)
   redis.call('HSET', K.run(run.id), 'reason', reason)
   return 'rescued', { parked }
 end
@@ -151,8 +151,8 @@ local function note_overlap(id, other)
 end
 
 -- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
--- of the same lock meanwhile, or one worked its serial queue, one too many was at work. Counted once an attempt, its length as it
--- grows. `till`: when it was last at work, in microseconds. Returns the other run.
+-- of the same lock meanwhile, or one worked its serial queue, one too many was at work. Counted once an
+-- attempt, its length as it grows. `till`: when it was last at work, in microseconds. Returns the other run.
 local function measure_overlap(run, token, till)
   local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
   if not fence then return nil end

@@ -1,12 +1,30 @@
 -- What every transition needs. Before this text come K (the keys of keys.py) and the
 -- constants of scripts.py. All instants are the server's, in ms; fencing tokens are in microseconds.
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local now_us = time[1] * 1000000 + time[2]
+-- The state of one call; start_call() sets it before each.
+local now, now_us               -- the time, in ms and in microseconds
+local instants                  -- how many next_instant() has given
+local settled                   -- what was settled on the way: {kind, run id, job, ...}
+local runs_to_end               -- how many more waiting runs that must not begin this call may end
+local items_to_end, items_left  -- how many more items of batches it may end, and how many it left to others
+
+local function start_call()
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+  now_us = time[1] * 1000000 + time[2]
+  instants, settled = 0, {}
+  runs_to_end, items_to_end, items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, 0
+end
+
+-- A ledger that another version of this code writes is left as it is: its schema as an error. A new one
+-- gets this version's number.
+local function other_schema()
+  local found = redis.call('GET', K.schema)
+  if not found then redis.call('SET', K.schema, SCHEMA) end
+  if found and tonumber(found) ~= SCHEMA then return redis.error_reply('WRONGSCHEMA ' .. found) end
+end
 
 -- Instants for what has an order: in microseconds, no two of them the same.
-local instants = 0
 local function next_instant()
   instants = instants + 1
   return now_us + instants
@@ -27,7 +45,7 @@ local function append(list, more)
 end
 
 -- What a call says of one of its runs for which the server refused something.
-local function failed(fault)
+local function failure(fault)
   return { 'failed', type(fault) == 'table' and fault.err or tostring(fault), '' }
 end
 

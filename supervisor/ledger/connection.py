@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol, cast, overload
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.client import Pipeline
-from redis.commands.core import Script
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -18,7 +17,6 @@ from redis.exceptions import (
     ClusterDownError,
     MasterDownError,
     NoPermissionError,
-    NoScriptError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -48,9 +46,11 @@ class Client(Protocol):
     def info(self, section: str) -> Mapping[str, Any]: ...
     def time(self) -> tuple[int, int]: ...
 
-    def register_script(self, script: str) -> Script: ...
     def eval(self, script: ScriptText, numkeys: int, *keys_and_args: Value) -> Any: ...
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: Value) -> Any: ...
+    def fcall(self, function: str, numkeys: int, *keys_and_args: Value) -> Any: ...
+    def function_load(self, code: str, replace: bool) -> str: ...
+    def function_list(self, library: str) -> list[Any]: ...
+    def function_delete(self, library: str) -> object: ...
 
     def get(self, name: str) -> str | None: ...
     def mget(self, keys: Sequence[str]) -> list[str | None]: ...
@@ -160,6 +160,11 @@ CLUSTER = (
     " replicas and Sentinel if need be (docs/redis.md)"
 )
 
+NO_FUNCTIONS = (
+    "this server has no Redis Functions, and the ledger needs them: Redis 7 or later, or Valkey"
+    " (docs/redis.md)"
+)
+
 #: What the nodes of a cluster say to clients that know of none.
 CLUSTER_ERRORS = (AskError, ClusterDownError, ClusterCrossSlotError, TryAgainError)
 CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
@@ -168,7 +173,7 @@ CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
 FORBIDDEN = re.compile("ACL failure|user executing the script")
 
 #: Where in a script the server met what it refuses.
-LINE = re.compile(r"user_script:(\d+)")
+LINE = re.compile(r"user_(?:script|function):(\d+)")
 CALLED = re.compile(r"call\('(\w+)'")
 
 
@@ -198,6 +203,10 @@ def is_of_cluster(error: ResponseError) -> bool:
     )
 
 
+def is_of_server_without_functions(error: ResponseError) -> bool:
+    return re.match(r"unknown command ['`]?(FCALL|FUNCTION)\b", str(error), re.I) is not None
+
+
 def check_served(client: Client) -> None:
     """One call, which each server answers. Raises NotServed."""
     try:
@@ -209,6 +218,8 @@ def check_served(client: Client) -> None:
         answer = dict(zip(answer[::2], answer[1::2], strict=True))
     if answer.get("mode") == "cluster":
         raise NotServed(CLUSTER)
+    if int(str(answer.get("version", "7")).partition(".")[0]) < 7:
+        raise NotServed(NO_FUNCTIONS)
 
 
 def naming_the_right(error: ResponseError, script: ScriptText) -> ResponseError:
@@ -221,14 +232,6 @@ def naming_the_right(error: ResponseError, script: ScriptText) -> ResponseError:
         return NoPermissionError(str(error))
     named = " or ".join(f"'{name.lower()}'" for name in called)
     return NoPermissionError(f"this user has no permissions to run the {named} command in a script")
-
-
-def evaluated(client: Client, script: Script, keys: Sequence[str], args: Sequence[Value]) -> Any:
-    """A call of a script that needs no right to SCRIPT: the server keeps what it evaluates."""
-    try:
-        return client.evalsha(script.sha, len(keys), *keys, *args)
-    except NoScriptError:
-        return client.eval(script.script, len(keys), *keys, *args)
 
 
 class NotWritable(RedisConnectionError):

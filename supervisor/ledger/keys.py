@@ -8,10 +8,6 @@ Redis transport does.
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
-from itertools import chain
-
 TEMPLATES = {
     # STRING  number of the schema that the ledger is written in, see ledger/schema.py
     "schema": "schema",
@@ -115,15 +111,6 @@ TEMPLATES = {
     "away": "beat:away",
 }
 
-#: A key, where a script names it.
-NAMED = re.compile(r"\bK\.(\w+)")
-
-
-@lru_cache(maxsize=100)
-def named_in(text: str) -> tuple[str, ...]:
-    """The keys that it names, each once, in this order. The scripts share most of their texts."""
-    return tuple(dict.fromkeys(NAMED.findall(text)))
-
 
 class Keys:
     """The keys under one prefix."""
@@ -188,19 +175,9 @@ class Keys:
     def tasks(self, digest: str) -> str:
         return self._build("tasks", digest)
 
-    def in_front_of(self, *sections: tuple[str, ...]) -> str:
-        """A script of these sections, of some texts each, with the table in Lua: ``K.run(id)``.
-
-        Before each section stand the keys that it is the first to name: to make a function costs
-        the server half of what a small command does.
-        """
-        script, there = ["local K = {}\n"], set[str]()
-        for section in sections:
-            named = dict.fromkeys(chain.from_iterable(map(named_in, section)))
-            script += [self._lua(name) for name in named if name not in there]
-            script += section
-            there |= named.keys()
-        return "".join(script)
+    def lua(self, *names: str) -> str:
+        """The table in Lua, with these names or with all: ``K.run(id)``."""
+        return "local K = {}\n" + "".join(map(self._lua, names or TEMPLATES))
 
     def _build(self, template: str, *names: str) -> str:
         return f"{self.prefix}:{TEMPLATES[template] % names}"

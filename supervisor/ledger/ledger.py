@@ -509,6 +509,10 @@ class Ledger(Readings):
             facts = chain.from_iterable(map(statement_facts, some))
             self._scripts.within(pipe, "load", ms_of(at), *facts)
 
+    def forget_other_versions(self) -> None:
+        """Deletes the functions of other versions; a process that still calls them loads them."""
+        self._scripts.forget_other_versions()
+
     def acknowledge_server(self) -> None:
         """Says that no lease lives that the server may have forgotten: nothing waits for one."""
         run_id = self.client.info("server")["run_id"]

@@ -48,6 +48,6 @@ def upgrade(
             f"do\n{migrations[found]}\nend\n"
             f"redis.call('SET', K.schema, {found + 1})\nreturn 1"
         )
-        if client.eval(keys.in_front_of((text,)), 0):
+        if client.eval(keys.lua() + text, 0):
             passed.append(found + 1)
     return passed

@@ -88,7 +88,7 @@ local function place(run, publish_at)
     redis.call('HSET', K.run(run.id), 'generation', generation)
   end
   if rules.max_running == 0 then  -- it starts, however many there are: nobody counts them
-    queue(run, publish_at)
+    enqueue(run, publish_at)
     return 'start', '', ''
   end
   local found, running = living_holders(lock)
@@ -103,7 +103,7 @@ local function place(run, publish_at)
   local skips = rules.max_skips > 0 and tonumber(hget(K.lock_state(lock), 'skips:' .. run.job)) or 0
   local decision, reason = decide(rules, running, waiting, run.requeues, skips)
   if decision == 'start' then
-    queue(run, publish_at, found)
+    enqueue(run, publish_at, found)
     return decision, reason, ''
   end
   if (decision == 'wait' or decision == 'requeue') and run.wait_until and run.wait_until <= now then

@@ -21,12 +21,10 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from redis.exceptions import ResponseError
-
-from supervisor.ledger.connection import Client, evaluated
+from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
-from supervisor.ledger.scripts import SCHEMA, mismatch, source
+from supervisor.ledger.scripts import SCHEMA, Scripts
 from supervisor.times import to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
@@ -109,7 +107,7 @@ class Attendance:
     def __init__(self, client: Client, keys: Keys, broker: Broker) -> None:
         self._client = client
         self._keys = keys
-        self._script = client.register_script(source("present"))
+        self._scripts = Scripts(client, keys)
         self._id = uuid4().hex
         self._last: WorkerFacts | BeatFacts | None = None
         self._offset: float | None = None
@@ -154,18 +152,12 @@ class Attendance:
         said = {**self._facts, "kind": kind, "offset": self._offset, "facts": asdict(facts)}
         tasks = facts.tasks if isinstance(facts, WorkerFacts) else ""
         keys = self._keys
-        try:
-            return evaluated(
-                self._client,
-                self._script,
-                [keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema],
-                [
-                    *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
-                    *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL), SCHEMA),
-                ],
-            )
-        except ResponseError as error:
-            raise mismatch(error) or error from None
+        return self._scripts(
+            "present",
+            *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
+            *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL), SCHEMA),
+            keys=(keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema),
+        )
 
 
 KINDS: Mapping[type[WorkerFacts] | type[BeatFacts], str] = {

@@ -7,8 +7,6 @@
 --       nothing to one that leaves
 
 local member, facts, life, kept, tasks_life, schema = unpack(ARGV)
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 if life == '0' then
   redis.call('DEL', KEYS[1])
@@ -18,6 +16,6 @@ end
 local found = redis.call('GET', KEYS[4]) or schema
 if found ~= schema then return redis.error_reply('WRONGSCHEMA ' .. found) end
 redis.call('SET', KEYS[1], facts, 'PX', life)
-redis.call('ZADD', KEYS[2], string.format('%.0f', now), member)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now - kept))
-return { time[1], time[2], redis.call('PEXPIRE', KEYS[3], tasks_life) }
+redis.call('ZADD', KEYS[2], digits(now), member)
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', digits(now - kept))
+return { math.floor(now_us / 1000000), now_us % 1000000, redis.call('PEXPIRE', KEYS[3], tasks_life) }

@@ -22,9 +22,9 @@ if done ~= '' then
     'progress_total', total, 'progress_text', text, 'progress_at', now - ago)
 end
 for i = 10, #ARGV, 3 do
-  local place = step == '' and {} or { 'step', step }
+  local of_step = step == '' and {} or { 'step', step }
   redis.call('XADD', K.log(whole), 'MAXLEN', LINES_KEPT, '*', 'at', digits(now - ARGV[i + 2]),
-    'attempt', attempt, 'number', ARGV[i], 'text', ARGV[i + 1], unpack(place))
+    'attempt', attempt, 'number', ARGV[i], 'text', ARGV[i + 1], unpack(of_step))
 end
 redis.call('PEXPIRE', K.log(whole), HISTORY_TTL)
 return 1

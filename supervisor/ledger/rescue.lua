@@ -48,7 +48,7 @@ for_each_due(K.delayed, function(id)
     run = load_run(id)
   end
   if run and run.state == 'retrying' and owner_of(run) == run.token then
-    queue(run, now)
+    enqueue(run, now)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then
     local decision = place(run, now)

@@ -1,19 +1,32 @@
-"""The atomic scripts: each `.lua` file behind the text they share and the keys of keys.py."""
+"""The atomic scripts: one library of Redis Functions, and how its functions are called.
+
+1. The library is the keys of keys.py, the constants below, the functions that the transitions share
+   (SHARED), and one function for each other `.lua` file, which is called with its KEYS and ARGV.
+2. The name of the library, and of each function, has a digest of the text: processes of two
+   versions on one server, as in an upgrade, call functions of their own.
+3. Whoever calls a function that the server does not have loads the library and calls again. The
+   library is kept and replicated with the data, and outlives FLUSHALL.
+4. A beat that starts deletes the libraries of other versions; a process that still needs one loads
+   it again.
+
+What only reads (READING) is no function: it is called by its digest, EVALSHA, so that a user
+who may not load functions can read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
-from redis.commands.core import Script
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.errors import WrongSchema
@@ -21,7 +34,16 @@ from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.run import LINES_KEPT
 from supervisor.job.steps import ITEMS_AT_ONCE
-from supervisor.ledger.connection import Client, NotWritable, Pipeline, RedisError, naming_the_right
+from supervisor.ledger.connection import (
+    NO_FUNCTIONS,
+    Client,
+    NotServed,
+    NotWritable,
+    Pipeline,
+    RedisError,
+    is_of_server_without_functions,
+    naming_the_right,
+)
 from supervisor.ledger.keys import Keys
 from supervisor.times import to_ms
 
@@ -83,9 +105,9 @@ def is_ready(connection: Any) -> bool:
 # The ledger's schema: one number for what its keys mean, kept in the ledger itself.
 #
 # 1. The first script that meets a ledger without the number writes that of its own code.
-# 2. Every script that writes compares first (schema.lua), and changes nothing in a ledger of
-#    another number. So it is also with a process whose ledger is upgraded while it runs, and there
-#    is no moment in between.
+# 2. Every script that writes compares first (`other_schema` in base.lua), and changes nothing in a
+#    ledger of another number. So it is also with a process whose ledger is upgraded while it runs,
+#    and there is no moment in between.
 # 3. Workers and beats hear of it with the next call that says that they are there, and stop.
 #
 # How an older ledger becomes a newer one: migrations.py.
@@ -95,11 +117,6 @@ def is_ready(connection: Any) -> bool:
 SCHEMA = 1
 
 MISMATCH = "WRONGSCHEMA "
-
-
-def guard_text(check: str) -> str:
-    """What a script that writes begins with: the comparison, which is schema.lua."""
-    return f"local SCHEMA = {SCHEMA}\n{check}"
 
 
 def mismatch(reply: object) -> WrongSchema | None:
@@ -169,26 +186,18 @@ CALLS_A_PACKET = 100
 #: Upper bounds, in seconds, of the duration and start-delay histograms.
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
-#: What the scripts share, in the order in which one part builds on another.
-PARTS = (
-    *("base", "items", "history", "leases", "accounts"),
-    *("records", "slots", "attempts", "stages", "ending", "placing", "holding"),
+#: What the transitions share, in the order in which one file builds on another.
+SHARED = (
+    *("base", "leases", "accounts", "records", "slots"),
+    *("attempts", "stages", "placing", "holding", "pauses"),
 )
 
-#: The ordinary cases of these scripts, with the parts that each needs. They end before the others:
-#: to make all those functions takes the server as long as such a call itself.
-ORDINARY = {
-    "admit": (("base", "history", "leases", "admit_first"),),
-    "begin": (("base", "leases", "accounts", "begin_first"), ("items", "begin_item")),
-    "finish": (("base", "leases", "accounts", "finish_first"), ("items", "finish_item")),
-}
+#: They change nothing, and share nothing with others: each with the keys that it names. A ledger of
+#: another schema is read by them as by any command.
+READING = {"figures": ("job",), "open_runs": ("open", "run")}
 
-#: What some scripts need and no other.
-OWN_PARTS = dict.fromkeys(("pause", "load", "rescue"), ("pauses",))
-
-
-#: They change nothing: a ledger of another schema is read by them as by any command.
-READING = ("figures", "open_runs")
+#: It compares the schema itself: a process may leave a ledger that was upgraded under it.
+UNCHECKED = "present"
 
 
 @cache
@@ -204,31 +213,59 @@ def source(name: str) -> str:
 
 def constants() -> str:
     bounds = ", ".join(map(str, BOUNDS))
+    return f"""\
+local SCHEMA = {SCHEMA}
+local HISTORY_TTL = {to_ms(HISTORY_TTL)}
+local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}
+local HANDOVER_GRACE = {to_ms(HANDOVER_GRACE)}
+local LINES_KEPT = {LINES_KEPT}
+local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'
+local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}
+local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
+local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
+local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
+local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
+local MOST_PREDECESSORS = {MOST_PREDECESSORS}
+local MOST_RUNNING = {LARGEST_COUNT}
+local BOUNDS = {{{bounds}}}
+"""
+
+
+def transition(name: str) -> str:
+    """A file as a function of the library."""
+    check = "local refusal = other_schema()\nif refusal then return refusal end\n"
     return (
-        f"local HISTORY_TTL = {to_ms(HISTORY_TTL)}\n"
-        f"local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}\n"
-        f"local HANDOVER_GRACE = {to_ms(HANDOVER_GRACE)}\n"
-        f"local LINES_KEPT = {LINES_KEPT}\n"
-        f"local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'\n"
-        f"local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}\n"
-        f"local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}\n"
-        f"local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}\n"
-        f"local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}\n"
-        f"local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}\n"
-        f"local MOST_PREDECESSORS = {MOST_PREDECESSORS}\n"
-        f"local MOST_RUNNING = {LARGEST_COUNT}\n"
-        f"local BOUNDS = {{{bounds}}}\n"
+        f"register('{name}', function(KEYS, ARGV)\nstart_call()\n"
+        f"{'' if name == UNCHECKED else check}{source(name)}end)\n"
     )
 
 
-def text_of(name: str, keys: Keys) -> str:
-    if name in READING:
-        return keys.in_front_of((source(name),))
-    first = ORDINARY.get(name, ())
-    rest = [part for part in PARTS if part not in chain.from_iterable(first)]
-    sections = (*first, (*rest, *OWN_PARTS.get(name, ()), name))
-    beginning, *others = (tuple(map(source, section)) for section in sections)
-    return keys.in_front_of((guard_text(source("schema")), constants(), *beginning), *others)
+class Library:
+    """The functions that work on keys under one prefix. name: of the library, before `_<file>` of
+    each function; family: what the names of its other versions begin with as well.
+    """
+
+    def __init__(self, keys: Keys) -> None:
+        transitions = sorted(sources().keys() - {*SHARED, *READING})
+        shared = "".join(map(source, SHARED))
+        body = keys.lua() + constants() + shared + "".join(map(transition, transitions))
+        self.family = f"supervisor_{digest(keys.prefix)[:8]}_"
+        self.name = self.family + digest(body)[:16]
+        self.text = (
+            f"#!lua name={self.name}\n"
+            "local function register(name, transition)\n"
+            f"redis.register_function('{self.name}_' .. name, transition)\n"
+            f"end\n{body}"
+        )
+
+
+def digest(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def is_missing(error: ResponseError) -> bool:
+    """Whether the server does not have the function, or the script, and has done nothing."""
+    return isinstance(error, NoScriptError) or str(error) == "Function not found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,21 +276,6 @@ class Call:
     keys: tuple[str, ...] = ()
 
 
-class ScriptsAtHand(dict[str, Script]):
-    """Each script is put together when it is asked for: most processes call a few of them."""
-
-    def __init__(self, client: Client, keys: Keys) -> None:
-        super().__init__()
-        sources()
-        self._client = client
-        self._keys = keys
-
-    def __missing__(self, name: str) -> Script:
-        script: Script = self._client.register_script(text_of(name, self._keys))
-        self[name] = script
-        return script
-
-
 class Scripts:
     """The scripts of one ledger: one round trip for a call, and one for any number of calls.
 
@@ -261,9 +283,23 @@ class Scripts:
     """
 
     def __init__(self, client: Client, keys: Keys) -> None:
+        sources()
         self._client = client
+        self._keys = keys
         self._connections = KeptConnection(client)
-        self._scripts = ScriptsAtHand(client, keys)
+
+    @cached_property
+    def _library(self) -> Library:
+        return Library(self._keys)
+
+    @cached_property
+    def _readers(self) -> Mapping[str, str]:
+        return {name: self._keys.lua(*keys) + source(name) for name, keys in READING.items()}
+
+    @cached_property
+    def _commands(self) -> dict[str, tuple[str, str]]:
+        """What each script that was called is called by."""
+        return {name: ("EVALSHA", digest(text)) for name, text in self._readers.items()}
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
         """``scripts("begin", run_id, token, worker)``
@@ -285,24 +321,50 @@ class Scripts:
                 return connection.retry.call_with_retry(made, lambda _: connection.disconnect())
             except ResponseError as error:
                 refusal = error
-        if isinstance(refusal, NoScriptError):
+        if is_missing(refusal):
             return self._loaded(name, call())
         raise self._refused(name, refusal) from refusal
 
     def _loaded(self, name: str, call: Call) -> Any:
-        """The same on a server that has no such script yet; it needs no right to SCRIPT."""
-        text = self._scripts[name].script
+        """The same on a server that does not have it yet."""
         try:
-            return self._client.eval(text, len(call.keys), *call.keys, *call.args)
+            if name in READING:
+                text = self._readers[name]
+                return self._client.eval(text, len(call.keys), *call.keys, *call.args)
+            self._client.function_load(self._library.text, replace=True)
+            function = self._command(name)[1]
+            return self._client.fcall(function, len(call.keys), *call.keys, *call.args)
         except ResponseError as error:
             raise self._refused(name, error) from error
 
+    def _command(self, name: str) -> tuple[str, str]:
+        try:
+            return self._commands[name]
+        except KeyError:
+            return self._commands.setdefault(name, ("FCALL", f"{self._library.name}_{name}"))
+
     def _refused(self, name: str, error: ResponseError) -> Exception:
-        return refused(naming_the_right(error, self._scripts[name].script))
+        if is_of_server_without_functions(error):
+            return NotServed(NO_FUNCTIONS)
+        text = self._readers[name] if name in READING else self._library.text
+        return refused(naming_the_right(error, text))
 
     def within(self, pipe: Pipeline, name: str, *args: str | int) -> None:
-        """One more command of a transaction; what it gives is not looked at."""
-        pipe.eval(str(self._scripts[name].script), 0, *args)
+        """One more command of a transaction; what it gives is not looked at.
+
+        That the server has the function is seen to before: it has it as long as it has its data.
+        """
+        self("check")
+        pipe.fcall(self._command(name)[1], 0, *args)
+
+    def forget_other_versions(self) -> None:
+        """Deletes the libraries of other versions for the same keys, where the user may do so."""
+        with suppress(ResponseError):  # also where another process was quicker
+            for library in self._client.function_list(library=f"{self._library.family}*"):
+                # With RESP3 it is a mapping.
+                name = library["library_name"] if isinstance(library, Mapping) else library[1]
+                if name != self._library.name:
+                    self._client.function_delete(name)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one script, which are made in order."""
@@ -337,11 +399,11 @@ class Scripts:
         self, connection: Any, name: str, calls: Iterable[Call], *, check_health: bool = False
     ) -> None:
         """`check_health`: only where no reply is on its way, which it would take for its own."""
-        sha = self._scripts[name].sha
+        command = self._command(name)
 
         def packed() -> Iterator[bytes]:
             """Gone through once the connection is there, which may have taken its time."""
-            commands = [("EVALSHA", sha, len(call.keys), *call.keys, *call.args) for call in calls]
+            commands = [(*command, len(call.keys), *call.keys, *call.args) for call in calls]
             yield from connection.pack_commands(commands)
 
         connection.send_packed_command(packed(), check_health=check_health)
@@ -373,14 +435,14 @@ class CallsUnderWay:
             reply = self._connection.read_response()
             self._calls.popleft()
             return [reply]
-        except NoScriptError:
-            # A server that was restarted or flushed: the calls did nothing. They are made again
-            # before any further one is, for they are made in order.
-            again = [*self._calls]
-            self._calls.clear()
-            for _ in again[1:]:
-                with suppress(NoScriptError):
-                    self._connection.read_response()
-            return [self._scripts._loaded(self._name, call) for call in again]
         except ResponseError as error:
-            raise self._scripts._refused(self._name, error) from error
+            if not is_missing(error):
+                raise self._scripts._refused(self._name, error) from error
+        # A server that was restarted or flushed: the calls did nothing. They are made again before
+        # any further one is, for they are made in order.
+        again = [*self._calls]
+        self._calls.clear()
+        for _ in again[1:]:
+            with suppress(ResponseError):
+                self._connection.read_response()
+        return [self._scripts._loaded(self._name, call) for call in again]

@@ -1,6 +1,7 @@
 -- Runs whose messages the broker took. A run that has begun meanwhile, or was parked, is left alone.
 --
 -- ARGV  for each: run id, queue
+-- gives nothing
 
 local queued = {}
 for i = 1, #ARGV, 2 do

@@ -2,11 +2,7 @@
 -- bound takes a slot of its own beyond all of those with one, whoever holds the others.
 
 local settle_silent, finish  -- in attempts.lua
-local open_stage, end_one_below, settle_family, withdraw_stage  -- in stages.lua
-local end_below  -- in ending.lua
-
--- What was settled on the way of another call: {kind, run id, job, ...}.
-local settled = {}
+local open_stage, end_one_below, end_below, settle_family, withdraw_stage  -- in stages.lua
 
 -- Who holds the run's lease. A step has no lock, for there is nobody to contend with: its lease is the
 -- entry in the index alone.
@@ -88,7 +84,7 @@ end
 -- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
 -- run of several steps it is the first of them that are. The message of a new run is sent here, where
 -- it is given: no crash comes in between.
-local function queue(run, publish_at, taken)
+local function enqueue(run, publish_at, taken)
   local token, is_new = 'queued:' .. run.id, run.record ~= nil
   local fields = append(run.record or {}, { 'state', 'queued', 'token', token, 'queued', now })
   if not run.parent then
@@ -134,9 +130,6 @@ local function dismiss(run, outcome, reason)
   leave_word(run, outcome, reason)
   forget_indexes(run.id)
 end
-
--- Of runs that wait and are to begin no more, so many are ended in this call; beat's rescue goes on.
-local to_end = RUNS_PER_DISMISSAL
 
 -- Whether a schedule file names the job, or code does.
 local function is_known(job)
@@ -195,7 +188,7 @@ end
 local function end_waiting(lock, id, run)
   local has_expired = run and run.wait_until and run.wait_until <= now
   if run and run.state == 'waiting' and not has_expired and is_known(run.job) then return false end
-  to_end = to_end - 1
+  runs_to_end = runs_to_end - 1
   leave_waiting(lock, id)
   if not run or run.state ~= 'waiting' then return true end
   if has_expired then
@@ -214,12 +207,12 @@ local function promote(lock, publish_at)
     -- To settle a silent holder may promote the first that waits: so this comes before looking.
     if not running then running = select(2, living_holders(lock)) end
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
-    if not id or to_end == 0 then return promoted end
+    if not id or runs_to_end == 0 then return promoted end
     local run = load_run(id)
     if not end_waiting(lock, id, run) then
       if not has_room(run.rules, running) or predecessor(run) then return promoted end
       leave_waiting(lock, id)
-      queue(run, publish_at)
+      enqueue(run, publish_at)
       promoted[#promoted + 1] = id
       running = nil
     end

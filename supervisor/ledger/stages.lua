@@ -18,7 +18,7 @@ local function open_below(parent, id, rules, fields, publish_at)
   redis.call('HSET', K.run(id), 'job', parent.job, 'nominal', parent.nominal, 'kind', 'step',
     'parent', parent.id, unpack(fields))
   redis.call('SADD', K.below(parent.id), id)
-  queue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' }, publish_at)
+  enqueue({ id = id, job = parent.job, rules = rules, parent = parent.id, slot = 1, token = '' }, publish_at)
 end
 
 local function open_step(run, step, publish_at)
@@ -98,6 +98,16 @@ local function advance_run(run, publish_at)
   local v = redis.call('HMGET', K.run(run.id), 'error', 'error_outcome')
   local never_began = run.state == 'queued' and v[2] == 'expired'
   return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1], publish_at)
+end
+
+-- How many more items of a batch to queue in one call, which is to keep nobody waiting for the server.
+-- Without a bound of the job's own it is worth the while of whoever publishes them only when there is
+-- room for as many.
+local function items_to_open(next_item, total, max_parallel, open)
+  local bound = tonumber(max_parallel)
+  local room = (bound > 0 and bound or ITEMS_AT_ONCE) - open
+  if bound == 0 and room < ITEMS_PER_FILL then return 0 end
+  return math.max(0, math.min(room, total - next_item, ITEMS_PER_FILL))
 end
 
 -- Queues as many of the items that are left as may be open, a portion at a time.
@@ -241,4 +251,61 @@ function settle_family(run, publish_at)
   if count_open(run.id) == 0 then return 'ended', advance_run(load_run(run.id), publish_at) end
   hold_lease(run, run.token, run.rules.lease_ttl + STEP_MARGIN)
   return 'reasserted', {}
+end
+
+-- Of an item that is to end: whether it is at work, or left for another call, and not ended now.
+local function ends_later(below, outcome, why, also_at_work, left)
+  local v = redis.call('HMGET', K.run(below), 'state', 'item', 'ending')
+  if not v[1] or not v[2] then return false end
+  if v[1] == 'running' then
+    if also_at_work then ask_to_end({ id = below, ending = v[3] or '' }, outcome, why) end
+    return true
+  end
+  items_to_end = items_to_end - 1
+  if items_to_end >= 0 then return false end
+  append(left, { now, below })
+  return true
+end
+
+local function end_now(id, below, outcome, why, also_at_work, publish_at)
+  local run = load_run(below)
+  if not run then
+    redis.call('SREM', K.below(id), below)
+  elseif count_open(below) > 0 then  -- a batch at work
+    redis.call('HSET', K.run(below), also_at_work and 'ending' or 'stopped', also_at_work and outcome or why,
+      'why_ending', why)
+    return end_below(below, outcome, why, also_at_work, publish_at)
+  elseif run.state ~= 'running' then
+    return finish(run, outcome, why, publish_at)
+  elseif also_at_work then
+    ask_to_end(run, outcome, why)
+  end
+  return {}
+end
+
+-- Ends what is open below a run: at once what has not begun; what is at work is asked to end, if
+-- `also_at_work`. A thousand items would keep the server from all others: some are left, whose leases
+-- end now. They cannot begin any more, and whoever meets one of them next - rescue, its message, a
+-- second call - ends it (settle_silent). Returns ids of runs to publish.
+function end_below(id, outcome, why, also_at_work, publish_at)
+  local next_up, left = {}, {}
+  for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
+    if not ends_later(below, outcome, why, also_at_work, left) then
+      append(next_up, end_now(id, below, outcome, why, also_at_work, publish_at))
+    end
+  end
+  if #left > 0 then
+    items_left = items_left + #left / 2
+    redis.call('HSET', K.run(id), 'left_for', outcome, 'why_left', why)
+    redis.call('ZADD', K.leases, unpack(left))
+  end
+  return next_up
+end
+
+-- A run of several steps, or a batch at work, is cancelled or replaced. Returns ids of runs to publish.
+local function end_family(run, outcome, why, publish_at)
+  ask_to_end(run, outcome, why)
+  local next_up = end_below(run.id, outcome, why, true, publish_at)
+  if count_open(run.id) > 0 or is_closed(run.id) then return next_up end
+  return append(next_up, advance(load_run(run.id), publish_at))
 end

@@ -15,7 +15,7 @@ from supervisor.ledger.scripts import SCHEMA
 from supervisor.operate.doctor_facts import DoctorFacts
 from supervisor.operate.words import span
 
-OLDEST_VERSION = (6, 2)
+OLDEST_VERSION = (7, 0)
 
 CLOCKS_APART = timedelta(seconds=1)
 

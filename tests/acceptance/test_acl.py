@@ -153,7 +153,7 @@ def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -
 FORBIDDEN = (
     *("FLUSHALL", "FLUSHDB", "KEYS *", "SCAN 0", "CONFIG SET appendonly no", "CONFIG GET *"),
     *("ACL LIST", "CLIENT LIST", "CLIENT KILL 127.0.0.1:1", "MONITOR", "SAVE"),
-    *("SHUTDOWN NOSAVE", "REPLICAOF NO ONE", "SCRIPT FLUSH", "GET other", "SET other 1"),
+    *("SHUTDOWN NOSAVE", "REPLICAOF NO ONE", "FUNCTION FLUSH", "GET other", "SET other 1"),
     *("SET celery-task-meta-1 x", "PUBLISH other x", "SELECT 1", "SWAPDB 0 1"),
     *("MOVE supervisor:jobs 1", "COPY supervisor:jobs supervisor:jobs DB 1"),
 )

@@ -67,7 +67,7 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
     )
     url = f"redis://127.0.0.1:{node.port}/0"
     Ledger.open(Settings(url)).acknowledge_server()
-    admin.script_flush()
+    admin.function_flush()
     project = Project(tmp_path / "team", url.replace("//", "//beat:x@"))
     try:
         project.schedule(JOBS)

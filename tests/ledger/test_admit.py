@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.replies import Placement, instant, ms_of
-from supervisor.ledger.requests import PassedOver, RunRequest, Tick
+from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
 from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, ticks
 from tests.waiting import wait_until
 
@@ -160,7 +161,7 @@ def test_a_server_that_forgets_the_scripts_is_told_again(ledger: Ledger) -> None
     def on_the_way() -> Iterator[Tick]:
         for number, spec in enumerate(specs):
             if number % 120 == 60:
-                ledger.client.script_flush()
+                ledger.client.function_flush()
             yield from ticks(spec, 0)
 
     admissions = ledger.admit(on_the_way())
@@ -182,12 +183,30 @@ def test_admission_that_is_broken_off_leaves_no_reply_behind(ledger: Ledger) -> 
     assert ledger.client.get("nothing") is None
 
 
-def test_ticks_keep_their_order_on_a_server_that_forgot_the_scripts(ledger: Ledger) -> None:
+def test_ticks_keep_their_order_on_a_server_that_forgot_the_functions(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_waiting=1000)
     seconds = range(6 * RUNS_PER_CALL)
-    ledger.client.script_flush()
+    ledger.client.function_flush()
     placed = [admission.placement for admission in ledger.admit(ticks(spec, *seconds))]
     assert placed == [Placement.START, *[Placement.WAIT] * (len(seconds) - 1)]
+
+
+def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger) -> None:
+    held, free = job(ledger, "held", key="shared"), job(ledger, "free")
+    unlimited = job(ledger, "unlimited", overlap="allow")
+    asked = [(free, 0), (held, 0), (unlimited, 0), (held, 1), (free, 1), (unlimited, 1)]
+    calls = [sent(spec, second) for spec, second in asked]
+    assert [admission.placement for admission in ledger.admit(calls)] == [
+        *(Placement.START, Placement.START),
+        *(Placement.START, Placement.SKIP, Placement.SKIP, Placement.START),
+    ]
+    pushed = ledger.client.lrange("celery", 0, -1)[::-1]
+    assert pushed == [f"message of {calls[n].run_id}" for n in (0, 1, 2, 5)]
+
+
+def sent(spec: JobSpec, second: int) -> Tick:
+    [tick] = ticks(spec, second)
+    return tick.sent_as(Message("celery", "celery", f"message of {tick.run_id}"))
 
 
 def test_jobs_of_one_task_and_of_several_are_admitted_in_one_call(ledger: Ledger) -> None:

@@ -134,7 +134,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
     def calls() -> int:
         # A call inside of a script is counted as well, under its own command.
         stats = ledger.client.info("commandstats")
-        asked = ("cmdstat_evalsha", "cmdstat_script|exists", "cmdstat_script|load", "cmdstat_eval")
+        asked = ("cmdstat_fcall", "cmdstat_function|load", "cmdstat_evalsha", "cmdstat_eval")
         return sum(stats.get(name, {}).get("calls", 0) for name in asked)
 
     for step, scripts in (
@@ -142,20 +142,20 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
         (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 50), 1),
         (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
     ):
-        step()  # the first call may have to bring the script to the server
+        step()  # the first call may have to bring the functions to the server
         before = calls()
         step()
         assert calls() - before == scripts
 
 
-def test_scripts_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
+def test_functions_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     ledger.admit(ticks(spec, 0))
-    ledger.client.script_flush()
+    ledger.client.function_flush()
     ledger.admit(ticks(spec, 1, 2))
-    ledger.client.script_flush()
+    ledger.client.function_flush()
     begin(ledger, run_id(spec, 0))
-    ledger.client.script_flush()
+    ledger.client.function_flush()
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     assert states(ledger, spec) == ["running", "waiting", "waiting"]
 

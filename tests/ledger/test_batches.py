@@ -216,9 +216,9 @@ def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger) -> None
     place = batch(ledger, items=3 * ITEMS_PER_END)
     for item in range(at_work):
         begin(ledger, f"{place}#{item}", f"token {item}")
-    calls = ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    calls = ledger.client.info("commandstats")["cmdstat_fcall"]["calls"]
     done = ledger.cancel(run_of(place), "by hand")
-    assert ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"] - calls == 3
+    assert ledger.client.info("commandstats")["cmdstat_fcall"]["calls"] - calls == 3
     assert done is Cancellation.STOPPING
     assert open_items(ledger, place) == list(range(at_work))
     for item in range(at_work):

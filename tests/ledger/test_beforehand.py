@@ -21,7 +21,7 @@ def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:
 
 
 def scripts_called(ledger: Ledger) -> int:
-    return int(ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"])
+    return int(ledger.client.info("commandstats")["cmdstat_fcall"]["calls"])
 
 
 def called(ledger: Ledger, task: Any, times: int) -> tuple[list[Placement], int]:

@@ -234,7 +234,7 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
 def forbidden(settings: Settings, ledger: Ledger) -> Iterator[Ledger]:
     """The ledger for a user who may not call a script."""
     ledger.client.acl_setuser(
-        "nobody", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-evalsha"]
+        "nobody", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-fcall"]
     )
     url = urlsplit(settings.redis_url)
     place = f"{url.hostname}:{url.port}{url.path}"

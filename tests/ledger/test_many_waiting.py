@@ -70,12 +70,12 @@ def test_removing_a_job_ends_its_waiting_runs_in_portions(ledger: Ledger) -> Non
     spec = crowd(ledger, "gone", MANY)
     [first] = ledger.first_open("gone", 1)
     ledger.client.hdel(ledger.keys.jobs, spec.name)
-    before = ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    before = ledger.client.info("commandstats")["cmdstat_fcall"]["calls"]
     _, commands = cost(ledger, lambda: ledger.finish(first.id, "token", RunState.SUCCEEDED))
     assert commands < 25 * RUNS_PER_DISMISSAL, "a call does a portion"
     events = ledger.rescue(2 * MANY)
     assert {event.kind for event in events} == {"cancelled"}
-    calls = ledger.client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    calls = ledger.client.info("commandstats")["cmdstat_fcall"]["calls"] - before
     assert calls < 2 * MANY / RUNS_PER_DISMISSAL
     assert ledger.client.scard(ledger.keys.open("gone")) == 0
     assert not ledger.client.exists(ledger.keys.waiting(spec.lock), ledger.keys.contended)

@@ -34,7 +34,7 @@ BREAKS = {
         "",
     ),
     "items that are left to be ended may begin": (
-        "ending",
+        "stages",
         "redis.call('ZADD', K.leases, unpack(left))",
         "",
     ),

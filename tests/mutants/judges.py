@@ -17,7 +17,7 @@ BROKEN = (
 
 #: How a run goes from its admission to its end.
 RUNS = (
-    *("short_ways", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
+    *("functions", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
     *("pausing", "drains", "comebacks", "late_ends", "fencing", "serial_silence"),
     *("edits_of_jobs", "revocation_outbox"),
 )
@@ -39,8 +39,6 @@ def ledger_tests(*names: str) -> list[str]:
 JUDGES = {
     "*/stages.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/expand.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/items.lua": ledger_tests(*STEPS, *RUNS, *REST),
-    "*/*_item.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/fill.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/load.lua": ledger_tests("loading", "beginning_to_lead", *RUNS, *REST),
     "*/audit.lua": ledger_tests("audit", *RUNS, *REST),
@@ -49,7 +47,7 @@ JUDGES = {
     "*/accounts.lua": ledger_tests(*RUNS, *STEPS, "metrics", "pings", *REST),
     "*/present.lua": ledger_tests("health", "doctor", "vanished"),
     "*/report.lua": ledger_tests("reports", "following"),
-    "*/schema.lua": ledger_tests("schema", "other_versions"),
+    "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
     "*/rewind.lua": ledger_tests("clock_steps"),
     "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
     "*/restless.lua": ledger_tests("audit", "beat_ticks"),

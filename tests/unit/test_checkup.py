@@ -94,7 +94,7 @@ def test_a_healthy_deployment_has_no_findings() -> None:
         ),
         (
             {"server": replace(SERVER, version=(6, 0, 16))},
-            ["Redis is 6.0.16; the oldest supported is 6.2"],
+            ["Redis is 6.0.16; the oldest supported is 7.0"],
             [],
         ),
         ({"roll": roll(worker())}, ["no beat is running"], []),

@@ -68,7 +68,7 @@ def drained(items):
     while client.llen(QUEUE) or client.hlen("unacked") or finished(ledger) - before < runs(items):
         time.sleep(0.01)
     seconds = time.monotonic() - started
-    scripts = calls_of("cmdstat_evalsha", client.info("commandstats"), calls_before)
+    scripts = calls_of("cmdstat_fcall", client.info("commandstats"), calls_before)
     app.control.cancel_consumer(QUEUE)
     return {"seconds": seconds, "scripts": scripts / items}
 
