@@ -1,4 +1,4 @@
-"""What only the Celery app knows of how it is set up, for who checks it."""
+"""How a Celery app is set up, as far as only the app itself knows: for `supervisor doctor`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class LateTask:
 @dataclass(frozen=True, slots=True)
 class AppFacts:
     """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
-    entry in RedBeat's schedule is missing or another, and entries of jobs that are not loaded.
-    unloaded: jobs that the app's schedule files, if they are here, have otherwise than the ledger.
-    fetches_ahead: busy workers take messages that they cannot work for yet. broker_apart: in words,
-    where the broker is another Redis than the ledger; redbeat_apart: where RedBeat's is.
+    entry in RedBeat's schedule is missing or differs, and entries of jobs that are not loaded.
+    unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
+    fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
+    that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
     owner: the name by which the ledger would know the app.
-    is_supervised: supervise() was called with it; of another app nothing else is said.
+    is_supervised: supervise() was called with it; nothing else is known of other apps.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -84,7 +84,7 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
 
 
 def unloaded(files: Path | None, loaded: Mapping[str, JobSpec]) -> tuple[str, ...]:
-    """Of broken files nothing: they are a finding of their own, where beat reads them."""
+    """None of broken files, which are a finding of their own where beat reads them."""
     if files is None or not files.exists():
         return ()
     try:

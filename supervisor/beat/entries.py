@@ -31,13 +31,13 @@ from supervisor.times import instant as instant_of
 
 SPEC_FIELD = "spec"
 
-#: What stands for a schedule that RedBeat has no kind for.
+#: In place of a schedule that RedBeat cannot express.
 HOURLY = schedule(timedelta(hours=1))
 
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """An entry whose score has come; `spec` is None for one that RedBeat's own means put there."""
+    """An entry that is due; `spec` is None for one that RedBeat's own means created."""
 
     key: str
     spec: JobSpec | None
@@ -60,7 +60,7 @@ class Entries:
     def write(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         """Enters one job and when it is next due; the caller executes the pipeline."""
         self.rewrite(pipe, spec)
-        self.reschedule(pipe, spec, next_at)
+        self.reschedule_all(pipe, {spec.name: next_at})
 
     def rewrite(self, pipe: Pipeline, spec: JobSpec) -> None:
         """Enters one job whose times have not changed."""
@@ -72,9 +72,6 @@ class Entries:
                 SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
             },
         )
-
-    def reschedule(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
-        self.reschedule_all(pipe, {spec.name: next_at})
 
     def reschedule_all(self, pipe: Pipeline, next_at: Mapping[str, datetime | None]) -> None:
         # RedBeat ignores scores below zero: an entry that is never due again.
@@ -106,7 +103,7 @@ class Entries:
         return [*prompt, *late][:limit]
 
     def look_again(self, jobs: Iterable[str], now: datetime) -> None:
-        """Whatever is written of them, these are due; not those that have no entry any more."""
+        """Makes these jobs due at once, except those that no longer have an entry."""
         scores = {self.key(job): now.timestamp() for job in jobs}
         if scores:
             self._client.zadd(self._schedule, scores, xx=True)
@@ -119,7 +116,7 @@ class Entries:
         return [key.removeprefix(self._prefix) for key in keys]
 
     def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
-        """Jobs whose entry is missing or another, and jobs of ours that have one and no spec."""
+        """Jobs whose entry is missing or differs, and entries of ours without a job."""
         listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
         ours = {key.removeprefix(self._prefix) for key in listed}
         found = []
@@ -135,7 +132,7 @@ class Entries:
         return found
 
     def load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
-        """One round trip. Left out are jobs that only another version of this code can read."""
+        """One round trip. Leaves out jobs that only another version of this code can read."""
         names = [key.removeprefix(self._prefix) for key in entry_keys]
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hmget(self._keys.jobs, names)
@@ -167,7 +164,7 @@ def definition(spec: JobSpec) -> dict[str, Any]:
 
 
 def nearest_schedule(spec: JobSpec) -> BaseSchedule:
-    """A schedule that RedBeat decodes, for display: what none can express is an hourly interval."""
+    """A schedule that RedBeat decodes, for display; hourly where RedBeat has no such schedule."""
     if spec.every is not None:
         return schedule(spec.every)
     if spec.rrule is not None:

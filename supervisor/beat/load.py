@@ -1,7 +1,7 @@
 """Brings the ledger and RedBeat in line with the schedule files: only what differs is touched.
 
-An edit is never retroactive: a job whose times changed starts counting now. Runs of a removed job
-that are at work end as they end; those that wait are cancelled when their turn comes.
+An edit is never retroactive: a job whose times changed starts counting now. Running runs of a
+removed job go on to their end; those that wait are cancelled when their turn comes.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def load(
 ) -> Changes:
     """Applies the difference in one transaction; `digest` names what is loaded from then on.
 
-    Beat and `supervisor apply` may meet here: who comes second starts over from what the first
-    has loaded, so that the result is one of the two sets and never a mixture.
+    Beat and `supervisor apply` may meet here: the second starts over from what the first has
+    loaded, so that the result is one of the two sets and never a mixture.
 
     planned_on: what was loaded when a person agreed to the difference. Raises PlanOutdated when
     something else is loaded by now, and WrongSchema when another version writes the ledger.
@@ -74,10 +74,10 @@ def load(
 
 
 def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> Changes:
-    """Takes out what is not in `wanted` any more, and pauses what is paused there; all else stays.
+    """Removes jobs that `wanted` no longer has, and pauses those that it pauses; all else stays.
 
-    For a beat that was not there when the files changed, before it emits what was due meanwhile. In
-    the changes, the changed are the paused ones. Raises WrongSchema.
+    For a beat that did not run when the files changed, before it emits what was due meanwhile. In
+    the changes, the changed jobs are those that were paused. Raises WrongSchema.
     """
     loaded = ledger.loaded()
     left = {
@@ -90,7 +90,7 @@ def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> C
         return NO_CHANGES
     try:
         return load(ledger, entries, left, digest, now, planned_on=loaded.specs)
-    except PlanOutdated:  # by a person's `apply`, this very moment
+    except PlanOutdated:  # `supervisor apply` loaded others at this very moment
         return NO_CHANGES
 
 
@@ -101,7 +101,7 @@ def as_paused(before: JobSpec | None, wanted: JobSpec) -> JobSpec:
 
 
 def outgoing(loaded: Loaded, wanted: Jobs, changes: Changes) -> list[JobSpec]:
-    """Jobs as they were whose times are others from now on, or are none any more."""
+    """Jobs, as they were, whose times have changed or that have been removed."""
     return [
         loaded.specs[name]
         for name in (*changes.changed, *changes.removed)
@@ -117,14 +117,14 @@ def has_new_times(name: str, loaded: Loaded, wanted: Jobs) -> bool:
 
 
 def file_pauses(ledger: Ledger, names: Sequence[str]) -> dict[str, bool | None]:
-    """What the files said of these jobs, the last time that they had them."""
+    """Whether the files paused these jobs the last time that they had them."""
     return {name: mark.file_paused for name, mark in ledger.marks(names).items()}
 
 
 def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
     """Closes the accounts of schedules that end now.
 
-    Beat has emitted what was due before it loads; what is left was due with nobody there to emit
+    Beat has emitted what was due before it loads; what is left was due while no beat could emit
     it, and is missed.
     """
     marks = ledger.marks([spec.name for spec in outgoing])
@@ -148,7 +148,7 @@ def write(
     now: datetime,
 ) -> None:
     """`paused`: as file_pauses() says, of the jobs that loaded has no specs of."""
-    keys, said = ledger.keys, []
+    keys, statements = ledger.keys, []
     for name in (*changes.added, *changes.changed):
         spec, before = wanted[name], loaded.specs.get(name)
         pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
@@ -157,14 +157,16 @@ def write(
             entries.write(pipe, spec, schedule_of(spec).next_after(now))
         else:
             entries.rewrite(pipe, spec)
-        stated = before.paused if before else paused[name]
-        said.append(Statement(name, is_new, spec.paused if spec.paused != stated else None))
+        was_paused = before.paused if before else paused[name]
+        statements.append(
+            Statement(name, is_new, spec.paused if spec.paused != was_paused else None)
+        )
         for key in kept_keys(keys, name):
             pipe.persist(key)
-    ledger.state(pipe, said, now)
+    ledger.state(pipe, statements, now)
     for name in changes.removed:
         pipe.hdel(keys.jobs, name)
         entries.remove(pipe, name)
-        # Runs at work still end and count; a job that comes back goes on counting.
+        # Running runs still end and count; a job that comes back goes on counting.
         for key in kept_keys(keys, name):
             pipe.expire(key, HISTORY_TTL)

@@ -141,7 +141,7 @@ class Answer(StrEnum):
 
     TAKEN = "taken"
     REFUSED = "refused"
-    AWAY = "away"
+    UNAVAILABLE = "unavailable"
 
 
 class NoRedirects(HTTPRedirectHandler):
@@ -225,11 +225,11 @@ def send(url: str, ping: Ping, timeout: float = TIMEOUT_SECONDS) -> tuple[Answer
     except HTTPError as error:
         error.close()
         final = error.code < HTTPStatus.INTERNAL_SERVER_ERROR and error.code not in MAY_PASS
-        return (Answer.REFUSED if final else Answer.AWAY), f"status {error.code}"
+        return (Answer.REFUSED if final else Answer.UNAVAILABLE), f"status {error.code}"
     except URLError as error:
-        return Answer.AWAY, str(error.reason)
+        return Answer.UNAVAILABLE, str(error.reason)
     except (HTTPException, OSError, ValueError) as error:
-        return Answer.AWAY, type(error).__name__
+        return Answer.UNAVAILABLE, type(error).__name__
 
 
 def address(url: str, ping: Ping) -> str:
@@ -352,7 +352,7 @@ class Pinger:
         try:
             answer, error = send(address_of(url), ping, self._timeout)
         except SecretMissing as missing:
-            answer, error = Answer.AWAY, str(missing)
+            answer, error = Answer.UNAVAILABLE, str(missing)
         match answer:
             case Answer.TAKEN:
                 self._pings.done(ping)
@@ -360,7 +360,7 @@ class Pinger:
             case Answer.REFUSED:
                 self._drop(ping, error)
                 return True
-            case Answer.AWAY:
+            case Answer.UNAVAILABLE:
                 _, waited = self._waits.get(ping.job, (0.0, 0.0))
                 wait = min(max(FIRST_WAIT_SECONDS, 2 * waited), LONGEST_WAIT_SECONDS)
                 self._waits[ping.job] = (time.monotonic() + wait, wait)

@@ -2,14 +2,17 @@
 
 Ticks do not wait for files, whatever stands in them:
 
-1. When files have changed and come to rest, a child process reads and checks them, with bounds on
-   its time and memory. Beat goes on ticking, and each tick asks whether the child is done.
-2. Once it is, a tick that has emitted what was due has the child write the difference into the
-   ledger. Beat waits for that, and for nothing longer than its own round trips.
-3. Files that change while a child has been reading them for long are read from the beginning, so
+1. Once changed files are at rest, a child process reads and checks them, with limits on its time
+   and memory. Beat goes on ticking, and each tick asks whether the child is done.
+2. When it is, the tick first emits what is due and then has the child write the difference to the
+   ledger. Beat waits for that, which takes no longer than the round trips.
+3. Files that change while a child is reading them for long are read again from the beginning, so
    that a file that takes for ever is forgotten when it is removed.
-4. A child that uses up its bounds is ended. That is a problem of the files, and what is loaded
+4. A child that exceeds its limits is ended. That is a problem of the files, and what is loaded
    stays loaded, as with any other problem.
+
+The child is a fork: it has the ledger and the app as beat has them, its memory is given back when
+it ends, and starting one takes milliseconds.
 
 Nothing here extends the leader's lock: a beat leads as long as it ticks.
 """
@@ -39,34 +42,31 @@ from supervisor.ledger.replies import ms_of
 from supervisor.process import Child, Limits, Work
 from supervisor.ticks.plan import foretell
 
-# Notices that schedule files changed, by the system's own means, when it is asked.
-#
-# Without a thread: beat asks at each tick, and files that are being written are read once they have
-# come to rest.
-
-
 log = structlog.get_logger("supervisor.reloading")
 
-#: An editor's own files are passed over; directories are not, whatever they are called.
+#: Editors' temporary files are ignored; directories are not, whatever their names.
 FILTER = DefaultFilter(ignore_dirs=())
 
-#: Files that do not come to rest for so long are read all the same.
+#: Files that keep changing for this long are read all the same.
 LONGEST_BURST_SECONDS = 1.0
 
 
 class Watching:
-    """What happens below `path`, which may be absent and may be exchanged for another."""
+    """Changes below `path`, which may be absent and may be replaced by another directory.
+
+    The kernel notices them (inotify and the like). No thread waits for them: beat asks each tick.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changes: Iterator[Any] | None = None
         self._watched: tuple[int, int] | None = None
         self._names = {path}
-        self._has_told = False
-        #: Since when there is something to be read; at first, whatever happened before.
+        self._has_warned = False
+        #: Since when there are changes to be read; at first, whatever happened before.
         self._since: float | None = time.monotonic()
-        #: Files change at this moment: to be asked again soon.
-        self.is_restless = False
+        #: Files are changing at this moment: to be asked again soon.
+        self.is_changing = False
 
     def look_again(self) -> None:
         """As if something had changed."""
@@ -74,12 +74,12 @@ class Watching:
 
     def has_changed(self) -> bool:
         """Once after each change, when the files have come to rest."""
-        self.is_restless = self._changes_now()
-        if self.is_restless:
+        self.is_changing = self._changes_now()
+        if self.is_changing:
             self.look_again()
         if self._since is None:
             return False
-        if self.is_restless and time.monotonic() - self._since < LONGEST_BURST_SECONDS:
+        if self.is_changing and time.monotonic() - self._since < LONGEST_BURST_SECONDS:
             return False
         self._since = None
         return True
@@ -92,13 +92,13 @@ class Watching:
             if any(
                 change is Change.deleted and Path(name) in self._names for change, name in changes
             ):
-                self._watched = None  # another in its place may have the same number
+                self._watched = None  # another in its place may have the same inode number
             return bool(changes)
         except OSError as error:  # absent, unreadable, or out of inotify watches
-            if not self._has_told:
+            if not self._has_warned:
                 log.warning("schedules not watched", path=str(self._path), error=str(error))
-            self._has_told, self._watched = True, None
-            self.look_again()  # what is not watched is read each time
+            self._has_warned, self._watched = True, None
+            self.look_again()  # without a watch, the files are read each time
             return False
 
     def _follow(self) -> None:
@@ -117,45 +117,45 @@ class Watching:
             raise_interrupt=True,
         )
         next(self._changes)
-        self._watched, self._has_told = (found.st_dev, found.st_ino), False
+        self._watched, self._has_warned = (found.st_dev, found.st_ino), False
         self.look_again()
 
 
 #: Problems kept for the status page and `supervisor doctor`; the log has all of them.
 PROBLEMS_KEPT = 20
 
-#: Of the jobs that are added, changed or removed at a time, so many are named in the log.
+#: Of the jobs that are added, changed or removed at a time, the log names up to this many.
 JOBS_NAMED = 20
 
-#: Files that are being written are asked for so often whether they have come to rest.
+#: How often a beat that begins to lead asks whether files are still being written.
 ASK_SECONDS = 0.05
 
-#: A beat that begins to lead emits after this also if its files are not read yet: well before its
-#: lock ends, which it does not extend meanwhile.
+#: A beat that begins to lead waits this long for its files to be read before it emits: well within
+#: the life of its lock, which it does not extend meanwhile.
 BEGIN_SECONDS = LEADER_TTL.total_seconds() * 2 / 3
 
-#: Ten thousand jobs take a second of it.
+#: Ten thousand jobs take a second of processor time.
 READ_LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
 
-#: By the clock on the wall: a busy machine takes longer for the same, a file system may hang.
+#: Elapsed time: a busy machine takes longer for the same, and a file system may hang.
 READ_SECONDS = 300
 
-#: Files that changed while they were read are read from the beginning once that took so long.
+#: Files that changed while they were read are read again from the beginning after this.
 OUTDATED_SECONDS = 5
 
-#: Files that could not be read within the limits, and have not changed, are tried again after this.
+#: Files that exceeded the limits, and have not changed since, are tried again after this.
 AGAIN_SECONDS = 300
 
 #: The ledger and RedBeat answer within seconds, or not.
 APPLY_SECONDS = 60
 
-#: What the child that has read the files is asked to do with them.
+#: What a child that has read the files can be asked to do with them.
 LOAD, WITHDRAW = "load", "withdraw"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What became of the files: the digest of what they say, or what is wrong with them."""
+    """The outcome of reading the files: a digest of their jobs, or the problems found."""
 
     digest: str | None
     problems: list[str]
@@ -189,12 +189,12 @@ class Reloading:
         self._next_try: float | None = None
 
     def begin(self, now: datetime, loaded: str | None) -> None:
-        """Before a beat that begins to lead emits anything: what the files have no more, or pause,
-        is not to be emitted.
+        """Before a beat that begins to lead emits anything: withdraws the jobs that the files no
+        longer have, or pause.
 
-        The rest of what changed is for `reload`, after what was due has been emitted as it was
-        loaded. loaded: digest of the files in the ledger. Files that are not read within
-        BEGIN_SECONDS withdraw nothing before the first tick.
+        The other changes are for `reload`, after what was due has been emitted as it was loaded.
+        loaded: digest of the files in the ledger. Files that are not read within BEGIN_SECONDS
+        withdraw nothing before the first tick.
         """
         until = time.monotonic() + BEGIN_SECONDS
         self.stop()
@@ -212,7 +212,7 @@ class Reloading:
             log.warning("schedule files not read before the first tick", path=str(self._files))
 
     def stop(self) -> None:
-        """Files that are being read are forgotten, and read again by who leads next."""
+        """Ends a reading under way; the files are read again when this beat leads again."""
         if self._reading:
             self._reading.child.end()
             self._reading = None
@@ -220,12 +220,12 @@ class Reloading:
 
     @property
     def is_busy(self) -> bool:
-        """Files change at this moment or are being read, and are to be loaded soon."""
-        return self._watching.is_restless or self._reading is not None
+        """Whether files are changing or being read at this moment, and will be loaded soon."""
+        return self._watching.is_changing or self._reading is not None
 
     def reload(self, now: datetime, loaded: str | None) -> None:
-        """Has the files read if they changed, or if the ledger has lost what was loaded, and loads
-        those that are read. Waits for no file.
+        """Starts to read files that changed, or that the ledger has lost, and loads them once they
+        are read. Waits for no file.
 
         loaded: digest of the files in the ledger.
         """
@@ -250,7 +250,7 @@ class Reloading:
         return self._reading
 
     def _read_by(self, reading: Reading, now: datetime, seconds: float = 0) -> Read | None:
-        """What the child has read within `seconds`, if it is without problems."""
+        """What the child has read within `seconds`, if the files have no problems."""
         if not reading.child.has_said(seconds):
             if reading.is_outdated and reading.seconds > OUTDATED_SECONDS:
                 log.warning("schedule files changed while they were read", path=str(self._files))
@@ -284,7 +284,7 @@ class Reloading:
                 raise ChildProcessError("the schedule files could not be written to the ledger")
             reading.child.receive()
         except Exception:
-            self.stop()  # nothing is loaded, and no file will change for it
+            self.stop()  # nothing was loaded: the files are read again
             raise
 
     def _give_up(self, now: datetime, why: str) -> None:
@@ -301,7 +301,7 @@ class Reloading:
             self._watching.look_again()
 
     def _record(self, now: datetime, problems: list[str]) -> None:
-        if problems != self._problems:  # an absent directory is looked for every second
+        if problems != self._problems:  # those of an absent directory come up every second
             for problem in problems:
                 log.error("schedule files rejected", problem=problem)
         self._problems = problems
@@ -315,7 +315,10 @@ class Reloading:
         )
 
     def _in_child(self) -> Work:
-        """To read ten thousand jobs takes more memory than all that beat does."""
+        """Reads the files, and then does with them what beat asks for.
+
+        To read ten thousand jobs takes more memory than everything else that beat does.
+        """
         started = time.monotonic()
         try:
             wanted = read_files(self._files)
@@ -325,7 +328,7 @@ class Reloading:
         except MemoryError:
             raise ChildProcessError(f"more than {READ_LIMITS.memory >> 20} MiB of memory") from None
         except Exception as error:
-            # A fault of ours in judging what they say: it must not end those that judge it.
+            # A fault of our own checks must not end beat.
             log.exception("schedule files cannot be judged")
             yield Read(None, [f"the schedule files cannot be judged: {error!r}"])
             return

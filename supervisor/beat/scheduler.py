@@ -127,13 +127,13 @@ class Watchdog(threading.Thread):
                 return
 
 
-#: Beat looks at the ledger at least this often, due entries or not.
+#: Beat looks at the ledger at least this often, whether entries are due or not.
 INTERVAL = timedelta(seconds=1)
 
 #: The interval while schedule files change or are being read.
 RELOAD_INTERVAL = timedelta(seconds=0.2)
 
-#: A leader that cannot emit for this long resigns, and asks for the lock again a little later than
+#: A leader that cannot emit for this long resigns. It asks for the lock again a little later than
 #: the standbys, which ask each second.
 RESIGN_AFTER = LEADER_TTL
 STAND_BACK = timedelta(seconds=3)
@@ -325,9 +325,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._rescue()
 
     def _rewind(self, look: Look, since: datetime) -> None:
-        """The clock that all times of the ledger are read from was set back.
+        """After the server's clock, which all times of the ledger come from, was set back.
 
-        Made again, by whichever beat leads then, if it fails on the way.
+        If it fails on the way, it is done again, by whichever beat leads then.
         """
         log.error("server clock set back", seconds=look.set_back.total_seconds())
         specs = self._ledger.scheduled()
@@ -372,8 +372,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._revoker.look(look.at)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
-        """Enters a job again that RedBeat's schedule has lost."""
-        log.warning("entry written again", job=spec.name)
+        """Restores the entry of a job that RedBeat's schedule has lost."""
+        log.warning("entry restored", job=spec.name)
         with self._ledger.client.pipeline(transaction=True) as pipe:
             self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
             pipe.execute()

@@ -1,15 +1,15 @@
-"""Takes messages out of queues whose runs ended before they began: expired, cancelled, replaced.
+"""Removes messages from queues whose runs ended before they began: expired, cancelled, replaced.
 
-Where a queue has workers they take such a message and drop it. Without any it would lie there, one
-for each run that expired, for as long as no worker is started.
+The workers of a queue take such a message and drop it. Without workers it would stay there, one for
+each run that expired, until one is started.
 
 1. The scripts that end such a run note its queue in the ledger.
-2. The leading beat goes through the messages of these queues, the oldest first, some at a tick, and
-   removes those of runs that have ended: a run that has ended does not begin any more. Another
-   ledger on the same queue may have a run of the same id: it is signed with another key, and stays.
-3. A queue that was gone through to its end is not looked at again before another of its runs ends.
+2. The leading beat goes through the messages of these queues, oldest first, some at each tick, and
+   removes those of runs that have ended, since these do not begin any more. A message of another
+   ledger on the same queue, which may have the same run id, is signed with another key and stays.
+3. A queue that was swept to its end is not looked at again until another of its runs ends.
 
-Only where the broker is Redis: others have no way to take one message out of the middle of a queue.
+Only where the broker is Redis: others cannot take one message out of the middle of a queue.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from supervisor.sending.signing import Signer
 MESSAGES_AT_ONCE = 50
 MESSAGES_PER_TICK = 1_000
 
-#: So many messages from either end of a queue are looked at. To remove one, Redis compares all
-#: between it and the end, 0.7 ms for as many. The others are left to workers, or come to an end.
+#: Up to this many messages from either end of a queue are looked at. To remove one, Redis compares
+#: all between it and the end, which takes 0.7 ms for this many. The others are left to workers, or
+#: come nearer to an end.
 DEEPEST = 2_000
 
-#: Between two ticks that do; a broker that hangs takes seconds to say nothing.
+#: Between two sweeps; a broker that hangs costs seconds each time.
 PAUSE_SECONDS = 5.0
 
 log = structlog.get_logger("supervisor.beat")
@@ -55,7 +56,7 @@ class Sweeper:
         self._kept: dict[str, int] = {}
 
     def sweep(self) -> int:
-        """Gives how many messages were removed; asks the broker each five seconds at most."""
+        """Gives how many messages were removed; asks the broker at most every PAUSE_SECONDS."""
         if time.monotonic() < self._next_at:
             return 0
         self._next_at = time.monotonic() + PAUSE_SECONDS
@@ -77,7 +78,7 @@ class Sweeper:
         return removed
 
     def _next_queue(self) -> str | None:
-        """Taken out first: a run that ends meanwhile notes its queue again."""
+        """Removed from the ledger first: a run that ends meanwhile notes its queue again."""
         found = self._ledger.leftovers()
         if found:
             self._ledger.client.srem(self._ledger.keys.leftovers, found[0])
@@ -127,7 +128,7 @@ def keys_of(channel: Any, queue: str) -> Iterator[str]:
 
 
 def run_of(text: bytes) -> str | None:
-    """The run that a message is for; None of one of another kind."""
+    """The run that a message is for; None for a message of no run."""
     try:
         headers = json.loads(text)["headers"]
         return str(headers["id"]) if HEADER in headers else None

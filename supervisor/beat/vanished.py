@@ -1,18 +1,18 @@
-"""Runs whose message vanished between broker and worker: sent, not begun, not in their queue.
+"""Messages that vanished between broker and worker: their runs were sent and have not begun.
 
 A worker that is killed between taking a message and beginning its run leaves no other trace.
 
-1. A queue that holds fewer messages than were sent for runs that have not begun has lost some, and
-   those sent first are the likeliest. They are published again; one that is sent again and again
-   waits longer each time: its worker may take more than one message at a time and keep them.
-2. Messages of tasks without the guard, or old ones, lie in queues as well and hide what is lost. So
-   where there are workers a run that was sent long ago is published again however many messages
-   lie there: a few of a queue at a time, those sent first first, and each after twice as long.
-3. A worker keeps messages of a task with a `rate_limit` until it may begin them: they are in no
-   queue, and waited for like those that others hide.
-4. A message that was there all the same is dropped as a duplicate.
-5. So many runs are looked at each time, and the others the next times: a queue without workers, in
-   which thousands wait, keeps nobody from finding what another queue has lost.
+1. A queue that holds fewer messages than there are runs waiting in it has lost some, most likely
+   the oldest. Their runs are published again. The wait before that doubles each time: a worker may
+   take more than one message at a time and keep them.
+2. Messages of tasks without the guard, or old ones, lie in queues too and hide a loss. So where
+   there are workers, a run that was sent long ago is published again however many messages its
+   queue holds: the oldest few of a queue at a time, and each after twice the time.
+3. A worker keeps messages of a task with a `rate_limit` until it may begin them. They are in no
+   queue, and are treated like those that other messages hide.
+4. A run whose message had not vanished gets a second one, which is dropped as a duplicate.
+5. Each check looks at up to RUNS_PER_CHECK runs, and the next check goes on behind them: thousands
+   that wait in a queue without workers do not hide what another queue has lost.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import SentRun
 from supervisor.sending.queues import AppQueues
 
-#: A worker that is there begins a run sooner than this after it took the message.
+#: A living worker begins a run sooner than this after it took the message.
 PATIENCE = timedelta(seconds=2)
 LONGEST_PATIENCE = timedelta(minutes=2)
 
-#: Sooner than this no run is taken for lost whose queue may well have its message.
+#: No message is taken for lost sooner than this where its queue may still hold it.
 PATIENCE_WITH_QUEUE = timedelta(minutes=2)
 
-#: Of such runs, so many of a queue are published at a time.
+#: Of such runs, up to this many of a queue are published at a time.
 LIKELIEST = 10
 
 CHECK_INTERVAL = timedelta(seconds=1)
 RUNS_PER_CHECK = 1_000
 
-#: A broker that hangs takes seconds to say nothing; beat has ticks to emit meanwhile.
-AWAY_INTERVAL = timedelta(seconds=5)
+#: A broker that hangs costs seconds each time, and beat has ticks to emit.
+UNAVAILABLE_INTERVAL = timedelta(seconds=5)
 
 
 class VanishedMessages:
@@ -56,12 +56,12 @@ class VanishedMessages:
     def to_resend(self, now: datetime) -> list[str]:
         """Ids of the runs to be published again; asks the broker at most once a second.
 
-        None of them while the broker is away: nobody can tell then what is in its queues.
+        None while the broker is unavailable, since its queues cannot be looked at.
         """
         if self._next_check and now < self._next_check:
             return []
         self._next_check = now + CHECK_INTERVAL
-        # Nearly always they are all young; to read them to see it would keep beat busy.
+        # Nearly always all are young, which the time of the first one says at little cost.
         first = self._ledger.first_sent_at()
         if first is None or now - first <= PATIENCE:
             return []
@@ -75,13 +75,13 @@ class VanishedMessages:
             return []
         lengths = self._broker.lengths(list(suspects))
         if not lengths:
-            self._next_check = now + AWAY_INTERVAL
+            self._next_check = now + UNAVAILABLE_INTERVAL
             return []
-        # What a worker has begun while the broker was asked was not in its queue, and is not lost.
+        # A run that a worker began while the broker was asked was in no queue, and is not lost.
         return self._ledger.still_sent([run.id for run in self._lost(suspects, lengths, now)])
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
-        """Those after the ones of the last time; from the first on once young ones are reached."""
+        """The runs behind those of the last check; the first ones once young runs are reached."""
         runs = self._ledger.sent_runs(RUNS_PER_CHECK, self._looked_at)
         is_all = len(runs) < RUNS_PER_CHECK or now - runs[-1].sent_at <= PATIENCE
         self._looked_at = 0 if is_all else self._looked_at + len(runs)

@@ -38,7 +38,7 @@ from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.requests import Message, Tick
 from supervisor.sending.app_settings import GUARDED_TASK, broker_address, required_settings
-from supervisor.sending.queues import AWAY
+from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database
 
@@ -246,7 +246,7 @@ class Envelopes:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses what it cannot be called with
             shape = self._shape(spec, spec.task)
             return shape.envelope(spec, self._signer) if shape else None
-        except AWAY:
+        except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
             log.info("no envelope", job=spec.name, error=str(error))

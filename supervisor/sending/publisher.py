@@ -21,7 +21,7 @@ from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.messages import is_beside
-from supervisor.sending.queues import AWAY, destination, producers_of
+from supervisor.sending.queues import UNAVAILABLE, destination, producers_of
 from supervisor.sending.signing import Signer, SigningProducer, content_of
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
@@ -62,7 +62,7 @@ class Publisher:
         try:
             for start in range(0, len(run_ids), RUNS_PER_ROUND):
                 sent += self._publish(self.ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
-        except AWAY as error:
+        except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
 
@@ -117,10 +117,10 @@ class Publisher:
             return {}
         try:
             return {run.id: self.send(producer, assignment)}
-        except AWAY:
+        except UNAVAILABLE:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
-            if isinstance(error.__cause__, AWAY):
+            if isinstance(error.__cause__, UNAVAILABLE):
                 # Celery listens for a result before it sends the message; its backend is away.
                 raise OperationalError(str(error).strip()) from error
             self.ledger.cancel(run.id, f"cannot be published: {error}")

@@ -19,7 +19,7 @@ from supervisor.job.topology import queues_of
 from supervisor.sending.app_settings import broker_address
 from supervisor.settings import is_redis
 
-#: A broker that hangs must not hang who only looks, nor who sends messages.
+#: A broker that hangs must not hang those that look at it or send messages.
 PATIENCE_SECONDS = 2
 SENDING_PATIENCE_SECONDS = 5
 
@@ -27,7 +27,7 @@ log = structlog.get_logger("supervisor.queues")
 
 
 class AppQueues:
-    """Asked of the broker, with the app's own routes and transport."""
+    """The queues as the app's own routes and transport find them."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -36,20 +36,23 @@ class AppQueues:
         return queues_of(spec, lambda task: queue_of(self._app, task))
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
-        """One round trip with Redis, else one a queue; empty while the broker is away."""
+        """Messages by queue: one round trip with Redis, else one a queue.
+
+        Empty while the broker is unavailable.
+        """
         try:
             with channel_of(self._app) as channel:
                 if hasattr(channel, "priority_steps"):
                     return redis_lengths(channel, queues)
                 return {queue: message_count(channel, queue) for queue in queues}
         except (OperationalError, OSError) as error:
-            log.warning("queues not asked for", error=str(error))
+            log.warning("queue lengths not read", error=str(error))
             return {}
 
 
 @contextmanager
 def channel_of(app: Celery) -> Iterator[Any]:
-    """To ask the broker by. Raises OperationalError or OSError when it is away, or hangs."""
+    """A channel to the broker. Raises OperationalError or OSError if it is unavailable or hangs."""
     with app.connection_for_read(**bounded(app)) as connection, reraised(connection):
         connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
         yield connection.default_channel
@@ -57,7 +60,7 @@ def channel_of(app: Celery) -> Iterator[Any]:
 
 @contextmanager
 def reraised(connection: Any) -> Iterator[None]:
-    """Whatever the transport calls its errors."""
+    """Raises the transport's own errors as OperationalError."""
     try:
         yield
     except connection.connection_errors + connection.channel_errors as error:
@@ -70,7 +73,7 @@ def bounded(app: Celery) -> dict[str, Any]:
 
 
 def producers_of(app: Celery) -> Any:
-    """A pool of producers whose calls do not hang; the app's own may, as the app has set them."""
+    """A pool of producers whose calls do not hang, unless the app's own options let them."""
     given = app.conf.broker_transport_options or {}
     options = {**time_outs(app, SENDING_PATIENCE_SECONDS), **given}
     pool = producers[app.connection_for_write(transport_options=options)]
@@ -87,7 +90,7 @@ def bound_broker_calls(app: Celery) -> None:
 
 
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
-    """Transport options with which no call to the broker hangs for longer, as its kind has them."""
+    """Transport options with which no call to this kind of broker hangs for longer."""
     url = broker_address(app.conf)
     if is_redis(url):
         return {"socket_timeout": seconds, "socket_connect_timeout": PATIENCE_SECONDS}
@@ -121,7 +124,7 @@ def queue_of(app: Celery, task: str) -> str:
 def queue_by_route(app: Celery, route: Mapping[str, Any]) -> str:
     """A route may name an exchange, or nothing but a priority.
 
-    Of several queues that an exchange feeds, the one bound with the very key counts, else a first.
+    Of several queues that an exchange feeds, the one bound with that routing key, else the first.
     """
     if "queue" not in route and route.get("exchange"):
         name = getattr(route["exchange"], "name", route["exchange"])
@@ -139,15 +142,12 @@ def destination(app: Celery, assignment: Assignment) -> str:
 
 
 def message_count(channel: Any, queue: str) -> int:
-    """Messages that no worker has fetched; 0 also for a queue that does not exist.
-
-    In Redis an empty queue does not.
-    """
+    """Messages that no worker has fetched; 0 also for a queue that does not exist."""
     try:
         return int(channel.queue_declare(queue, passive=True).message_count)
     except channel.connection.client.channel_errors:
         return 0
 
 
-#: The broker, or the ledger, is away.
-AWAY = (OperationalError, BatchPublishError, RedisError, OSError)
+#: What is raised while the broker or the ledger is unavailable.
+UNAVAILABLE = (OperationalError, BatchPublishError, RedisError, OSError)

@@ -27,7 +27,7 @@ from supervisor.ledger.requests import PassedOver, Tick
 from supervisor.schedule import Schedule, missed_before, ticks_between
 from supervisor.times import INSTANT
 
-#: A beat that leads again within this time was late, not away: longer than a change of leaders.
+#: Ticks of up to this age are prompt: longer than a change of leaders takes.
 PROMPT = timedelta(seconds=15)
 
 BATCH = 100
@@ -138,10 +138,7 @@ def passed_over(
     return [PassedOver(spec, state, reason, first, last[0], ticks)]
 
 
-# What became of ticks and of rescued runs, as lines of the log.
-
-
-#: What rescue did, as the event words of the log.
+#: The log events of what rescue did.
 RESCUES = {
     "due": "run due",
     "requeued": "run requeued",
@@ -194,7 +191,7 @@ def note(admission: Admission, log: structlog.stdlib.BoundLogger) -> None:
         case Placement.DUPLICATE:
             log.warning("duplicate dropped", **facts)
         case Placement.NOT_LEADER:
-            log.error("relieved while emitting", **facts)
+            log.error("leadership lost", **facts)
         case Placement.FAILED:
             log.error("tick not admitted", **facts, error=admission.reason)
         case _:
