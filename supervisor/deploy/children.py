@@ -1,4 +1,4 @@
-"""A program that is kept running: started, restarted with back-off when it dies, ended for good."""
+"""A program that is kept running: started, restarted with back-off, and ended."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Child:
 def end_all(children: Sequence[Child], warm_seconds: float, cold_seconds: float) -> None:
     """SIGTERM to all; after `warm_seconds` each one's cold signal; after `cold_seconds` SIGKILL.
 
-    Whatever remains of their process groups is killed in the end.
+    At the end all that is left of their process groups is killed.
     """
     started = time.monotonic()
     for child in children:

@@ -1,7 +1,7 @@
-"""Rendered files -> a directory: what we rendered before is replaced or removed, the rest stays.
+"""Rendered files: from templates to a directory, in which files of others stay.
 
-Each begins with a line that names its target and its own path: a copy of it elsewhere is not ours.
-JSON has no comments; there it is the first key.
+A rendered file begins with a line that names its target and its own path, so that a copy of it
+elsewhere is not taken for ours. JSON has no comments; there it is the first key.
 """
 
 from __future__ import annotations
@@ -23,11 +23,8 @@ from supervisor.errors import SupervisorError
 from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import text_of
 
-# Templates -> the texts of files.
-
-
 Files = Mapping[str, str]
-"""What is rendered: paths below the output directory, and their text."""
+"""Rendered files: paths below the output directory, and their text."""
 
 
 class Templates:
@@ -64,7 +61,7 @@ def flow(values: Iterable[str]) -> str:
 
 
 def unit(value: str) -> str:
-    """A text in a unit file as it is: % begins a specifier there."""
+    """A text in a unit file, where % begins a specifier."""
     return value.replace("%", "%%")
 
 
@@ -81,7 +78,7 @@ def unit_command(arguments: Iterable[str]) -> str:
 
 
 class ForeignFile(SupervisorError):
-    """A file that we did not render is where one of ours belongs."""
+    """A file that was not rendered is in the place of one that is to be."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,7 +87,7 @@ class ForeignFile(SupervisorError):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Paths below the directory, by what writing would do to them."""
+    """Paths below the directory, by how writing would change them."""
 
     added: tuple[str, ...]
     changed: tuple[str, ...]
@@ -145,7 +142,7 @@ def write(directory: Path, target: str, files: Files) -> Difference:
 
 
 def rendered_before(directory: Path, target: str) -> Iterator[tuple[str, str]]:
-    """Files with our line at the top; links are somebody else's."""
+    """Files with our line at the top, which are no links."""
     for file in sorted(directory.rglob("*")):
         if file.is_file() and not file.is_symlink():
             path = file.relative_to(directory).as_posix()
@@ -160,7 +157,7 @@ def remove_if_empty(folder: Path, top: Path) -> None:
         folder = folder.parent
 
 
-# A directory of schedule files -> the texts of a ConfigMap that holds the same jobs.
+# The schedule files of a ConfigMap.
 
 
 KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
@@ -174,7 +171,7 @@ class NotInConfigMap(SupervisorError):
 
 
 def texts_of(path: Path) -> Mapping[str, str]:
-    """By file name: schedule files and the calendars that they name, and no other file.
+    """By file name: the schedule files and the calendars that they name, no other files.
 
     Raises ScheduleFilesInvalid, NotInConfigMap.
     """

@@ -1,8 +1,8 @@
-"""A Valkey server of our own: the zero-install default behind `supervisor up` and the tests.
+"""An embedded Valkey server, for `supervisor up` without any installation, and for the tests.
 
-It listens on a loopback port with a random password; its data, port and password stay in one
-directory, so that the address is the same after a restart. The directory belongs to one server at
-a time: a lock file says so, and the lock goes with the process that holds it.
+It listens on a loopback port with a random password; its data, port and password are kept in one
+directory, so that the address is the same after a restart. A lock on a file of the directory, which
+ends with the process that holds it, keeps a second server out.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EmbeddedServer:
 
     @property
     def address(self) -> str:
-        """The url as people may see it."""
+        """The url without the password."""
         return f"redis://127.0.0.1:{self._port}/0"
 
     @property
@@ -101,14 +101,14 @@ class EmbeddedServer:
         return self.url
 
     def stop(self, timeout_seconds: float = 5) -> None:
-        """Ends the server after it has written its data; kills it when that takes too long."""
+        """Ends the server once it has written its data; kills it when that takes too long."""
         if self._process is not None and self.is_alive:
             self._process.terminate()
             try:
                 self._process.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
                 self.kill()
-        self._give_directory_back()
+        self._release_directory()
 
     def kill(self) -> None:
         """SIGKILL: what is not in the append-only file yet is lost."""
@@ -140,10 +140,10 @@ class EmbeddedServer:
                 except redis.exceptions.RedisError as error:
                     if not self.is_alive or time.monotonic() > deadline:
                         self.stop()
-                        raise EmbeddedServerFailed(self._what_it_said(error)) from error
+                        raise EmbeddedServerFailed(self._explained(error)) from error
                     time.sleep(0.02)
 
-    def _what_it_said(self, error: Exception) -> str:
+    def _explained(self, error: Exception) -> str:
         log = self.directory / "server.log"
         tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
         return "\n".join([f"the embedded server did not start: {error}", *tail])
@@ -156,10 +156,10 @@ class EmbeddedServer:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise EmbeddedServerFailed(f"another server is at work in {self.directory}") from None
+            raise EmbeddedServerFailed(f"another server is running in {self.directory}") from None
         self._lock = lock
 
-    def _give_directory_back(self) -> None:
+    def _release_directory(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -21,7 +21,7 @@ from supervisor.errors import SupervisorError
 
 
 class NotInContext(SupervisorError):
-    """A file lies outside of the directory that the engine is sent."""
+    """A file lies outside the directory that is sent to the engine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """requirements: what pip installs. beside: what else pip reads, by path. variables: those that
+    """requirements: what pip installs. beside: paths of what else it reads. variables: those that
     the requirements refer to. copies: the app's code, and what else it needs.
     """
 
@@ -53,7 +53,7 @@ class ImageOptions:
 
     @property
     def mounts(self) -> str:
-        """What the step that installs is given for its time alone."""
+        """Secrets that only the step that installs has."""
         files = {"pip.conf": "/etc/pip.conf", "netrc": "/root/.netrc"}
         optional = [f"--mount=type=secret,id={id},target={path}" for id, path in files.items()]
         needed = [f"--mount=type=secret,id={name},required=true" for name in self.variables]

@@ -1,7 +1,7 @@
-"""Which processes a deployment has: pure, from the jobs; what they are rendered to comes after.
+"""The processes of a deployment, from its jobs: pure; the targets render them.
 
-Two beats, of which one leads; the default worker; one worker for each serial queue, which is never
-doubled; the HTTP server. Redis or Valkey is not ours, but its arguments are: see VALKEY_ARGUMENTS.
+Two beats, of which one leads; the default worker; one worker for each serial queue, never two of
+them; the HTTP server; and the arguments of Redis or Valkey.
 """
 
 from __future__ import annotations
@@ -16,46 +16,19 @@ from supervisor.job.secrets import TOKEN
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, Topology, WorkerSpec
 
-# Jobs -> the ports that beat has to reach to tell their `ping_url` of runs.
-
-
-USUAL = {"http": 80, "https": 443}
-
-#: Stands for a reference: no address has this port, so that one that is not known is seen.
-UNKNOWN = "0"
-
-
-def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """In ascending order; none where no job has a `ping_url`."""
-    found = (ports_of(spec.ping_url) for spec in specs if spec.ping_url)
-    return tuple(sorted({port for ports in found for port in ports}))
-
-
-def ports_of(written: str) -> Iterator[int]:
-    """Where a reference stands for the port, or for the whole address, the usual ones."""
-    if TOKEN.match(written):
-        yield from USUAL.values()
-        return
-    parts = urlsplit(TOKEN.sub(UNKNOWN, written))
-    if parts.port == int(UNKNOWN):
-        yield from USUAL.values()
-    else:
-        yield parts.port or USUAL[parts.scheme]
-
-
 PORT = 9809
 
-#: A job without a time limit is taken to need no longer than this when its worker stops.
+#: How long a job without a time limit is assumed to need when its worker stops.
 LONGEST_RUN = timedelta(minutes=10)
 
-#: From the last run's end, or its being killed at its limit, to the end of its worker.
+#: From the end of the last run, or its kill at the limit, to the end of its worker.
 WORKER_MARGIN = timedelta(seconds=30)
 BEAT_STOP = timedelta(seconds=30)
 SERVE_STOP = timedelta(seconds=10)
-#: It writes what it has before it ends.
+#: It writes its data before it ends.
 VALKEY_STOP_SECONDS = 60
 
-#: Locks and runs live there: nothing may be evicted, and a crash may cost a second at most.
+#: It holds locks and runs: nothing may be evicted, and a crash may lose one second at most.
 VALKEY_ARGUMENTS = (
     *("--appendonly", "yes"),
     *("--appendfsync", "everysec"),
@@ -72,10 +45,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """command: as a shell in the environment's directory would find it.
+    """command: as a shell in the environment's directory finds it.
 
     stop: how long it may take from SIGTERM to its end. single: a second one must never run.
-    unlimited: the jobs whose time is not known, so that `stop` is a guess for them.
+    unlimited: jobs without a time limit, for which `stop` is a guess.
     """
 
     name: str
@@ -112,7 +85,7 @@ class Plan:
         concurrency: int | None = None,
         longest_run: timedelta = LONGEST_RUN,
     ) -> Plan:
-        """longest_run: what a job without `time_limit` is taken to need."""
+        """longest_run: what a job without `time_limit` is assumed to need."""
         jobs = tuple(specs)
         return cls(
             app=app,
@@ -174,11 +147,35 @@ def worker(
 
 
 def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
-    """The time limits of the job's tasks that come to this worker; None for one without."""
+    """The time limits of the job's tasks that this worker runs; None for one without."""
     for step in job.steps:
         queue = step.queue or job.routed_queue
-        # Without a queue it goes to the default one, which a serial worker never consumes.
+        # Without a queue it is sent to the default one, which a serial worker never consumes.
         if queue in worker.queues or (queue is None and not worker.serial):
             yield step.time_limit or job.time_limit
     if not job.steps:
         yield job.time_limit
+
+
+# Ports that beat has to reach for the `ping_url` of jobs.
+
+
+USUAL_PORTS = {"http": 80, "https": 443}
+
+#: Stands for a reference: no address has this port.
+UNKNOWN_PORT = "0"
+
+
+def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
+    """In ascending order; none where no job has a `ping_url`."""
+    return tuple(sorted({port for spec in specs for port in ports_of(spec.ping_url)}))
+
+
+def ports_of(written: str | None) -> Iterable[int]:
+    """Where a reference stands for the port, or for the whole address, the usual ones."""
+    if not written:
+        return ()
+    parts = urlsplit(TOKEN.sub(UNKNOWN_PORT, written))
+    if TOKEN.match(written) or parts.port == int(UNKNOWN_PORT):
+        return USUAL_PORTS.values()
+    return [parts.port or USUAL_PORTS[parts.scheme]]

@@ -1,9 +1,9 @@
 """A requirements.txt -> what pip needs beside it in the build stage of an image.
 
 pip reads more than one file: those named with -r and -c, wheels and folders by their paths, folders
-of --find-links. All of them are copied, to where they lie below the current directory, from which
-pip takes paths. ${NAME} in them is a variable that the build is given as a secret. What cannot come
-along is a problem of its line.
+of --find-links. All of them are copied to the same place below the build directory, from which pip
+resolves paths. ${NAME} in them is a variable that the build is given as a secret. What cannot be
+copied is a problem of its line.
 """
 
 from __future__ import annotations
@@ -32,69 +32,63 @@ ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 
 
 class RequirementsUnusable(SupervisorError):
-    """Something that the requirements name does not come into the image's build; all of it."""
+    """Lines of the requirements that the build of an image cannot have; all of them at once."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(problems))
 
 
+class _Unusable(Exception):
+    """What a line names cannot be copied."""
+
+
 @dataclass(slots=True)
 class Requirements:
-    """paths: as seen from the current directory, the given file first. variables: of secrets."""
+    """paths: as seen from the current directory, the given file first. variables: of secrets.
+
+    problems: of lines, empty after `read`.
+    """
 
     paths: list[str] = field(default_factory=list)
     variables: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path) -> Requirements:
         """Raises RequirementsUnusable."""
-        reading = _Reading(cls())
-        reading.add_file(file, str(file))
-        if reading.problems:
-            raise RequirementsUnusable(reading.problems)
-        return reading.found
+        found = cls()
+        found._add_file(file, str(file))
+        if found.problems:
+            raise RequirementsUnusable(found.problems)
+        return found
 
-
-class _Unusable(Exception):
-    """What a line names cannot come along."""
-
-
-@dataclass(slots=True)
-class _Reading:
-    found: Requirements
-    problems: list[str] = field(default_factory=list)
-
-    def add_file(self, file: Path, where: str) -> None:
+    def _add_file(self, file: Path, where: str) -> None:
         try:
             place, lines = in_context(file), list(logical_lines(file))
         except (_Unusable, OSError, UnicodeDecodeError) as error:
             self.problems.append(f"{where}: {getattr(error, 'strerror', None) or error}")
             return
-        if place in self.found.paths:
+        if place in self.paths:
             return
-        self.found.paths.append(place)
+        self.paths.append(place)
         for number, line in lines:
             self._add_line(file, line, f"{file}:{number}")
 
     def _add_line(self, file: Path, line: str, where: str) -> None:
-        for name in VARIABLE.findall(line):
-            if name not in self.found.variables:
-                self.found.variables.append(name)
+        self.variables = list(dict.fromkeys([*self.variables, *VARIABLE.findall(line)]))
         if named := FILES.match(line):
             if "://" not in named[1]:
-                self.add_file(file.parent / unquoted(named[1]), where)
+                self._add_file(file.parent / unquoted(named[1]), where)
             return
         try:
             path = local_path(line)
-            if path is None:
-                return
-            place = in_context(path)
+            place = in_context(path) if path else None
         except _Unusable as error:
             self.problems.append(f"{where}: {error}")
             return
-        if place not in self.found.paths:
-            self.found.paths.append(place)
+        if place and place not in self.paths:
+            self.paths.append(place)
 
 
 def logical_lines(file: Path) -> Iterator[tuple[int, str]]:
@@ -111,7 +105,7 @@ def logical_lines(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def local_path(line: str) -> Path | None:
-    """What the line takes from this machine, if anything. Raises _Unusable."""
+    """The file or folder of this machine that the line names, if any. Raises _Unusable."""
     if EDITABLE.match(line):
         raise _Unusable(
             "an editable package is a link to its folder, which the image does not have; name the"

@@ -1,10 +1,4 @@
-"""Plan -> the files of a target: systemd units, Compose, Kubernetes, monitoring.
-
-Plan -> systemd units: a target, templates for beats and workers, a drop-in for each worker.
-
-A worker is two files, its instance's drop-in and its place in the target, so that one more serial
-job is two more files and no other change.
-"""
+"""The files that a plan is rendered to: systemd units, Compose, Kubernetes; and monitoring."""
 
 from __future__ import annotations
 
@@ -27,12 +21,18 @@ from supervisor.job.topology import WorkerSpec
 INSTANCE = "the instance"
 
 
+# systemd units: a target, templates for beats and workers, a drop-in for each worker.
+#
+# A worker is two files, its instance's drop-in and its place in the target, so that one more serial
+# job is two more files and no other change.
+
+
 @dataclass(frozen=True, slots=True)
 class SystemdOptions:
     """directory: where the app and its .venv lie; schedules: the path that beat follows.
 
     valkey: the server's program, None where it runs elsewhere. further: another machine runs what
-    must run once. environment: what every process is told.
+    must run once. environment: of every process.
     """
 
     directory: str = "/opt/supervisor"
@@ -93,9 +93,8 @@ def of_instance(command: Sequence[str], options: SystemdOptions) -> str:
     return quoted.replace(f'"{INSTANCE}@%%h"', "%i@%%h")
 
 
-# What watches a deployment: rules, configurations of Prometheus and Alertmanager, a dashboard.
-#
-# They are the same for every schedule file, and lie in this package as they are.
+# Monitoring: rules, configurations of Prometheus and Alertmanager, a dashboard. They are files of
+# this package, the same for all schedule files.
 
 
 RULES = "prometheus/rules.yml"
@@ -117,7 +116,7 @@ def text_of(path: str) -> str:
     return files("supervisor.deploy").joinpath("files", path).read_text(encoding="utf-8")
 
 
-# Plan -> a Compose file: a service for each process, one more for each serial queue.
+# Compose: a service for each process.
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ def render_compose(plan: Plan, options: ComposeOptions) -> Files:
 
 
 def healthcheck(process: Process) -> str:
-    """Rarely asked, since each time starts a Python; often at first, so that a start is noticed."""
+    """Rare, since each one starts a Python; at first often, so that a start is noticed soon."""
     test = flow(interpolated(argument) for argument in ("CMD", *process.health))
     return (
         f"{{test: {test}, interval: 30s, timeout: 15s, retries: 3, "
@@ -172,10 +171,10 @@ def interpolated(value: str) -> str:
     return value.replace("$", "$$")
 
 
-# Plan -> a kustomize base, components and overlays: a Deployment for each process.
+# Kubernetes: a Deployment for each process.
 #
-# base: what every cluster takes. components: Valkey, and what needs others' kinds (the Prometheus
-# operator's, KEDA's). overlays: two ways to put them together, to be copied and changed.
+# base: for every cluster. components: Valkey, and objects of operators' kinds (Prometheus',
+# KEDA's). overlays: two ways to combine them, to be copied and changed.
 
 
 #: A Deployment's name, and room for what Kubernetes adds to it in the names of its pods.

@@ -1,12 +1,12 @@
 """`supervisor up`: the whole product as one foreground process.
 
-1. Start the embedded server, or use the one that was named; leave its address in `.supervisor/`.
+1. Start the embedded server, or use the one that was named; write its address to `.supervisor/`.
 2. Start beat, the default worker, a worker for each serial queue, and the HTTP server, each in a
    process group of its own: Ctrl-C in the terminal reaches only this process.
-3. Every fraction of a second: restart who died; every second: start and stop workers as the serial
-   queues of the schedule files come and go. A broken file changes nothing.
-4. SIGTERM or Ctrl-C: all of it ends within ten seconds, the server last. When this process itself
-   is killed, the kernel tells the children to stop.
+3. Five times a second, restart children that died. Every second, start and stop workers as serial
+   queues are added to the schedule files or removed. A broken file changes nothing.
+4. On SIGTERM or Ctrl-C everything ends within ten seconds, the server last. When this process
+   itself is killed, the kernel sends a signal to the children.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,12 +27,11 @@ from supervisor.deploy.children import Child, ChildSpec, end_all
 from supervisor.deploy.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
-from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
-#: Warm shutdown first, then cold, then none: together well under the ten seconds that are promised.
+#: Of a warm shutdown, and until the end of a cold one: well under the promised ten seconds.
 WARM_SECONDS = 4.0
 COLD_SECONDS = 7.0
 
@@ -77,9 +76,9 @@ class Up:
         url = self._options.redis_url or (self._server.start() if self._server else "")
         if self._server and ended_well:
             ledger = Ledger.open(Settings(url, self._options.prefix))
-            # Nothing that the last server knew of is alive: no lease has to be waited for.
+            # No run of the last time is alive: no lease has to be waited for.
             ledger.acknowledge_server()
-            # The server is this directory's: whichever app is started here may have it.
+            # The server belongs to this directory, and to whichever app is started in it.
             ledger.forget_owner()
         URL_FILE.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(URL_FILE, url)
@@ -92,10 +91,10 @@ class Up:
             URL_FILE.unlink(missing_ok=True)
 
     def _supervise(self, environment: Mapping[str, str]) -> None:
-        # With broken files from the start, what does not depend on them runs all the same.
-        topology = self._read_topology() or self._topology(())
+        # With files that are broken from the start, everything else runs.
+        topology = self._read_topology() or Topology.of((), self._options.default_queue)
         self._follow(topology, environment)
-        self._say_what_runs(topology)
+        self._print_summary(topology)
         next_look = time.monotonic() + TOPOLOGY_SECONDS
         while not self._stopping.wait(POLL_SECONDS):
             if self._server and not self._server.is_alive:
@@ -109,13 +108,11 @@ class Up:
                 next_look = time.monotonic() + TOPOLOGY_SECONDS
 
     def _read_topology(self) -> Topology | None:
-        """None when the files are broken: beat tells about it."""
+        """None when the files are broken; beat reports that."""
         try:
-            return self._topology(load(self._options.schedules).specs.values())
+            specs = load(self._options.schedules).specs.values()
         except ScheduleFilesInvalid:
             return None
-
-    def _topology(self, specs: Iterable[JobSpec]) -> Topology:
         return Topology.of(specs, self._options.default_queue)
 
     def _follow(self, topology: Topology, environment: Mapping[str, str]) -> None:
@@ -155,11 +152,11 @@ class Up:
             "SUPERVISOR_SCHEDULES": str(self._options.schedules.absolute()),
             "SUPERVISOR_APP": self._options.app,
         }
-        # The embedded server is also the broker: an app's own broker is not there to be found.
+        # The embedded server is also the broker; the app's own may not be reachable.
         broker = {"CELERY_BROKER_URL": url} if self._server else {}
         return {**self._environ, **own, **broker}
 
-    def _say_what_runs(self, topology: Topology) -> None:
+    def _print_summary(self, topology: Topology) -> None:
         options = self._options
         workers = ", ".join(f"{w.name} ({', '.join(w.queues)})" for w in topology.workers)
         host = f"[{options.host}]" if ":" in options.host else options.host
@@ -179,7 +176,7 @@ class Up:
 
 
 def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The token opens the page and the API: no code of a job may find it."""
+    """The token gives access to the page and the API: code of jobs must not see it."""
     if child == SERVE:
         return environment
     return {name: value for name, value in environment.items() if name != TOKEN}

@@ -33,7 +33,7 @@ def test_data_and_address_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
 
 def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as first:
-        with pytest.raises(EmbeddedServerFailed, match="another server is at work in"):
+        with pytest.raises(EmbeddedServerFailed, match="another server is running in"):
             EmbeddedServer(tmp_path).start()
         assert first.is_alive
     with EmbeddedServer(tmp_path):

@@ -197,7 +197,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     wait_until(lambda: not running.child("-Q", "serial.apart"), 10)
 
     for options, said_why in (
-        (("--no-serve",), "another server is at work"),
+        (("--no-serve",), "another server is running"),
         ((), f"cannot listen on 127.0.0.1:{running.port}"),
     ):
         second = running.start(*options)
