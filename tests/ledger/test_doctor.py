@@ -110,14 +110,6 @@ def test_two_beats_that_lead_are_told_of(healthy: Ledger, redis_url: str) -> Non
     assert found["what"] == "2 beats report that they lead: a, c"
 
 
-def test_no_beat_leads_though_one_is_there(healthy: Ledger, redis_url: str) -> None:
-    long_ago = round((datetime.now(UTC) - timedelta(minutes=1)).timestamp() * 1000)
-    healthy.client.hset(healthy.keys.beat, "last_tick", long_ago)
-    assert [finding["what"] for finding in said(redis_url)] == [
-        "no beat leads, though 2 are running"
-    ]
-
-
 def says_of_its_clock(ledger: Ledger, name: str, seconds: float) -> None:
     """What the process called `name` says of itself, on a machine whose clock is so far off."""
     for key in ledger.client.scan_iter(ledger.keys.presence("*")):

@@ -17,8 +17,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
 from supervisor.sending.publisher import Publisher
 from tests.ledger.commands import Supervisor
-from tests.ledger.jobs import begin, job
-from tests.waiting import wait_until
+from tests.ledger.jobs import begin, job, lease_runs_out
 
 
 def sent(ledger: Ledger, spec: JobSpec, queue: str = "mail") -> str:
@@ -59,16 +58,6 @@ def test_a_queue_that_goes_on_leaves_another_drained(ledger: Ledger) -> None:
     assert ledger.outbox() == [mail]
 
 
-def test_what_runs_goes_on_and_ends(ledger: Ledger) -> None:
-    run_id = sent(ledger, job(ledger))
-    ledger.begin(run_id, "token", "worker", "mail")
-    ledger.drains.drain("mail")
-    assert ledger.drains.at_work("mail") == [run_id]
-    assert ledger.drains.at_work("celery") == []
-    ledger.finish(run_id, "token", RunState.SUCCEEDED)
-    assert ledger.drains.at_work("mail") == []
-
-
 def test_other_queues_go_on(ledger: Ledger) -> None:
     run_id = sent(ledger, job(ledger), "celery")
     ledger.drains.drain("mail")
@@ -78,17 +67,21 @@ def test_other_queues_go_on(ledger: Ledger) -> None:
 def test_a_run_of_a_drained_queue_expires_only_after_it_goes_on(
     ledger: Ledger,
 ) -> None:
-    refused, untaken = (job(ledger, n, start_deadline="1s") for n in ("refused", "untaken"))
+    specs = refused, untaken = job(ledger, "refused"), job(ledger, "untaken")
     run_ids = [sent(ledger, refused), sent(ledger, untaken)]
+
+    def rescued_past_the_deadline() -> set[str]:
+        for spec, run in zip(specs, run_ids, strict=True):
+            lease_runs_out(ledger, spec, run)
+        return {rescue.kind for rescue in ledger.rescue()}
+
     ledger.drains.drain("mail")
     assert refusal(ledger, run_ids[0]) is Refusal.DRAINED
     for _ in range(2):  # as often as the deadline passes
-        found = wait_until(lambda: ledger.rescue())
-        assert {rescue.kind for rescue in found} == {"held"}
+        assert rescued_past_the_deadline() == {"held"}
     assert [ledger.run(run_id).state for run_id in run_ids] == [RunState.QUEUED] * 2
     ledger.drains.undrain("mail")
-    found = wait_until(lambda: ledger.rescue())
-    assert {rescue.kind for rescue in found} == {"expired"}
+    assert rescued_past_the_deadline() == {"expired"}
 
 
 def test_the_deadline_begins_anew_when_the_queue_goes_on(ledger: Ledger) -> None:
@@ -116,10 +109,10 @@ def test_a_run_that_is_held_back_goes_to_the_queue_that_its_job_has_now(
 
 
 def test_a_tick_meets_the_run_that_is_held_back_by_its_overlap_policy(ledger: Ledger) -> None:
-    spec = job(ledger, start_deadline="1s")
+    spec = job(ledger)
     run_id = sent(ledger, spec)
     ledger.drains.drain("mail")
-    wait_until(lambda: not ledger.client.exists(ledger.keys.lock("nightly")))
+    ledger.client.delete(ledger.keys.lock(spec.lock))
     later = ledger.trigger(spec)
     assert (later.state, later.blocked_by) == (RunState.SKIPPED, run_id)
     assert ledger.run(run_id).state is RunState.QUEUED

@@ -52,16 +52,6 @@ def test_no_run_begins_beside_one_that_was_admitted_before_an_edit(
     assert ledger.run(run_id(spec, 3)).state is RunState.SKIPPED
 
 
-def test_a_job_that_was_removed_and_comes_back_knows_its_open_runs(ledger: Ledger) -> None:
-    spec = job(ledger, key="a")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    ledger.client.hdel(ledger.keys.jobs, spec.name)
-    spec = job(ledger, key="b")
-    ledger.admit(ticks(spec, 1))
-    assert states(ledger, spec) == ["running", "skipped"]
-
-
 def test_those_that_wait_under_the_old_key_come_first(ledger: Ledger) -> None:
     old = job(ledger, key="old", overlap="queue_all")
     ledger.admit(ticks(old, 0, 1))

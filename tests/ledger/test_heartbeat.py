@@ -73,18 +73,6 @@ def held(spec: JobSpec, pid: int, second: int = 0, *, active: bool = True) -> Le
     return Lease(work, "token", pid, lambda: active)
 
 
-def test_a_lease_lives_as_long_as_it_is_renewed(
-    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
-) -> None:
-    spec = job(ledger, lease_ttl="1s")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    heartbeat.watch(held(spec, child.pid))
-    assert is_held_for(ledger, spec, 2.5)
-    heartbeat.stop()
-    wait_until(lambda: lock_is_free(ledger, spec))
-
-
 def test_a_dead_child_gives_its_lock_to_the_next_run_at_once(
     ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], published: list[str]
 ) -> None:

@@ -187,19 +187,6 @@ def test_a_trigger_fires_with_the_outermost_commit_or_never(
     assert runs(ledger) == [asked[number] for number in TRANSACTIONS[steps]]
 
 
-def test_an_error_in_a_with_block_of_a_savepoint_drops_its_triggers_alone(
-    session: Session, ask: Ask, ledger: Ledger
-) -> None:
-    with session.begin_nested():
-        session.add(Order(number=1))
-    kept = ask()
-    with pytest.raises(IntegrityError), session.begin_nested():
-        ask()
-        session.execute(text("INSERT INTO orders VALUES (1)"))
-    session.commit()
-    assert runs(ledger) == [kept]
-
-
 def test_sessions_do_not_fire_each_others_triggers(
     session: Session, ask: Ask, ledger: Ledger, engine: Engine
 ) -> None:

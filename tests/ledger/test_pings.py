@@ -190,12 +190,13 @@ def test_a_server_that_hangs_holds_up_neither_beat_nor_other_jobs(
         slow, quick = pinged(ledger, hanging), pinged(ledger, listener, name="quick")
         for spec in (slow, quick):
             ended(ledger, spec, 0, RunState.SUCCEEDED)
-        pinger = Pinger(ledger, timeout_seconds=patience(3))
+        pinger = Pinger(ledger, timeout_seconds=patience(5))
         started = time.monotonic()
         pinger.look(ledger.now())
         pinger.look(ledger.now())
         assert time.monotonic() - started < patience(2)
         wait_until(lambda: listener.paths == ["/secret/start", "/secret"])
+        hanging.closing.set()
         wait_until(quiet)
         assert hanging.paths == ["/secret/start"]
         assert len(outbox(ledger)) == 2
@@ -305,16 +306,6 @@ def test_many_that_cannot_be_sent_hold_up_none_behind_them(
     assert listener.paths == []
     sent(ledger, pinger)
     assert listener.paths == ["/secret/start", "/secret"]
-
-
-def test_nobody_there_is_waited_for(ledger: Ledger) -> None:
-    spec = job(ledger, ping_url="http://127.0.0.1:1/secret")
-    ended(ledger, spec, 0, RunState.SUCCEEDED)
-    with capture_logs() as lines:
-        sent(ledger)
-    assert [line["event"] for line in lines] == ["ping failed"]
-    assert "secret" not in str(lines)
-    assert len(outbox(ledger)) == 2
 
 
 def test_a_job_that_gave_up_its_address_is_told_nowhere(ledger: Ledger, listener: Listener) -> None:

@@ -6,9 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from supervisor.cli import main
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
@@ -119,12 +117,6 @@ def test_mistakes_are_told_and_exit_as_documented(
     result = supervisor(*words)
     assert result.exit_code == status
     assert said in result.output
-
-
-def test_a_server_that_is_away_is_an_error_and_no_traceback() -> None:
-    result = CliRunner().invoke(main, ["--redis-url", "redis://127.0.0.1:1/0", "jobs"])
-    assert result.exit_code == 5
-    assert "the ledger is away" in result.output
 
 
 def test_reasons_cannot_move_the_cursor(ledger: Ledger, supervisor: Supervisor) -> None:
