@@ -1,10 +1,13 @@
-"""Jobs made from Celery's `beat_schedule` and from RedBeat's entries."""
+"""Jobs made from Celery's `beat_schedule` and from RedBeat's entries.
+
+`translate` makes a job of an entry of either; `when_of` says when it runs, in the keys of a job.
+"""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -41,9 +44,6 @@ from supervisor.times import LONGEST_SECONDS, render_duration, render_moment
 # The IANA name of a tzinfo.
 
 
-HOUR = timedelta(hours=1)
-
-
 def zone_of(app: Celery) -> str:
     """The zone in which the app's beat reads a crontab. Raises NotTranslatable."""
     try:
@@ -74,8 +74,7 @@ def zone_name(zone: tzinfo | None) -> str:
         raise NotTranslatable(
             f"it follows a time zone without a name ({zone}); set `timezone` in the app"
         )
-    offset = zone.utcoffset(None)
-    hours, rest = divmod(offset, HOUR)
+    hours, rest = divmod(zone.utcoffset(None), timedelta(hours=1))
     fixed = f"Etc/GMT{-hours:+d}"
     if rest or fixed not in zone_names():
         raise NotTranslatable(f"no time zone is always at {zone}")
@@ -87,12 +86,8 @@ def is_fixed(zone: tzinfo | None) -> bool:
     return zone is None or isinstance(zone, timezone) or zone_name(zone) == "UTC"
 
 
-# A RedBeat rrule -> an `rrule` of ours, which begins at its `dtstart`.
-#
-# What the rule leaves open both take from the beginning, and both count from there.
-
-
-WEEK = timedelta(weeks=1)
+# A RedBeat rrule -> an `rrule` of a job, which starts at its `dtstart`: both take from there what
+# the rule leaves open, and count intervals from there.
 
 
 def recurrence(rule: rrule, now: datetime) -> dict[str, Any]:
@@ -103,25 +98,21 @@ def recurrence(rule: rrule, now: datetime) -> dict[str, Any]:
 
 
 def start_of(rule: rrule) -> str:
-    """By the clock of its zone."""
+    """In local time of its zone."""
     return render_moment(rule.dtstart.replace(tzinfo=None, microsecond=0))
 
 
 def _check(rule: rrule, now: datetime) -> None:
-    """Raises NotTranslatable for what would be accepted and mean something else."""
+    """Raises NotTranslatable for what would be accepted with another meaning."""
     if rule.byeaster is not None:
         raise NotTranslatable("there is no key for 'byeaster' of an rrule")
     if not datetime_exists(rule.dtstart):
         raise NotTranslatable(f"it begins at {rule.dtstart}, a time that the clock jumps over")
-    is_first_week_told = rule.count is not None or now < rule.dtstart + WEEK
-    if _has_another_first_week(rule) and is_first_week_told:
+    # Of the week of `dtstart`, dateutil counts what is left of it, RFC 5545 the whole.
+    is_partial = rule.freq == WEEKLY and rule.dtstart.weekday() != _week_start(rule)
+    first_week_matters = rule.count is not None or now < rule.dtstart + timedelta(weeks=1)
+    if is_partial and rule.bysetpos is not None and first_week_matters:
         raise NotTranslatable("'bysetpos' chooses from the rest of a week where the rule begins")
-
-
-def _has_another_first_week(rule: rrule) -> bool:
-    """dateutil looks at what is left of it, the RFC and we at the whole."""
-    begins_within = rule.dtstart.weekday() != _week_start(rule)
-    return rule.freq == WEEKLY and rule.bysetpos is not None and begins_within
 
 
 def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
@@ -136,8 +127,8 @@ def _parts(rule: rrule) -> Iterator[tuple[str, list[object]]]:
 
 
 def _days(rule: rrule) -> list[object]:
-    """As dateutil has them, where RFC 5545 says otherwise: a rule of weeks alone names all their
-    days, and of days with and without a number those that are both."""
+    """The days that dateutil chooses, which are not always those of RFC 5545: a rule of weeks
+    alone has all their days, and of days with and without a number those that are both."""
     items = _items(rule.byweekday)
     if rule.byweekno is not None and not items:
         is_open = rule.bymonthday is None and rule.byyearday is None
@@ -169,12 +160,11 @@ def _items(given: Any) -> list[Any]:
     return [given] if isinstance(given, int) or hasattr(given, "weekday") else list(given)
 
 
-# A RedBeat rrule -> `cron` or `every` where either says the same, else `rrule`.
+# A RedBeat rrule -> `cron` or `every` where one of them says the same, else `rrule`.
 #
-# A rule that says nothing of hours, minutes or days takes them from its `dtstart`, and an interval
-# is counted from there. An interval of 5 minutes, 6 hours or 3 months is a pattern that comes again
-# in each hour, day or year, for cron; one of 90 minutes is a grid, with a `phase` where `dtstart`
-# is not on it. Whatever is neither keeps its parts as an `rrule` (recurrences.py).
+# A rule that names no hours, minutes or days takes them from its `dtstart`, and counts its interval
+# from there. An interval of 5 minutes, 6 hours or 3 months repeats within each hour, day or year,
+# which cron can say; one of 90 minutes is a grid, with a `phase` where `dtstart` is not on it.
 
 
 UNITS = {
@@ -187,10 +177,10 @@ UNITS = {
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: What narrows a rule down and cron has a field for.
+#: Parts of a rule that cron has a field for.
 FIELDS = ("bymonth", "bymonthday", "byweekday", "byhour", "byminute", "bysecond")
 
-#: What it has none for.
+#: Parts that it has none for.
 WITHOUT_FIELD = ("count", "until", "bysetpos", "byyearday", "byweekno", "byeaster")
 
 
@@ -198,70 +188,58 @@ def when_of_rule(rule: rrule, now: datetime) -> dict[str, Any]:
     """The keys for the times of the rule after `now`. Raises NotTranslatable."""
     if rule.interval < 1:
         raise NotTranslatable(f"an interval of {rule.interval}")
-    if empty := [name for name in FIELDS + WITHOUT_FIELD if _is_empty(getattr(rule, name))]:
-        raise NotTranslatable(f"{empty[0]!r} of its rrule is an empty list")
+    for name in FIELDS + WITHOUT_FIELD:
+        part = getattr(rule, name)
+        if isinstance(part, Collection) and not part:
+            raise NotTranslatable(f"{name!r} of its rrule is an empty list")
     if any(getattr(rule, name) is not None for name in WITHOUT_FIELD):
         return recurrence(rule, now)
-    if _is_grid(rule):
-        return {**_every(rule), **_start(rule, now, UTC)}
+    if _is_grid(rule, now):
+        return _every(rule, now)
     with suppress(NotTranslatable):
         zone = zone_name(rule.dtstart.tzinfo)
-        return {"cron": _cron(rule), "timezone": zone, **_start(rule, now)}
-    if _is_shifted_grid(rule):
-        return {**_every(rule), **_start(rule, now, UTC)}
+        start = {"start_at": start_of(rule)} if rule.dtstart > now else {}
+        return {"cron": _cron(rule), "timezone": zone, **start}
+    # Intervals of days and weeks are plainer as a rule with a start.
+    if rule.freq >= HOURLY and _is_spaced(rule):
+        return _every(rule, now)
     return recurrence(rule, now)
 
 
-def _is_empty(given: Any) -> bool:
-    return isinstance(given, Collection) and not given
-
-
-def _start(rule: rrule, now: datetime, zone: tzinfo | None = None) -> dict[str, str]:
-    """`start_at`, where the rule has yet to begin."""
-    if rule.dtstart <= now:
-        return {}
-    return {"start_at": start_of(rule) if zone is None else render_moment(_begin(rule, zone))}
-
-
-def _begin(rule: rrule, zone: tzinfo) -> datetime:
-    begin: datetime = rule.dtstart.astimezone(zone).replace(microsecond=0)
-    return begin
-
-
-def _every(rule: rrule) -> dict[str, str]:
+def _every(rule: rrule, now: datetime) -> dict[str, str]:
     every = UNITS[rule.freq] * rule.interval
-    phase = (_begin(rule, UTC) - EPOCH) % every
-    return {"every": render_duration(every), **({"phase": render_duration(phase)} if phase else {})}
+    start = rule.dtstart.astimezone(UTC).replace(microsecond=0)
+    phase = (start - EPOCH) % every
+    return {
+        "every": render_duration(every),
+        **({"phase": render_duration(phase)} if phase else {}),
+        **({"start_at": render_moment(start)} if rule.dtstart > now else {}),
+    }
 
 
-def _is_grid(rule: rrule) -> bool:
-    """Whether its times are the multiples of its interval since 1970, and no plainer cron is."""
+def _is_grid(rule: rrule, now: datetime) -> bool:
+    """Whether its times are the multiples of its interval since 1970, and cron is not plainer."""
     if rule.interval == 1 and rule.freq != SECONDLY:
         return False
-    return _is_spaced(rule) and "phase" not in _every(rule)
-
-
-def _is_shifted_grid(rule: rrule) -> bool:
-    """Intervals of days and weeks are plainer as a rule with a beginning."""
-    return rule.freq >= HOURLY and _is_spaced(rule)
+    return _is_spaced(rule) and "phase" not in _every(rule, now)
 
 
 def _is_spaced(rule: rrule) -> bool:
-    """Whether one interval lies between any two of its times."""
+    """Whether any two of its times are one interval apart."""
     if rule.freq not in UNITS or any(getattr(rule, name) is not None for name in FIELDS):
         return False
     return is_fixed(rule.dtstart.tzinfo)
 
 
 def _cron(rule: rrule) -> str:
-    """The fields as dateutil fills them: what is not said is dtstart's, up to the frequency."""
+    """The fields as dateutil fills them: below the frequency, what is not given is dtstart's."""
     start, freq = rule.dtstart, rule.freq
     if freq == SECONDLY:
         raise NotTranslatable("cron has no seconds, and 'every' begins at no time of its own")
-    if _numbers(rule.bysecond, [start.second]) != {0}:
+    if _given(rule.bysecond, [start.second]) != {0}:
         raise NotTranslatable("its times are not at second 0 of a minute, and cron has no seconds")
-    hours = _numbers(rule.byhour, HOURS if freq >= HOURLY else [start.hour])
-    minutes = _numbers(rule.byminute, MINUTES if freq >= MINUTELY else [start.minute])
+    hours = _given(rule.byhour, HOURS if freq >= HOURLY else [start.hour])
+    minutes = _given(rule.byminute, MINUTES if freq >= MINUTELY else [start.minute])
     months, days, weekdays = _dates(rule)
     if rule.interval == 1:
         pass
@@ -284,8 +262,8 @@ def _cron(rule: rrule) -> str:
 
 
 def _dates(rule: rrule) -> tuple[set[int], set[int], set[int]]:
-    months = _numbers(rule.bymonth, MONTHS)
-    days = _numbers(rule.bymonthday, DAYS)
+    months = _given(rule.bymonth, MONTHS)
+    days = _given(rule.bymonthday, DAYS)
     weekdays = _weekdays(rule.byweekday)
     if rule.bymonthday is None and rule.byweekday is None:
         if rule.freq == WEEKLY:
@@ -293,21 +271,19 @@ def _dates(rule: rrule) -> tuple[set[int], set[int], set[int]]:
         elif rule.freq in (MONTHLY, YEARLY):
             days = {rule.dtstart.day}
         if rule.freq == YEARLY:
-            months = _numbers(rule.bymonth, [rule.dtstart.month])
+            months = _given(rule.bymonth, [rule.dtstart.month])
     return months, days, weekdays
 
 
-def _numbers(given: Any, otherwise: Any) -> set[int]:
-    if given is None:
-        return set(otherwise)
-    return {int(given)} if isinstance(given, int) else {int(number) for number in given}
+def _given(part: Any, otherwise: Iterable[int]) -> set[int]:
+    return set(otherwise) if part is None else set(map(int, _items(part)))
 
 
-def _weekdays(given: Any) -> set[int]:
+def _weekdays(part: Any) -> set[int]:
     """dateutil's Monday is 0, cron's Sunday is."""
-    if given is None:
+    if part is None:
         return set(CRON_WEEKDAYS)
-    items = [given] if isinstance(given, int) or hasattr(given, "weekday") else given
+    items = _items(part)
     if any(getattr(item, "n", None) for item in items):
         raise NotTranslatable("a weekday counted within its month or year")
     return {(getattr(item, "weekday", item) + 1) % 7 for item in items}
@@ -317,13 +293,10 @@ def _in_step(values: set[int], start: int, interval: int) -> set[int]:
     return {value for value in values if (value - start) % interval == 0}
 
 
-# A Celery schedule object -> the keys of a job that say when it runs.
+# A Celery schedule -> the keys of a job that say when it runs.
 
 
-SECOND = timedelta(seconds=1)
-MILLISECOND = timedelta(milliseconds=1)
-
-#: Rounded to the clock, these intervals are times of the clock.
+#: Relative intervals of these lengths are times of the clock.
 ON_THE_CLOCK = {
     timedelta(minutes=1): "* * * * *",
     timedelta(hours=1): "0 * * * *",
@@ -333,7 +306,7 @@ ON_THE_CLOCK = {
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """values: the keys; lost: what of the schedule they do not say."""
+    """values: the keys; lost: what of the schedule they cannot say."""
 
     values: dict[str, Any]
     lost: list[str] = field(default_factory=list)
@@ -402,9 +375,9 @@ def _interval(source: Any, app: Celery) -> When:
 
 def every_text(every: timedelta) -> str:
     """Raises NotTranslatable for an interval that `every` cannot hold."""
-    if every < SECOND:
+    if every < timedelta(seconds=1):
         raise NotTranslatable("an interval under a second")
-    if every % MILLISECOND or every.total_seconds() > LONGEST_SECONDS:
+    if every % timedelta(milliseconds=1) or every.total_seconds() > LONGEST_SECONDS:
         raise NotTranslatable(f"an interval of {every.total_seconds()} seconds")
     return render_duration(every)
 
@@ -423,26 +396,18 @@ DURATIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """fields: `task`, `schedule`, `args`, `kwargs`, `options`, `relative` and `enabled`."""
-
-    source: str
-    name: str
-    fields: Mapping[str, Any]
-
-
-def translate(entry: Entry, app: Celery, now: datetime) -> Found | LeftOut:
-    """The job that the app's beat would make of the entry."""
+def translate(
+    source: str, name: str, fields: Mapping[str, Any], app: Celery, now: datetime
+) -> Found | LeftOut:
+    """The job that the app's beat would make of the entry `name`; fields: those of KNOWN."""
     try:
-        return _found(entry, app, now)
+        return _found(source, name, fields, app, now)
     except NotTranslatable as error:
-        task, schedule = entry.fields.get("task"), entry.fields.get("schedule")
-        return LeftOut(entry.source, str(error), [f"task: {task}", f"schedule: {schedule!r}"])
+        task, schedule = fields.get("task"), fields.get("schedule")
+        return LeftOut(source, str(error), [f"task: {task}", f"schedule: {schedule!r}"])
 
 
-def _found(entry: Entry, app: Celery, now: datetime) -> Found:
-    fields = entry.fields
+def _found(source: str, name: str, fields: Mapping[str, Any], app: Celery, now: datetime) -> Found:
     if unknown := sorted(str(key) for key in fields if key not in KNOWN):
         raise NotTranslatable(f"unknown to Celery: {', '.join(unknown)}")
     relative = bool(fields.get("relative"))
@@ -456,8 +421,8 @@ def _found(entry: Entry, app: Celery, now: datetime) -> Found:
         **when.values,
         **options,
     }
-    comments = [entry.source] if job_name(entry.name) != entry.name else []
-    return Found(entry.source, entry.name, values, comments, [*when.lost, *lost])
+    comments = [source] if job_name(name) != name else []
+    return Found(source, name, values, comments, [*when.lost, *lost])
 
 
 def _json(key: str, value: Any) -> Any:
@@ -470,8 +435,8 @@ def _json(key: str, value: Any) -> Any:
 
 def _refused(value: Any) -> Any:
     if isinstance(value, BeatLazyFunc):
-        raise NotTranslatable("an argument that beat computes at each run")
-    raise TypeError(f"a {type(value).__name__} is nothing that JSON can hold")
+        raise NotTranslatable("an argument that beat computes for each run")
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def _options(options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -496,12 +461,12 @@ def _option(option: str, value: Any) -> Iterator[tuple[str, Any]]:
         raise NotTranslatable(f"there is no key for {value!r}")
 
 
-# The jobs of an app's `beat_schedule`, those of `add_periodic_task` among them.
+# The entries of an app's `beat_schedule`, with those of `add_periodic_task`.
 
 
 def read_beat_schedule(app: Celery, now: datetime) -> list[Item]:
     app.loader.import_default_modules()
-    app.finalize()  # what waits for it may add periodic tasks
+    app.finalize()  # its signal may add periodic tasks
     schedule: Mapping[str, Any] = app.conf.beat_schedule or {}
     return [_item(str(name), entry, app, now) for name, entry in schedule.items()]
 
@@ -514,22 +479,22 @@ def _item(name: str, entry: Any, app: Celery, now: datetime) -> Item:
         return LeftOut(source, f"{entry!r} is no entry of a schedule")
     if not isinstance(entry, Mapping):
         fields = {key: value for key, value in fields.items() if key in KNOWN}
-    return translate(Entry(source, name, fields), app, now)
+    return translate(source, name, fields, app, now)
 
 
-# The jobs that RedBeat keeps in Redis, whoever put them there.
+# The entries that RedBeat keeps in Redis.
 #
-# All keys of its sorted set are read, also those that are never due again, and each is decoded by
-# RedBeat's own decoder. The entries that this product keeps there are of schedule files already.
+# All keys of its sorted set are read, also those that are never due again; RedBeat's own decoder
+# decodes them. Entries that came from schedule files are left out.
 
 
-#: How many entries are asked for in one round trip.
+#: Entries read in one round trip.
 BATCH = 500
 
 
 def read_redbeat(app: Celery, now: datetime) -> list[Item]:
     with warnings.catch_warnings():
-        # An app that does not say where RedBeat's Redis is means its broker, as RedBeat does.
+        # Without redbeat_redis_url RedBeat uses the broker, with a warning.
         warnings.simplefilter("ignore", DeprecationWarning)
         conf = ensure_conf(app)
     entries = sorted(_entries(get_redis(app), conf.schedule_key))
@@ -541,7 +506,7 @@ def read_redbeat(app: Celery, now: datetime) -> list[Item]:
 
 
 def _entries(client: Client, schedule_key: str) -> Iterator[tuple[str, str | None, str | None]]:
-    """Key, definition and the field that only this product's entries have."""
+    """Key, definition, and the field that only entries from schedule files have."""
     keys = client.zrange(schedule_key, 0, -1)
     for start in range(0, len(keys), BATCH):
         batch = keys[start : start + BATCH]
@@ -560,4 +525,4 @@ def _redbeat_item(name: str, definition: str | None, app: Celery, now: datetime)
         fields = dict(RedBeatSchedulerEntry.decode_definition(definition))
     except Exception as error:  # noqa: BLE001 - its decoder builds objects out of what it finds
         return LeftOut(source, f"RedBeat cannot decode it: {error}", [definition])
-    return translate(Entry(source, name, fields), app, now)
+    return translate(source, name, fields, app, now)

@@ -27,7 +27,6 @@ from supervisor.schedule.rrule import parse
 # In the sets a day has to match both its number and its weekday, as in Celery. In cron it has to
 # match one of the two where both are restricted, unless one of them begins with `*`: see `_days`.
 
-
 MINUTES = range(60)
 HOURS = range(24)
 DAYS = range(1, 32)
@@ -112,15 +111,15 @@ def _runs(values: list[int]) -> Iterator[str]:
         start = end + 1
 
 
-# What an import found, in the order of its source: jobs, what is no job, and comments.
+# What an import found, in the order of its source.
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One job. source: where it stands, such as "crontab:12"; name: as its source calls it.
+    """One job. source: where it was found, such as "crontab:12"; name: in its source.
 
-    values: its keys in a schedule file. comments: for those who read the file. lost: what of it is
-    not translated, though the job is.
+    values: its keys in a schedule file. comments: lines above it. lost: what of it is not
+    translated, though the job is.
     """
 
     source: str
@@ -132,7 +131,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that is no job in the file, why not, and what it looked like."""
+    """Something that could not be translated, why, and what it looked like."""
 
     source: str
     why: str
@@ -141,32 +140,29 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A comment of the source's own, or about it."""
+    """A comment that the source has, or one about it."""
 
     lines: Sequence[str]
 
 
 Item = Found | LeftOut | Remark
 
-# Names for jobs out of any text: valid, and no two alike.
-
-
-LONGEST = 100
+LONGEST_NAME = 100
 
 
 def job_name(text: str, taken: Collection[str] = ()) -> str:
-    """The text itself where it is a name and free; else the nearest that is."""
+    """The text itself where it is a valid and free name; else the nearest one."""
     name = text if re.fullmatch(NAME_PATTERN, text) else _cleaned(text)
     unique, number = name, 2
     while unique in taken:
         suffix = f"-{number}"
-        unique, number = name[: LONGEST - len(suffix)] + suffix, number + 1
+        unique, number = name[: LONGEST_NAME - len(suffix)] + suffix, number + 1
     return unique
 
 
 def _cleaned(text: str) -> str:
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
-    return words.lstrip("-._")[:LONGEST].rstrip("-._") or "job"
+    return words.lstrip("-._")[:LONGEST_NAME].rstrip("-._") or "job"
 
 
 WIDTH = 96
@@ -193,12 +189,12 @@ ORDER = (
 QUOTED = ("cron", "rrule")
 
 #: What a job has without the key.
-UNSAID = {"args": [], "kwargs": {}, "description": "", "timezone": "UTC", "paused": False}
+DEFAULTS = {"args": [], "kwargs": {}, "description": "", "timezone": "UTC", "paused": False}
 
 
 @dataclass(slots=True)
 class Written:
-    """text: of the file; jobs: names of those in it; reports: what is not translated, and why."""
+    """text: of the file; jobs: their names; reports: what is not translated, and why."""
 
     text: str = ""
     jobs: list[str] = field(default_factory=list)
@@ -249,7 +245,7 @@ def said(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: values[key]
         for key in ORDER
-        if values.get(key) is not None and values[key] != UNSAID.get(key)
+        if values.get(key) is not None and values[key] != DEFAULTS.get(key)
     }
 
 
@@ -278,7 +274,7 @@ def fault_of(name: str, values: Mapping[str, Any]) -> str | None:
 
 
 def one_line(text: str) -> str:
-    """Without what would end a comment, or move the cursor of who reads the report."""
+    """Without characters that would end a comment, or move the cursor of a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -297,7 +293,7 @@ class Quoted(str):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Sequences indented, no anchors, and text quoted where our reader would see no text."""
+    """Sequences indented, no anchors, and text quoted where our reader would not see text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -314,14 +310,14 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 def _is_plain(text: str) -> bool:
     try:
         return isinstance(plain_value(text), str) and text.isprintable()
-    except ValueError:  # a number that is too long to be read as one
+    except ValueError:  # a number with too many digits
         return False
 
 
 _Dumper.add_representer(str, _text)
 _Dumper.add_representer(Quoted, _text)
 
-# Parts -> the text of a recurrence rule, for what no cron expression says.
+# The text of a recurrence rule, for what no cron expression can say.
 
 
 def rule_text(parts: Mapping[str, Iterable[object]]) -> str:
