@@ -42,16 +42,16 @@ from supervisor.worker.task import GuardedTask
 
 log = structlog.get_logger("supervisor.app")
 
-#: What the guarantees need of a worker; an app that sets one of them otherwise is warned.
+#: What the guarantees need of a worker; a worker whose app sets one otherwise logs a warning.
 NEEDED = {
-    # A run behind a long one in a worker that is busy would be late for nothing.
+    # A run that a busy worker has fetched would wait for the one before it, for nothing.
     "worker_prefetch_multiplier": 1,
     "worker_disable_prefetch": True,
-    # A healthy run must not be killed because the broker's connection was cut.
+    # A healthy run must not be killed because the broker's connection was lost.
     "worker_cancel_long_running_tasks_on_connection_loss": False,
 }
 
-#: What else a supervised app is given, where it says nothing of its own.
+#: Other defaults of a supervised app.
 GIVEN = {
     "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
     "beat_max_loop_interval": 1,
@@ -60,7 +60,7 @@ GIVEN = {
 }
 
 
-#: The same, where Redis is the broker. A server that lacks replicas, or has become one itself,
+#: Defaults where Redis is the broker. A server that lacks replicas, or has become one itself,
 #: refuses a worker's pop: an error of the channel, which by default ends the worker.
 GIVEN_WITH_REDIS = {"broker_channel_error_retry": True}
 
@@ -125,7 +125,7 @@ def guarded_class(task_cls: Any) -> Any:
 def load_app(name: str) -> Celery:
     """The app that ``celery -A name`` finds, with its tasks imported. Raises AppNotFound.
 
-    What goes wrong inside of the app's own modules is not caught.
+    Errors of the app's own modules are raised as they are.
     """
     try:
         app = find_app(name)

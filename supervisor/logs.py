@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
-#: Libraries that tell more than anybody asked for, and what is worth telling of them.
+#: Libraries that log too much, and the level from which on their lines are worth showing.
 QUIET = {
     "httpcore": logging.WARNING,
     "httpx": logging.WARNING,
@@ -38,8 +38,8 @@ SHARED: tuple[Processor, ...] = (
 def configure(json: bool | None = None, level: str = "info", logfile: str | None = None) -> None:
     """Sends all logging of this process to stderr, or to `logfile`; may be called again.
 
-    json: True or False decides; None asks SUPERVISOR_LOG_FORMAT (json or console), else whether
-    stderr is a terminal. level: the lowest that is shown, by name.
+    json: None means as SUPERVISOR_LOG_FORMAT (json or console) says, else JSON unless stderr is a
+    terminal. level: the name of the lowest that is shown.
     """
     as_json = wants_json() if json is None else json
     lowest = logging.getLevelNamesMapping()[level.upper()]
@@ -50,7 +50,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        # A line that is not shown costs a run nothing; the processor asks each logger.
+        # Lines below the level cost nothing; the processor looks at the level of each logger.
         wrapper_class=structlog.make_filtering_bound_logger(lowest),
         cache_logger_on_first_use=True,
     )
@@ -88,14 +88,14 @@ def console_tail() -> tuple[Processor, ...]:
 
 
 def escape_texts(_: Any, __: str, event: EventDict) -> EventDict:
-    """What a job said can neither begin a line of its own nor move the cursor."""
+    """A job's own texts can neither begin a line nor move the cursor."""
     return {
         key: escaped(value) if isinstance(value, str) else value for key, value in event.items()
     }
 
 
 def write_traceback(stream: TextIO, error: ExcInfo) -> None:
-    """Without the values of variables, which would show what a job was given."""
+    """Without the values of variables, which would show a job's arguments."""
     plain = StringIO()
     structlog.dev.plain_traceback(plain, error)
     stream.write("\n".join(map(escaped, plain.getvalue().split("\n"))))

@@ -26,7 +26,7 @@ TOKEN = "SUPERVISOR_TOKEN"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 DEFAULT_PREFIX = "supervisor"
 
-#: It stands in the text of scripts, and in the names of keys that access lists have patterns of.
+#: It becomes part of the text of scripts, and of key names that access lists have patterns for.
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
@@ -34,8 +34,8 @@ PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 class Settings:
     """redis_url: the ledger's Redis or Valkey; prefix: what all our keys start with.
 
-    connection: what an app's settings say of the connection beside its address, in Celery's words:
-    TLS, a credential provider. Raises InvalidPrefix.
+    connection: the app's options for the connection beside its address, in Celery's words: TLS, a
+    credential provider. Raises InvalidPrefix.
     """
 
     redis_url: str = field(default=DEFAULT_URL, repr=False)
@@ -76,14 +76,14 @@ def running_url(directory: Path = Path()) -> str | None:
 # password and database are those of the servers; `sentinel_username` and `sentinel_password` are
 # what the sentinels ask for, if anything.
 #
-# What is wrong with an address is said without quoting it: any part of it may be the password.
+# Errors do not quote an address: any part of it may be the password.
 
 
 SENTINEL = "sentinel://"
 SOCKETS = ("unix://", "redis+socket://")
 SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL)
 
-#: Of an address without its scheme: what stands before the first of these names user and host.
+#: In an address without its scheme, user and host end at the first of these.
 BEGINS_PATH = re.compile(r"[/?#]")
 DATABASE = re.compile(r"/*[0-9]{0,9}/?")
 
@@ -95,7 +95,7 @@ OPTIONS = ("master_name", "sentinel_username", "sentinel_password")
 
 @dataclass(frozen=True, slots=True)
 class SentinelUrl:
-    """sentinels: host and port of each; the rest is of the servers that they watch."""
+    """sentinels: host and port of each; the other fields are of the servers that they watch."""
 
     sentinels: tuple[tuple[str, int], ...]
     master_name: str
@@ -176,7 +176,7 @@ def parsed(url: str) -> dict[str, Any]:
 
 
 def understood(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a connection, in Celery's words or in redis-py's, as redis-py takes them."""
+    """Options of a connection in redis-py's words, from Celery's or redis-py's."""
     known = {name: value for name, value in options.items() if value is not None}
     if isinstance(asked := known.get("ssl_cert_reqs"), str):
         known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
@@ -189,7 +189,7 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unreadable(url: str) -> None:
-    """Raises InvalidRedisUrl for what libraries would misread, and quote or call up as a host."""
+    """Raises InvalidRedisUrl for what libraries would misread, and quote or look up as a host."""
     if not url.startswith(SCHEMES):
         raise unreadable(f"it begins with none of {', '.join(SCHEMES)}")
     for part in url.split(";") if url.startswith(SENTINEL) else [url]:
@@ -217,7 +217,7 @@ def unreadable(why: str) -> InvalidRedisUrl:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an address leads, without who asks. server: host and port, a socket, or sentinels."""
+    """Where an address leads, without credentials. server: host and port, socket, or sentinels."""
 
     server: str
     db: int
@@ -227,7 +227,7 @@ class Place:
 
 
 def place_of(url: str) -> Place | None:
-    """None for what is no Redis, or cannot be read."""
+    """None for an address that is not of Redis, or cannot be read."""
     try:
         if url.startswith(SENTINEL):
             named = SentinelUrl.parse(url)
@@ -242,23 +242,23 @@ def place_of(url: str) -> Place | None:
 
 
 def without_kombus_spelling(url: str) -> str:
-    """Of a socket, as redis-py has it."""
+    """An address of a socket as redis-py spells it."""
     if not url.startswith("redis+socket:"):
         return url
     return url.replace("redis+socket:", "unix:", 1).replace("virtual_host=", "db=", 1)
 
 
 def in_kombus_spelling(url: str) -> str:
-    """Of a socket, as kombu's transport has it."""
+    """An address of a socket as kombu's transport spells it."""
     if not url.startswith("unix:"):
         return url
     return re.sub(r"([?&])db=", r"\1virtual_host=", url.replace("unix:", "redis+socket:", 1))
 
 
 def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Options of a connection to one server: an address that may be shown, and what else it takes.
+    """Splits options of a connection into an address that may be shown and the other options.
 
-    Between them, redis-py finds the same connection.
+    From both together, redis-py makes the same connection.
     """
     rest = dict(options)
     is_tls = rest.pop("connection_class", None) is SSLConnection
@@ -270,13 +270,13 @@ def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def same_database(url: str, other: str) -> bool:
-    """Whether both lead to the same data, whoever asks for it; False for what is no Redis."""
+    """Whether both lead to the same data, with whichever credentials; False if one is no Redis."""
     place = place_of(url)
     return place is not None and place == place_of(other)
 
 
 def has_same_server(url: str, other: str) -> bool:
-    """Whether both lead to one server, by Sentinel or not; False for what is no Redis."""
+    """Whether both lead to one server, by Sentinel or not; False if one is no Redis."""
     place, there = place_of(url), place_of(other)
     return place is not None and there is not None and place.server == there.server
 

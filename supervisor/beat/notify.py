@@ -1,16 +1,27 @@
-"""What the leading beat sends to others: results of calls that never began, and pings.
+"""What the leading beat sends to other servers: revocations and pings, from threads beside it.
 
-Tells Celery's result backend of calls that ended before they began.
+**Revocations** go to Celery's result backend, for calls that ended before they began. A caller may
+wait for the result, alone or in a chord. The result of a run that began is stored by its worker; of
+one that was skipped, cancelled or expired before, no worker knows.
 
-Who called may wait for the result, alone or in a chord. How a run ended is told by the worker that
-had it; of one that was skipped, cancelled or expired before, nobody would ever hear.
+1. The scripts that end such runs write a revocation into an outbox in the ledger.
+2. At each tick beat sees whether there are any. A thread sends them, since a backend may hang, and
+   removes each from the outbox once it is stored.
 
-1. The scripts that end such runs leave a word in the ledger, whoever called them.
-2. At each tick beat looks whether there are any. A thread tells them, for a backend may hang, and
-   takes each out of the ledger once it is told.
-3. A backend that is away is tried again. What it has not taken after `GIVE_UP_AFTER` is dropped.
-4. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the second
-   time it changes nothing.
+**Pings** of starts and ends of runs go to their jobs' `ping_url`.
+
+1. The scripts that begin and end runs write pings into an outbox: a worker that is killed loses
+   none, and no job waits for another server.
+2. At each tick beat starts a thread for each job that has pings and no thread. It sends them in
+   order, removes those that were accepted, and stops at the first that was not.
+3. A thread sends for up to `TURN_SECONDS` and then gives way. Jobs whose server failed or was slow
+   in their last turn have half of the threads at most, so that others always find one.
+4. A job whose server is unavailable is tried again after waits that double. Pings that the server
+   refuses are dropped, logged and counted.
+
+Both are tried again while a server is unavailable, and dropped after `GIVE_UP_AFTER`. A beat that
+dies in between, or two that lead in turn, may send the same thing twice: a result stays what it is,
+and checks know a run by its `rid`.
 """
 
 from __future__ import annotations
@@ -53,11 +64,13 @@ PAUSE_SECONDS = 5.0
 
 REVOCATIONS_PER_LOOK = 1_000
 
-#: In one look; what fails more often is not the fault of one call.
+#: Failures after which a thread stops: these are not the fault of one call.
 MOST_FAILURES = 3
 
 
 class Revoker:
+    """Sends the revocations, one after the other."""
+
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
@@ -66,9 +79,9 @@ class Revoker:
         self._next_try = 0.0
 
     def look(self, now: datetime) -> None:
-        """Returns at once; the telling goes on in a thread that ends by itself."""
-        is_telling = self._thread is not None and self._thread.is_alive()
-        if not is_telling and time.monotonic() >= self._next_try:
+        """Returns at once; a thread sends the revocations and ends by itself."""
+        is_sending = self._thread is not None and self._thread.is_alive()
+        if not is_sending and time.monotonic() >= self._next_try:
             self._thread = Thread(
                 target=self._run, args=(now,), name="supervisor-revocations", daemon=True
             )
@@ -109,17 +122,16 @@ class Revoker:
 # One ping over HTTP, in the form of healthchecks.io: the address says what happened, the body why.
 #
 # ``POST <url>/start?rid=<uuid>``, ``<url>``, ``<url>/fail``, ``<url>/log``. The `rid` is the same
-# for all pings of a run, so that the check knows its duration although runs may be at work side by
-# side.
+# for all pings of a run, so that the check knows its duration even if runs overlap.
 #
 # The server is not trusted: one that answers a byte now and then, or `100 Continue` again and
 # again, gets no more time than one that is silent.
 
 
-#: From the connection to the head of the answer; each attempt to connect has as much.
+#: From the connection to the end of the answer's headers; an attempt to connect has as much.
 TIMEOUT_SECONDS = 5.0
 
-#: Of an answer's head. The body is not read.
+#: Of an answer's headers. The body is not read.
 MOST_BYTES = 64 * 1024
 
 #: Run ids become UUIDs in it.
@@ -137,7 +149,7 @@ MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 class Answer(StrEnum):
-    """refused: asking again would not help. away: it may."""
+    """refused: trying again would not help. unavailable: it may."""
 
     TAKEN = "taken"
     REFUSED = "refused"
@@ -145,14 +157,14 @@ class Answer(StrEnum):
 
 
 class NoRedirects(HTTPRedirectHandler):
-    """The address is a secret: nobody sends it on to others."""
+    """The address is a secret, and not for other servers."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 class Answered(io.RawIOBase):
-    """What a socket receives, up to a deadline on the monotonic clock and to MOST_BYTES."""
+    """What a socket receives, up to a deadline on the monotonic clock and up to MOST_BYTES."""
 
     def __init__(self, connected: socket.socket, ends_at: float) -> None:
         self._socket = connected
@@ -175,7 +187,7 @@ class Answered(io.RawIOBase):
 
 
 class BoundedSocket:
-    """As much of a socket as a connection of http.client needs once it is connected."""
+    """What http.client needs of a connected socket."""
 
     def __init__(self, connected: socket.socket, ends_at: float) -> None:
         self._socket = connected
@@ -215,7 +227,7 @@ _opener = build_opener(NoRedirects, OverHttp, OverTls)
 
 
 def send(url: str, ping: Ping, timeout: float = TIMEOUT_SECONDS) -> tuple[Answer, str]:
-    """Tells it, and gives what went wrong, in words that do not repeat the address."""
+    """Sends a ping. Gives what went wrong in words that do not repeat the address, a secret."""
     request = Request(address(url, ping), data=body(ping).encode(), method="POST")
     request.add_header("Content-Type", "text/plain; charset=utf-8")
     request.add_header("User-Agent", "celery-beat-supervisor")
@@ -249,34 +261,21 @@ def body(ping: Ping) -> str:
     return "".join(f"{name}: {fact}\n" for name, fact in facts.items() if fact)
 
 
-# Tells starts and ends of runs to their jobs' `ping_url`, from threads beside the leading beat.
-#
-# 1. The scripts that begin and end runs write pings into an outbox: a worker that is killed has
-#    lost none, and no job waits for somebody else's server.
-# 2. At each tick beat looks at the outbox and starts a thread for each job that has pings and no
-#    thread. It sends them in order, takes what was accepted out of the outbox, and stops at the
-#    first that was not.
-# 3. A thread sends for `TURN_SECONDS` and then makes way. Jobs whose server failed or was slow in
-#    their last turn have half of the threads at most, so that others are never without one.
-# 4. A job whose server is unavailable is tried again later and later. What is older than
-#    `GIVE_UP_AFTER` is dropped, logged and counted, and so is what the server refuses.
-# 5. A beat that dies in between, or two that lead in turn, may tell the same thing twice: the
-#    checks know a run by its `rid`.
-
-
 FIRST_WAIT_SECONDS = 2.0
 LONGEST_WAIT_SECONDS = 60.0
 
-#: Looked at in one tick, and all of them where nothing of these can be sent now.
+#: The oldest, which are looked at first; all are where none of these can be sent now.
 PINGS_PER_LOOK = 1_000
 MOST_THREADS = 8
 MOST_SLOW_THREADS = MOST_THREADS // 2
 
-#: No ping is begun later in a turn; one that takes as long by itself makes its job a slow one.
+#: No ping is begun later in a turn; one that takes longer by itself marks its job as slow.
 TURN_SECONDS = 3.0
 
 
 class Pinger:
+    """Sends the pings, those of several jobs side by side."""
+
     def __init__(self, ledger: Ledger, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._ledger = ledger
         self._pings = Pings(ledger.client, ledger.keys)
@@ -287,14 +286,14 @@ class Pinger:
         self._lock = threading.Lock()
 
     def look(self, now: datetime) -> None:
-        """Returns at once; the sending goes on in threads that end by themselves."""
+        """Returns at once; threads send the pings and end by themselves."""
         if not self._begin(PINGS_PER_LOOK, now):
-            self._begin(MOST_PINGS, now)  # those of other jobs may stand behind them
+            self._begin(MOST_PINGS, now)  # pings of other jobs may stand behind them
 
     def _begin(self, limit: int, now: datetime) -> bool:
         """Whether a thread began, or there is nothing beyond the `limit` oldest."""
         with self._lock:
-            busy = set(self._sending)  # what is read of these may have been sent meanwhile
+            busy = set(self._sending)  # their pings may have been sent since they were read
         pings = self._pings.oldest(limit)
         began = False
         for job in dict.fromkeys(ping.job for ping in pings):
@@ -307,7 +306,7 @@ class Pinger:
         return began or len(pings) < limit
 
     def _is_to_send(self, job: str) -> bool:
-        """Whether a thread may begin for the job; it counts as begun from then on."""
+        """Whether a thread may begin for the job, which it then counts as begun."""
         next_try, _ = self._waits.get(job, (0.0, 0.0))
         with self._lock:
             if job in self._sending or len(self._sending) >= MOST_THREADS:
@@ -381,5 +380,5 @@ def address_of(url: str) -> str:
 
 
 def facts(ping: Ping) -> dict[str, str]:
-    """Of a log line; the address is a secret."""
+    """For a log line, without the address, which is a secret."""
     return {"job": ping.job, "run": ping.run, "kind": ping.kind.value}

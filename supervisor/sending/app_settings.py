@@ -1,4 +1,7 @@
-"""What Celery's broker and RedBeat are told of a Redis: each spells Sentinels in its own way."""
+"""The app's settings of the broker, of RedBeat and of the ledger, brought to agree with each other.
+
+Celery's transport and RedBeat each spell Redis addresses, Sentinels above all, in their own way.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +35,15 @@ from supervisor.settings import (
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
 
-#: Those of `redbeat_redis_options` that are for RedBeat itself, and no option of a connection.
+#: Those of `redbeat_redis_options` that are for RedBeat itself and not for a connection.
 REDBEAT_INTERNAL_OPTIONS = frozenset(
     ("retry_period", "cluster", "sentinels", "service_name", "sentinel_kwargs", "startup_nodes")
 )
 
-#: In place of an address that nothing can be made of.
+#: In place of an address that cannot be read.
 UNREADABLE = "redis://address-cannot-be-read.invalid/0"
 
-#: A Redis that hangs must not hang who asks.
+#: A Redis that hangs must not hang the caller.
 PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
 
 
@@ -50,16 +53,16 @@ def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> 
         return broker_url
     options = transport_options or {}
     asked = options.get("sentinel_kwargs") or {}
-    told = {
+    named = {
         "master_name": options.get("master_name"),
         "sentinel_username": asked.get("username"),
         "sentinel_password": asked.get("password"),
     }
-    return str(SentinelUrl.parse(broker_url, told))
+    return str(SentinelUrl.parse(broker_url, named))
 
 
 def broker_url_of(conf: Any) -> str:
-    """The app's `broker_url`; of several, with ; between them, as kombu takes them too."""
+    """The app's `broker_url`; several are joined with ; as kombu accepts them too."""
     given = conf.broker_url or ""
     return given if isinstance(given, str) else ";".join(given)
 
@@ -70,7 +73,7 @@ def broker_address(conf: Any) -> str:
 
 
 def settle_broker(conf: Any) -> None:
-    """Has the broker's address in kombu's spelling, with what else it says in kombu's options."""
+    """Sets the broker's address in kombu's spelling, and moves the rest to kombu's options."""
     broker_url = broker_url_of(conf)
     if broker_url.startswith(SENTINEL):
         given = conf.get("broker_transport_options") or {}
@@ -89,7 +92,7 @@ def settle_broker(conf: Any) -> None:
 
 
 def check_certificate(conf: Any, settings: Settings) -> None:
-    """Of a broker that is the ledger's server, as the ledger does: kombu alone would take any."""
+    """Verifies the certificate of a broker that is the ledger's server; kombu would accept any."""
     url = broker_url_of(conf)
     is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
     if is_bare and has_same_server(url, settings.redis_url):
@@ -103,7 +106,7 @@ def set_broker(conf: Any, url: str) -> None:
 
 
 def hide_unreadable(conf: Any) -> None:
-    """Takes addresses away that cannot be read: Celery would quote them, passwords and all."""
+    """Replaces addresses that cannot be read: Celery would quote them, passwords and all."""
     for url, put in (
         (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
@@ -113,7 +116,7 @@ def hide_unreadable(conf: Any) -> None:
 
 
 def setting(conf: Any, name: str) -> Any:
-    """One of RedBeat's, in small letters or in capitals, as RedBeat finds it."""
+    """One of RedBeat's settings, in lower or upper case, as RedBeat finds it."""
     return conf.first(name, name.upper())
 
 
@@ -131,13 +134,13 @@ def redbeat_address(conf: Any) -> str:
     url = str(setting(conf, "redbeat_redis_url") or "")
     if not url.startswith("redis-sentinel"):
         return url
-    told = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
-    sentinels = tuple((str(host), int(port)) for host, port in told.get("sentinels", ()))
-    return str(SentinelUrl(sentinels, told.get("service_name", "master"), db=told.get("db", 0)))
+    own = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
+    sentinels = tuple((str(host), int(port)) for host, port in own.get("sentinels", ()))
+    return str(SentinelUrl(sentinels, own.get("service_name", "master"), db=own.get("db", 0)))
 
 
 def connection_of(conf: Any, url: str) -> dict[str, Any]:
-    """What the app's settings say of connections to the Redis at `url`, beside that address."""
+    """The app's options for connections to the Redis at `url`, beside that address."""
     found: dict[str, Any] = {}
     for address, tls in (
         (broker_address(conf), conf.get("broker_use_ssl")),
@@ -152,7 +155,7 @@ def connection_of(conf: Any, url: str) -> dict[str, Any]:
 def settle_redbeat(conf: Any, settings: Settings) -> None:
     """Gives RedBeat the ledger's Redis where the app names none.
 
-    User and password stand among the options, where Celery hides them from who looks at settings.
+    User and password go into the options, which Celery hides where it shows settings.
     """
     own = setting(conf, "redbeat_redis_options") or {}
     url = str(setting(conf, "redbeat_redis_url") or "")
@@ -188,9 +191,9 @@ GUARDED_TASK = "supervisor.worker.task:GuardedTask"
 
 
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:
-    """Where the ledger of a supervised app lives; None for an app that is not supervised.
+    """The ledger of a supervised app; None for an app that is not supervised.
 
-    url: in place of the address that the app has for it. Raises InvalidRedisUrl.
+    url: in place of the app's own address of it. Raises InvalidRedisUrl.
     """
     given: Mapping[str, Any] | None = getattr(app, "supervisor", None)
     return None if given is None else settings_from(app.conf, given, url)
@@ -198,7 +201,7 @@ def settings_of(app: Celery, url: str | None = None) -> Settings | None:
 
 def settings_from(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
     broker = broker_url_of(conf)
-    if error := given.get("unreadable"):  # found as the first setting was asked for
+    if error := given.get("unreadable"):  # found when the first setting was read
         raise error
     url = url or given["redis_url"]
     if not url and is_redis(broker):
@@ -230,13 +233,13 @@ def required_settings(app: Celery) -> Settings:
 
 
 def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
-    """What is wrong where the app has RedBeat keep its schedule in another Redis."""
+    """The error of an app whose RedBeat keeps its schedule in another Redis."""
     redbeat, ledger = place_of(redbeat_address(app.conf)), place_of(settings.redis_url)
     return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
 
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:
-    """In words, where the app's broker is another Redis server than the ledger's."""
+    """Says so where the app's broker is another Redis server than the ledger's."""
     broker, ledger = place_of(broker_address(app.conf)), place_of(settings.redis_url)
     if broker is None or ledger is None or broker.server == ledger.server:
         return None

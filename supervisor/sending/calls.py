@@ -2,12 +2,12 @@
 
 1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
    guard; the keys are those of a schedule file's job, without the schedule.
-2. ``task.apply_async(args, headers={"guard": {...}})`` says for one call: ``key`` (the lock's key
-   itself), ``overlap``, ``max_wait``. The header alone guards a call of any supervised task. The
-   task's own arguments stay what they are.
-3. The ledger gives the run its place. One that waits is no message yet: it occupies no worker, and
-   is published by the worker that gives the lock back, or by beat. So is one with a `countdown`.
-4. What comes back is Celery's AsyncResult, with the `admission` on it.
+2. ``task.apply_async(args, headers={"guard": {...}})`` sets, for one call, ``key`` (the lock's key
+   itself), ``overlap`` and ``max_wait``. The header alone guards a call of any supervised task. The
+   task's own arguments are not touched.
+3. The ledger gives the run its place. A run that waits has no message yet: it occupies no worker,
+   and is published by the worker that gives the lock back, or by beat. So is one with `countdown`.
+4. The caller gets Celery's AsyncResult, with the `admission` on it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,14 @@ from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.tracing import current_headers
 from supervisor.times import LONGEST_SECONDS
 
-# Celery's result of a guarded call, and the place that the guard gave its run.
-
-
-#: For how long the end of a run is waited for whose result is there, and how often looked at.
+#: How long the end of a run is waited for whose result is there, and how often it is looked for.
 PATIENCE_SECONDS = 1.0
 LOOK_SECONDS = 0.005
 
 
 class GuardedResult(AsyncResult):  # type: ignore[type-arg]
+    """Celery's result of a guarded call, with the place that the ledger gave its run."""
+
     def __init__(
         self, admission: Admission, task: Task[Any, Any], *, is_ignored: bool = False
     ) -> None:
@@ -69,7 +68,7 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
         self.ignored = is_ignored
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is Celery's own result: what was decided is the caller's to keep."""
+        """A copy is Celery's own result, without the admission."""
         return AsyncResult, self.__reduce_args__()
 
     def __copy__(self) -> AsyncResult[Any]:
@@ -101,7 +100,7 @@ def result_of(admission: Admission, task: Task[Any, Any], *, is_ignored: bool) -
 
 @cache
 def result_class(task: Any) -> Any:
-    """With what a task's own class of results can do."""
+    """GuardedResult over the task's own class of results."""
     own: Any = type(task.AsyncResult("of no task"))
     return type(own.__name__, (GuardedResult, own), {})
 
@@ -115,26 +114,24 @@ def wait_for_end(app: Any, run_id: str) -> None:
 
 @cache
 def impatient_ledger(app: Celery, _pid: int) -> Ledger:
-    """A server that hangs holds nobody up who has a result already."""
+    """For callers that have a result already: a server that hangs does not hold them up."""
     settings = required_settings(app)
     return Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
 
 
-# Of which task at work a call is part: what Celery's canvas and monitors know as root and parent.
-#
-# A run that waits is published by whoever gives its lock back, or by beat: neither is its parent.
-# So the call takes down of whom it is a part, and its message is sent as if nobody were at work.
-
-
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Celery's options of a call of the task made now, with these: nothing outside of a task."""
+    """The options by which Celery's canvas and monitors know the running task that makes a call.
+
+    Empty outside of a task. They are taken down with the call, since a run that waits is published
+    by a worker that gives its lock back, or by beat, and neither is its parent.
+    """
     parent: Any = task.app.current_worker_task
     if parent is None:
         return {}
     request = parent.request
     found = {"root_id": request.root_id or request.id, "parent_id": request.id}
     if task.app.conf.task_inherit_parent_priority and task.priority is None:
-        # One that the call, the task or its route has is before the parent's.
+        # A priority of the call, the task or its route wins over the parent's.
         priority = (request.delivery_info or {}).get("priority")
         routed = task.app.amqp.router.route(dict(options), task.name)
         if priority is not None and routed.get("priority") is None:
@@ -143,36 +140,35 @@ def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def of_nobody() -> Iterator[None]:
-    """What this thread sends meanwhile is no part of the task that it works for."""
-    at_work = []
+def without_parent() -> Iterator[None]:
+    """What this thread sends meanwhile does not belong to the task that it runs."""
+    running = []
     while (task := _task_stack.pop()) is not None:
-        at_work.append(task)
+        running.append(task)
     try:
         yield
     finally:
-        for task in reversed(at_work):
+        for task in reversed(running):
             _task_stack.push(task)
-
-
-# The message of a run that is about to be asked for: sent by the script that admits the run.
-#
-# That takes one round trip, where to admit the run, to read it, to send its message and to say so
-# takes five; and no crash comes in between. It can be told where the broker's queues are keys
-# beside the ledger's, and nobody but Celery has a say in how the message is sent.
-#
-# Nothing here connects to anything: what it takes to know the broker is kept from the message that
-# was last sent in the other way. The first call of a process goes that way, and with a broker that
-# is away none waits for it in vain.
 
 
 log = structlog.get_logger("supervisor.calls")
 
 
 def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:
-    """None where the run is to be published once it is admitted. Raises InvalidKey."""
+    """The prebuilt message of a call, for the script that admits its run to send.
+
+    That takes one round trip, where to admit the run, read it, send its message and record that
+    takes five; and no crash comes in between. None where the broker's queues are no keys beside the
+    ledger's, or code of the app's decides how the message is sent: the run is published once it is
+    admitted. Raises InvalidKey.
+
+    Connects to nothing. What has to be known of the broker is kept from the last message that was
+    published, so the first call of a process goes that way, and a broker that is unavailable is
+    not waited for.
+    """
     rules, now = request.rules_for(spec), datetime.now(UTC)
-    # One that replaces another is queued by what becomes of that one.
+    # A run that replaces another is queued when that one has ended.
     may_replace = OverlapPolicy.REPLACE in (rules.overlap, rules.on_max_skips)
     if may_replace or request.delay or request.run_id is None or spec.task is None:
         return None
@@ -187,18 +183,15 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
         rules=rules,
     )
     try:
-        with of_nobody():
+        with without_parent():
             return recorded(publisher.app, channel, publisher.send, of_job(run, spec, spec.task))
-    except Exception as error:  # noqa: BLE001 - who publishes the run finds the same, and says so
-        publisher.channel_beside = None  # it may be its connection, which is found anew then
-        log.info("no message beforehand", job=spec.name, error=str(error))
+    except Exception as error:  # noqa: BLE001 - publishing the run finds and reports the same
+        publisher.channel_beside = None  # it may be its connection, which is then looked up again
+        log.info("message not prebuilt", job=spec.name, error=str(error))
         return None
 
 
-# What a call of a task asks of the ledger, from what its caller said.
-
-
-#: Celery's options of a call that each message of a run has anew.
+#: Celery's options of a call that each message of a run sets for itself.
 MESSAGES_OWN = ("task_id", "retries", "expires")
 
 
@@ -223,14 +216,14 @@ def request_of(
     check_content(task, options)
     expires = until(options.pop("expires", task.expires))
     headers = {**current_headers(), **(options.pop("headers", None) or {})}
-    said = GuardedCall.of(headers.pop(GUARD, None), task.name)
+    asked = GuardedCall.of(headers.pop(GUARD, None), task.name)
     return RunRequest(
         run_id=task_id or manual_id(task.name),
         args=as_json(args),
         kwargs=as_json(kwargs),
-        key=said.key or key_of(task, spec, args, kwargs),
-        overlap=said.overlap,
-        max_wait=said.max_wait,
+        key=asked.key or key_of(task, spec, args, kwargs),
+        overlap=asked.overlap,
+        max_wait=asked.max_wait,
         expires=expires,
         delay=until(options.pop("eta", None) or options.pop("countdown", None)) or timedelta(),
         options=as_json(
@@ -245,19 +238,19 @@ def request_of(
 
 
 def is_awaited(task: Any, options: Mapping[str, Any]) -> bool:
-    """Whether somebody may wait for the result of the call: alone, or in a chord."""
+    """Whether a caller may wait for the result of the call: alone, or in a chord."""
     if isinstance(task.backend, DisabledBackend):
         return False
     return bool(options.get("chord")) or not is_ignored(task, options)
 
 
 def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
-    said = options.get("ignore_result")
-    return bool(task.ignore_result if said is None else said)
+    own = options.get("ignore_result")
+    return bool(task.ignore_result if own is None else own)
 
 
 def check_content(task: Any, options: Mapping[str, Any]) -> None:
-    """What no worker could read would hold the lock. Raises UnsafeContent and InvalidGuard."""
+    """A call that no worker can read would hold the lock. Raises UnsafeContent and InvalidGuard."""
     wrong = content.others(options.get("serializer"))
     content.refuse(f"a call of {task.name!r} has serializer={name!r}" for name in wrong)
     try:
@@ -286,7 +279,7 @@ def spec_of(task: Any) -> GuardedTaskSpec:
 def key_of(
     task: Any, spec: GuardedTaskSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
-    """The spec's template, filled with the arguments under the names the task has for them."""
+    """The spec's template, filled with the arguments by the names of the task's parameters."""
     if spec.key is None:
         return None
     bound = inspect.signature(task.run).bind(*args, **kwargs)
@@ -295,10 +288,10 @@ def key_of(
 
 
 def until(moment: Any) -> timedelta | None:
-    """How long from now until an instant (ISO text too), or in so many seconds; never negative.
+    """The time from now until an instant (also as ISO text), or a number of seconds.
 
-    An instant without an offset is UTC, as Celery reads it in whatever zone app and machine are.
-    What lies beyond the longest duration of schedule files is as far as that.
+    Never negative, and no longer than the longest duration of schedule files. An instant without an
+    offset is UTC, as Celery reads it whatever the zone of app and machine.
     """
     if moment is None:
         return None
@@ -312,20 +305,20 @@ def until(moment: Any) -> timedelta | None:
 
 
 def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
-    """What the caller of a run said, found in the message that a worker has of it.
+    """What the caller of a run asked for, read from the run's message.
 
-    Nothing of a tick's run, and no arguments that are the schedule file's own.
+    Empty for the run of a tick, and without arguments that are the schedule file's own.
     """
     if work_of(header, "").is_tick:
         return Asked()
     references = header.get("references", ())
-    said = {
+    found = {
         **request.as_execution_options(),
         "priority": (request.delivery_info or {}).get("priority"),
         "ignore_result": request.ignore_result,
         "queue": header["queue"],
     }
-    options = {k: v for k, v in said.items() if v is not None and k not in MESSAGES_OWN}
+    options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
     passed_on = options.pop("headers", {})
     headers = {k: v for k, v in passed_on.items() if k not in (HEADER, RETURNED_BY)}
     return Asked(
@@ -341,17 +334,17 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
 def spec_text(task: Any) -> str:
     try:
         return spec_of(task).model_dump_json(exclude_defaults=True)
-    except InvalidGuard:  # its calls are refused; a header may have guarded this one
+    except InvalidGuard:  # the task's calls are refused; a header may have guarded this one
         return ""
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those of the options that somebody gave."""
+    """Those of the options that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a message sent by another process can have, too."""
+    """The options that a message sent by another process can have as well."""
     return {key: value for key, value in options.items() if key not in ("producer", "connection")}
 
 
@@ -370,10 +363,10 @@ def call_guarded(
     options: dict[str, Any],
 ) -> GuardedResult:
     """Raises InvalidGuard, InvalidKey, TypeError for arguments the task refuses, and what redis-py
-    raises when the ledger is away.
+    raises when the ledger is unavailable.
 
-    A call that raises the latter may have been recorded, and then its run will start. Whoever wants
-    to call again gives a `task_id` from the beginning: under the same one there is one run.
+    A call that raises the latter may have been recorded, and then its run will start. To be able to
+    call again, give a `task_id` from the beginning: calls with the same one make one run.
     """
     request = request_of(task, args, kwargs, task_id, options)
     publisher = publisher_of(task.app)
@@ -423,11 +416,11 @@ def revoke(
 
 
 def register_all(app: Celery) -> None:
-    """Makes the guarded tasks known before anybody calls them: their metrics start at 0."""
+    """Registers the guarded tasks before they are called, so that their metrics start at 0."""
     for task in app.tasks.values():
         if not getattr(task, "guard", None):
             continue
         try:
             publisher_of(app).ledger.register(spec_of(task))
-        except InvalidGuard as error:  # its calls are refused; the other tasks work
+        except InvalidGuard as error:  # calls of this task are refused; the others work
             log.error("guard invalid", task=task.name, problems=error.problems)

@@ -1,7 +1,7 @@
-"""What a supervised app's messages may be made of: JSON, and JSON that is signed.
+"""The content types of a supervised app's messages: JSON, and signed JSON.
 
-A pickle runs code while it is read, so whoever may write to the broker could run anything in every
-worker. A setting that lets one in, or sends one, ends the process that has it.
+A pickle runs code while it is read, so whoever can write to the broker could run anything in every
+worker. A setting that accepts or sends one ends the process that has it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from supervisor.errors import UnsafeContent
 ALLOWED = frozenset({"json", "application/json", "auth", "application/data"})
 
 SETTINGS = (
-    *("accept_content", "result_accept_content"),
-    *("task_serializer", "result_serializer", "event_serializer"),
+    "accept_content",
+    "result_accept_content",
+    "task_serializer",
+    "result_serializer",
+    "event_serializer",
 )
 
 

@@ -1,17 +1,17 @@
-"""Messages of ticks that differ in nothing but the run, made without asking Celery for each.
+"""Prebuilt messages: those of ticks, which differ in their run alone, without Celery for each.
 
-Where the broker's queues are keys beside the ledger's, a run that starts is sent in the very script
-that admits it (ledger/admit.lua), and the script is given the message beforehand:
+Where the broker's queues are keys beside the ledger's, the script that admits a run also sends its
+message (ledger/admit.lua), and needs the text of the message for that:
 
 1. Jobs of one task, with the same queue, limits and retries, have messages of one shape. Celery and
    kombu make it, like any other message, for a run that stands for all of them.
 2. A job's envelope is the shape with the job's own name, rules and arguments in it.
 3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
 
-What may differ in more has no envelope: those runs go through the outbox. So it is when arguments
-are masked or name secrets, when somebody listens to messages being sent, when a task or a router
-has code of its own that decides how, and when the shape, filled with what it was made of, is not
-what Celery had made of it.
+Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
+arguments are masked or name secrets; all while a signal handler listens to messages being sent;
+those of tasks and routers with code of their own for it; and those whose shape, filled with what it
+was made of, differs from what Celery had made.
 """
 
 from __future__ import annotations
@@ -42,10 +42,7 @@ from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database
 
-# What Celery and kombu would push for a run, asked of them without pushing it.
-
-
-#: What two connections have in common that see the same keys with the same rights.
+#: Two connections with the same of these see the same keys with the same rights.
 PLACE = ("host", "port", "path", "db", "username")
 
 
@@ -53,10 +50,10 @@ def name_of(own: type) -> str:
     return f"{own.__module__}:{own.__qualname__}"
 
 
-#: Who listens to one of them is told of each message, and may change it.
+#: A handler of one of these sees each message, and may change it.
 LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
 
-#: What a task's class may say of how it is sent, and the classes that are known to say it.
+#: What a task's class may define of how it is sent, and the classes whose definitions are known.
 SENDING = ("apply_async", "shadow_name")
 KNOWN_CLASSES = (GUARDED_TASK, name_of(Task))
 
@@ -65,7 +62,7 @@ Send = Callable[[Any, Assignment], str]
 
 
 class Recorder:
-    """A channel of that transport which keeps the commands that a message becomes."""
+    """A channel of kombu's Redis transport that keeps the commands which a message becomes."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -78,12 +75,15 @@ class Recorder:
         return self._channel.basic_publish(message, _publish_batch=self, **options)
 
     def add(self, *command: str) -> None:
-        """What kombu calls of a batch, in place of sending the command."""
+        """Called by kombu as for a batch, in place of sending the command."""
         self.commands.append(command)
 
 
 def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
-    """None for what is more than one push: a queue that expires, an exchange of several queues."""
+    """What Celery and kombu would push for a run, without pushing it.
+
+    None where that is more than one push: a queue that expires, an exchange of several queues.
+    """
     recorder: Any = Recorder(channel)
     queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
     match recorder.commands:
@@ -94,7 +94,7 @@ def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> M
 
 
 def is_ordinary(app: Celery, name: str) -> bool:
-    """Whether Celery alone decides how a task is sent, and nobody is told of it."""
+    """Whether Celery alone decides how a task is sent, and no handler or event tells of it."""
     classes = type(app.tasks.get(name)).__mro__
     own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
     return (
@@ -119,23 +119,23 @@ def is_beside(channel: Any, ledger: Client) -> bool:
 
 
 def place_of(pool: Any) -> tuple[str, ...] | None:
-    """None for one that looks its server up, as with Sentinel."""
+    """Of a connection pool; None for one that looks its server up, as with Sentinel."""
     known = pool.connection_kwargs
     if not (known.get("host") or known.get("path")):
         return None
     return tuple(str(known.get(key) or "") for key in PLACE)
 
 
-#: A nominal time of no schedule, and the run of it, which stands for all.
+#: A nominal time that no schedule has, and its run, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
 RUN = tick_id("any", NOMINAL)
 
 MARKED = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
 
-#: No job, argument or setting is called like them.
+#: They stand for a job's own values, and occur in no job, argument or setting.
 MARKS = {name: f"<{name} of {RUN}>" for name in MARKED}
 
-log = structlog.get_logger("supervisor.envelopes")
+log = structlog.get_logger("supervisor.messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Envelope:
 class Shape:
     """A message with marks where jobs differ.
 
-    `embed`: what its body has beside the arguments; `levels` and `length` bound their description.
+    `embed`: what its body has beside the arguments; `levels` and `length` bound their `repr`.
     """
 
     queue: str
@@ -209,19 +209,19 @@ class Envelopes:
         self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
         self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
-        # A broker that is elsewhere, and may be away, is not asked.
+        # A broker that is elsewhere, and may be unavailable, is not asked.
         may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
 
     def filled(self, tick: Tick) -> Tick:
-        """The tick with its message, where it may have one beforehand."""
+        """The tick with its message, where that can be prebuilt."""
         if is_listened_to():
             return tick
         envelope = self.prebuild(tick.spec)
         return tick if envelope is None else tick.sent_as(envelope.message(tick, self._signer))
 
     def unknown_of(self, jobs: Iterable[str]) -> list[str]:
-        """Those of the named jobs for which nothing is prebuilt."""
+        """Those of the jobs for which nothing is prebuilt yet."""
         return [job for job in jobs if job not in self._envelopes]
 
     def prebuild(self, spec: JobSpec) -> Envelope | None:
@@ -243,13 +243,13 @@ class Envelopes:
         try:
             task: Any = self._app.tasks.get(spec.task)
             if task is not None and task.typing:
-                task.__header__(*spec.args, **spec.kwargs)  # refuses what it cannot be called with
+                task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
             shape = self._shape(spec, spec.task)
             return shape.envelope(spec, self._signer) if shape else None
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
-            log.info("no envelope", job=spec.name, error=str(error))
+            log.info("message not prebuilt", job=spec.name, error=str(error))
             return None
 
     def _shape(self, spec: JobSpec, task: str) -> Shape | None:

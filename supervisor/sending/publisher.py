@@ -26,13 +26,13 @@ from supervisor.sending.signing import Signer, SigningProducer, content_of
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
-#: Messages sent before the ledger is told of them.
+#: Messages that are sent before the ledger records that they were.
 RUNS_PER_ROUND = 100
 
-#: A run that only another version of this code can send is not looked at again before.
+#: After this a run that only another version of this code can send is looked at again.
 LATER = timedelta(minutes=1)
 
-#: A message outlives the time in which its run has to begin by so much.
+#: By how much a message outlives the time in which its run has to begin.
 KEPT_LONGER_MS = 60_000
 
 log = structlog.get_logger("supervisor.publisher")
@@ -55,8 +55,8 @@ class Publisher:
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
 
-        Of a run of several steps it is those that are queued, of a batch its items. A broker that
-        is away is logged: the runs stay in the outbox and beat sends them later.
+        Of a run of several steps, those steps that are queued; of a batch, its items. A broker that
+        is unavailable is logged: the runs stay in the outbox and beat sends them later.
         """
         sent = 0
         try:
@@ -77,7 +77,7 @@ class Publisher:
         return sent
 
     def _publish_items(self, batch: Run, param: str) -> int:
-        """The first items of a batch, portion by portion; a broker that is away ends it."""
+        """The first items of a batch, some at a time, until the broker is unavailable."""
         sent, run_ids = 0, self._expanded(batch, param)
         while run_ids and (taken := self.publish(run_ids)):
             sent += taken
@@ -121,7 +121,7 @@ class Publisher:
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             if isinstance(error.__cause__, UNAVAILABLE):
-                # Celery listens for a result before it sends the message; its backend is away.
+                # Celery listens for a result before it sends; its backend is unavailable.
                 raise OperationalError(str(error).strip()) from error
             self.ledger.cancel(run.id, f"cannot be published: {error}")
             # Without a traceback: its variables have arguments that are masked.
@@ -129,14 +129,14 @@ class Publisher:
             return {}
 
     def _do_without(self, run: Run) -> None:
-        """Its job is gone; or only another version can read it, and can send the run later."""
+        """Its job is gone; or only another version can read it, which can send the run later."""
         if StepId.of(run.id) is None and self.ledger.knows(run.job):
             self.ledger.put_off(run.id, LATER)
         else:
             self.ledger.cancel(run.id, "job removed from the schedule files")
 
     def would_send(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
-        """Whether a message says what the ledger has of its run, or it has no such run.
+        """Whether a message says what the ledger says of its run, or the ledger has no such run.
 
         Raises RedisError.
         """
@@ -155,7 +155,7 @@ class Publisher:
         return content_of(task, args, kwargs, header) == expected
 
     def send(self, producer: Any, assignment: Assignment) -> str:
-        """Sends the message of one run by Celery's own ways; gives its queue."""
+        """Sends the message of one run through Celery; gives its queue."""
         run, queue = assignment.run, destination(self.app, assignment)
         options: dict[str, Any] = {
             "task_id": run.id,
@@ -184,7 +184,7 @@ class Publisher:
         if task is None:
             self.app.send_task(assignment.task, args, kwargs, **options)
         elif assignment.fills_up:
-            # `apply_async` would miss the arguments that are filled in by the worker.
+            # `apply_async` would refuse: the worker fills in some of the arguments.
             own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
             self.app.send_task(task.name, args, kwargs, task_type=task, **{**own, **options})
         else:
@@ -195,7 +195,7 @@ class Publisher:
 def as_json(value: Any) -> Any:
     """The value in plain JSON, with kombu's marks for times, UUIDs and decimals.
 
-    They come back as what they were when the message is read.
+    Whoever reads the message gets them back as what they were.
     """
     return json.loads(dumps(value))
 

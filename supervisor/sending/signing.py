@@ -1,11 +1,10 @@
 """The mark of a message that was made from what the ledger has of its run.
 
-Who can write to a queue need not be able to write to the ledger. A message of a run is signed with
-a key that lies in the ledger: its task, its arguments, which of them name secrets, and the rules
-that its worker goes by. A worker that finds another signature, or none, compares the message with
-the ledger itself, which takes it some round trips: so it is after the key was lost, or for a
-message of another version. One that differs from the ledger starts nothing, and the run waits for
-its own message.
+A program that can write to a queue need not be able to write to the ledger. The message of a run is
+signed with a key in the ledger: its task, its arguments, which of them name secrets, and the rules
+that its worker follows. A worker that finds another signature, or none, compares the message with
+the ledger itself, which takes some round trips: after the key was lost, or for a message of another
+version. A message that differs from the ledger starts nothing, and the run waits for its own.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ from supervisor.times import clock
 
 SIGNATURE = "signature"
 
-#: What differs from run to run of a job, and is signed beside the content.
+#: What differs between runs of a job, and is signed beside the content.
 OF_A_RUN = ("run", "nominal_at", SIGNATURE)
 
 FIELD = "signing_key"
 
-#: After this a process looks whether the ledger still has the key.
+#: After this a process reads the key again, which the ledger may have lost.
 KEPT_SECONDS = 60
 
 
 def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
-    """A digest of what the message of a run says, but for what run it is."""
+    """A digest of the message of a run, without what says which run it is."""
     rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
-    # Kombu gives back what it may write otherwise: a time with Z, a key that stands there twice.
+    # As a worker will read it: kombu may write a time with Z, or a key that occurs twice.
     as_read = loads(dumps([task, args, kwargs]))
     text = dumps(as_read) + json.dumps(rest, sort_keys=True)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Signer:
-    """One a process. The key is read from the ledger when first needed, and made if need be.
+    """One for each process. The key is read from the ledger when first needed, and made if missing.
 
-    A ledger that lost it gets that of the first process to look, which becomes that of all.
+    A ledger that lost it gets the key of the first process to look, which all then use.
     """
 
     def __init__(self, client: Client, keys: Keys) -> None:
@@ -74,8 +73,8 @@ class Signer:
         return self.signature(header["run"], header["nominal_at"], content)
 
     def has_signed(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
-        said = str(header.get(SIGNATURE)).encode("utf-8", "surrogatepass")
-        return hmac.compare_digest(said, self.signature_of(task, args, kwargs, header).encode())
+        given = str(header.get(SIGNATURE)).encode("utf-8", "surrogatepass")
+        return hmac.compare_digest(given, self.signature_of(task, args, kwargs, header).encode())
 
 
 class SigningProducer:

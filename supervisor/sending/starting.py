@@ -1,6 +1,6 @@
-"""`start`: runs several tasks in order, when code says so.
+"""`start`: runs several tasks in order, from code.
 
-A run that is started has all that one of a schedule file's job has: the guard, retries, rescue, a
+A started run has all that the run of a schedule file's job has: the guard, retries, rescue, a
 history under its job's name, and `supervisor show`.
 """
 
@@ -41,15 +41,15 @@ def start(
     ``start([("extract", 3), ("convert", 3), ("index", 1)], params={"tree": "docs"})``
 
     params: what the steps begin with; JSON. job: the name under which runs are counted and listed,
-    by default the names of the steps; one name for one kind of work, for each has metrics.
+    by default the names of the steps; use one name for one kind of work, since each has metrics.
     run_id: a second call with the same id changes nothing, as long as the run is in its job's
     history. policies: other keys of a schedule file's job, such as ``overlap="queue_all",
     key="import:{feed}", max_retries=3``; without `overlap` or `key`, runs do not wait for each
     other.
 
     Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and what
-    redis-py raises when the ledger is away: then the run may have been recorded all the same. With
-    a `run_id` it is safe to start it again.
+    redis-py raises when the ledger is unavailable: then the run may have been recorded all the
+    same. With a `run_id` it is safe to start it again.
     """
     app = app or current_app._get_current_object()  # type: ignore[attr-defined]
     publisher = publisher_of(app)
@@ -58,7 +58,7 @@ def start(
         policies["overlap"] = OverlapPolicy.ALLOW.value
     spec = started_spec(job or name_of(named), named, policies)
     if run_id is not None and ("@" not in run_id or "/" in run_id):
-        # What is below a run is known by the form of its id.
+        # Steps and items of a run are known by the form of their ids.
         what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"
         raise InvalidGuard(f"job {spec.name!r}", [what])
     begins_with = as_json(dict(params or {}))
@@ -71,7 +71,7 @@ def start(
 
 
 def with_task_name(step: StepLike) -> StepLike:
-    """With the name of a task that was given itself."""
+    """The step with the task's name in place of a task itself."""
     if isinstance(step, Mapping):
         return {**step, "task": task_name(step["task"])} if "task" in step else step
     return (task_name(step[0]), *step[1:])
@@ -91,7 +91,7 @@ def name_of(steps: Sequence[StepLike]) -> str:
 
 
 def register(ledger: Ledger, spec: GuardedTaskSpec) -> None:
-    """The ledger knows the job from then on. Raises InvalidGuard if a schedule file names it."""
+    """Makes the job known to the ledger. Raises InvalidGuard if a schedule file has its name."""
     if ledger.client.hexists(ledger.keys.jobs, spec.name):
         what = "a schedule file has a job of this name: trigger it, or choose another name"
         raise InvalidGuard(f"job {spec.name!r}", [what])

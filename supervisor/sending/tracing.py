@@ -2,11 +2,11 @@
 
 1. Code that asks for a run leaves its trace context in the run's record, in the headers that its
    messages will have: a run that waits is sent by another process, hours later.
-2. Whoever sends a message of the run does so within that context, and so for each step of it.
+2. Each message of the run, and of each step of it, is sent within that context.
 3. The worker makes a span of it around the task's body. Where opentelemetry-instrumentation-celery
-   has made one already, that span is told of the run and no second one is made.
+   has made one already, that span gets the run's attributes and no second one is made.
 
-Without the library all of this is nothing.
+Without the library, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_there() -> bool:
 
 
 def current_headers() -> dict[str, str]:
-    """Those that carry the trace of who is asking; empty outside of any."""
+    """The headers that carry the caller's trace; empty outside of any."""
     carrier: dict[str, str] = {}
     if is_there():
         from opentelemetry import propagate
@@ -54,7 +54,7 @@ def options_with_trace() -> dict[str, Any]:
 
 
 def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, str]]:
-    """By run id; a step has those of the run that it belongs to."""
+    """The headers by run id; a step has those of its run."""
     if not is_there():
         return {}
     from opentelemetry import propagate
@@ -72,7 +72,7 @@ def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, st
 
 @contextmanager
 def within(headers: Mapping[str, str]) -> Iterator[None]:
-    """In the trace of these headers, else in none: not in that of whoever happens to send."""
+    """In the trace of these headers, or in none, but not in that of the code that sends."""
     if not is_there():
         yield
         return

@@ -45,7 +45,7 @@ from supervisor.job.run import RunState
 from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.replies import Grant, Refused
-from supervisor.sending.calls import call_guarded, given, is_guarded_call, of_nobody
+from supervisor.sending.calls import call_guarded, given, is_guarded_call, without_parent
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
 from supervisor.worker.results import reporting, store_started
@@ -336,7 +336,7 @@ def guard_of(app: Celery, pid: int) -> Guard:
     """One guard a process, and the handlers of what may interrupt a run in it."""
     receive_interrupts(run_at_work)
     publisher = publisher_of(app)
-    return Guard(publisher.ledger, of_nobody()(publisher.publish), worker_name(pid), loads)
+    return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
 
 
 def run_at_work() -> str | None:
