@@ -14,10 +14,10 @@ SupervisorError
 ├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
 ├── InvalidGuard           a task's or a call's `guard` says what it cannot say
 ├── ArgumentsNotJson       arguments of a run that no JSON can hold
-├── InvalidRedisUrl        an address of Redis that nobody can read
+├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── InvalidPrefix          what the ledger's keys are to begin with is no plain text
 ├── NotConfigured          a setting that the command needs is absent
-├── RedBeatElsewhere       RedBeat is told of another Redis than the ledger's
+├── RedBeatElsewhere       RedBeat is set to another Redis than the ledger's
 ├── SecretMissing          a reference to a secret leads to none in this process
 ├── UnsafeContent          an app sends or takes messages that are not JSON
 ├── PlanOutdated           what a plan was made against is no longer what is loaded

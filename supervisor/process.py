@@ -49,7 +49,7 @@ class Limits:
 
 
 class Child:
-    """A fork at work beside this process: it has all that this one has, but for its threads.
+    """A fork that works beside this process: a copy of it without its threads.
 
     What the work raises is raised by `receive`; it must be picklable, as all that is exchanged.
     """
@@ -64,7 +64,7 @@ class Child:
         theirs.close()
 
     def has_said(self, seconds: float = 0) -> bool:
-        """Whether there is something to receive, or the child has ended, within so many seconds."""
+        """Whether there is something to receive, or the child has ended, within `seconds`."""
         return self._pipe.poll(max(0.0, seconds))
 
     def receive(self) -> Any:
@@ -118,7 +118,7 @@ def _run(
     parent: int,
 ) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)  # what the parent would do when it is told to stop
+        signal.signal(number, signal.SIG_DFL)  # the parent's handler is not the child's
     die_with_parent()
     if os.getppid() != parent:  # it was gone already
         os._exit(1)
@@ -138,7 +138,7 @@ def _run(
 
 
 def _gently(step: Callable[[], Any]) -> Any:
-    """In a thread: Linux is nice to one alone, and without privileges nobody takes that back."""
+    """In a thread: on Linux niceness is per thread, and cannot be undone without privileges."""
     threading.stack_size(STACK_SIZE)
     with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICE,)) as thread:
         return thread.submit(step).result()

@@ -89,7 +89,7 @@ def _at_least_a_second(duration: timedelta) -> timedelta:
 
 AtLeastASecond = Annotated[Duration, AfterValidator(_at_least_a_second)]
 
-# Times of the clock on the wall -> instants, also where clocks jump and hours repeat.
+# Local times -> instants, also where clocks jump and hours repeat.
 
 
 DAY = timedelta(days=1)

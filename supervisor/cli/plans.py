@@ -225,7 +225,9 @@ def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedel
     try:
         records = context.ledger.records_of(list(specs.values()))
     except (RedisError, OSError) as error:
-        words = f"the ledger is away ({error}): a duration that is not given is taken to be 1s"
+        words = (
+            f"the ledger is unavailable ({error}): a duration that is not given is taken to be 1s"
+        )
         click.echo(words, err=True)
         return {}
     found = ((record.spec.name, record.durations.quantile(0.5)) for record in records)

@@ -178,7 +178,7 @@ def screen_of(ledger: Ledger, width: int) -> Group:
     try:
         rows = [job_row(record, now) for record in ledger.jobs()]
     except RedisError as error:
-        return Group(Text(f"the ledger is away: {error}"))
+        return Group(Text(f"the ledger is unavailable: {error}"))
     header, *table = table_lines(JOB_COLUMNS, rows, width)
     return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
 

@@ -128,7 +128,7 @@ def health(context: Context, what: str, name: str | None, port: int) -> None:
         try:
             fault = fault_of(what, name, present(context))
         except (RedisError, OSError) as error:
-            click.echo(f"unknown: the ledger is away ({error})")
+            click.echo(f"unknown: the ledger is unavailable ({error})")
             return
     click.echo(fault or "fine")
     if fault:

@@ -1,6 +1,6 @@
 """Calendar files that `exclude` names -> the dates they hold.
 
-They are read when schedule files are, and a job's spec holds what they said: beat and workers need
+They are read when schedule files are, and a job's spec holds their dates: beat and workers need
 no file, and a change of a calendar is a change of each job that names it.
 
 All calendars of a load are read by one child process, within one budget: of files, of processor
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #
 # An event of whole days excludes these, by the job's clocks; one with times excludes from its
 # beginning to its end. Cancelled events exclude nothing. Events that recur for ever are followed
-# for a fixed stretch of years, so that a calendar means the same whenever it is read.
+# for a fixed span of years, so that a calendar means the same whenever it is read.
 #
 # What two libraries make of a rule, or of a zone's definition, may take them any time in one call:
 # this is done in a child process with limits (calendars.py), which says at which line it is.
@@ -130,7 +130,7 @@ def _faults_of(event: Component) -> Iterator[str]:
             yield f"an event with FREQ={frequency}; DAILY is the most often"
         if any(number < 1 for number in rule.get("INTERVAL", ())):
             yield "an event with an INTERVAL below 1"
-        # The library counts from there, for each stretch of time it is asked about.
+        # The library counts from there, for each span of time it is asked about.
         is_old = isinstance(start, date) and start.year < EARLIEST
         if is_old and frequency in ("DAILY", "WEEKLY"):
             yield f"an event with FREQ={frequency} from before {EARLIEST}"
@@ -164,7 +164,7 @@ def _rules_of(event: Component) -> list[Any]:
 
 
 def _times_a_day(event: Component) -> int:
-    """How often it begins on a day at most; the library would make a list of all of these."""
+    """The most often that it begins on a day; the library would make a list of all of these."""
     names = ("BYHOUR", "BYMINUTE", "BYSECOND")
     return sum(prod(len(rule.get(name, (0,))) for name in names) for rule in _rules_of(event))
 
@@ -215,7 +215,7 @@ def _span(start: Any, end: Any) -> str:
     )
 
 
-#: Problems of one calendar; who has more of them is not helped by the rest.
+#: Problems reported of one calendar; more would not help.
 MOST_FAULTS = 1_000
 
 #: Of all calendars of a load together. Three hundred yearly events take one second.
@@ -247,7 +247,7 @@ READERS: Mapping[str, Reader] = {"file": lines_of, "ical": texts_of}
 
 @dataclass(slots=True)
 class Calendars:
-    """The calendar files of one directory; each is read, and its problems are told, once."""
+    """The calendar files of one directory; each is read, and its problems reported, once."""
 
     directory: Path
     problems: list[Problem] = field(default_factory=list)

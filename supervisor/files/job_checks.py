@@ -27,7 +27,7 @@ from supervisor.times import Duration
 
 @dataclass(frozen=True, slots=True)
 class JobFault:
-    """One thing wrong with a job; `keys` are those it is about, the most telling first.
+    """One thing wrong with a job; `keys` are those it is about, the likeliest first.
 
     `path` leads from the first of them to what is wrong inside its value.
     """
@@ -263,7 +263,7 @@ def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
         if key == "name":
             yield JobFault((key,), "unknown key 'name'", "a job's name is its key under 'jobs'")
         elif key not in KEYS:
-            # So many are no misspelt ones, and each hint takes its time.
+            # With so many they are no misspellings, and each hint takes its time.
             hint = closest(key, KEYS) if unknown <= MOST_HINTS else None
             yield JobFault((key,), f"unknown key {shown(key)}", hint)
 

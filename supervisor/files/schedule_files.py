@@ -58,10 +58,10 @@ def unresolved(text: str, environ: Mapping[str, str]) -> str | None:
 SUFFIXES = (".yaml", ".yml")
 TOP_LEVEL = ("jobs", "defaults")
 
-#: Who has more of them is not helped by the rest, and waits for it.
+#: More would not help, and takes its time.
 MOST_PROBLEMS = 1_000
 
-#: Said of a job that makes our own code fail: what is loaded stays, as with any other problem.
+#: For a job that makes our own code fail: the loaded jobs stay, as with any other problem.
 UNJUDGED = "cannot be judged, which is a fault of celery-beat-supervisor"
 
 #: Characters of one; it may quote what the file says.

@@ -44,7 +44,7 @@ def difference(
     wanted: Mapping[str, JobSpec],
     unread: Collection[str] = (),
 ) -> Changes:
-    """unread: names of jobs that are loaded as well, in words that nobody here can read."""
+    """unread: names of further loaded jobs, which this version cannot read."""
     known = loaded.keys() | set(unread)
     kept = known & wanted.keys()
     changed = {name for name in kept if loaded.get(name) != wanted[name]}
@@ -77,7 +77,7 @@ def shown(spec: JobSpec, key: str, value: Any) -> Any:
 
 
 def masked_url(url: str | None) -> str | None:
-    """Of an address that whoever knows it may use: ``https://hc-ping.com/***``."""
+    """An address is a secret, for anyone may use it: ``https://hc-ping.com/***``."""
     if url is None or TOKEN.fullmatch(url):
         return url
     parts = urlsplit(url)
@@ -85,7 +85,7 @@ def masked_url(url: str | None) -> str | None:
 
 
 def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
-    """Step by step: ``steps.index.priority``; a whole step that came or went as what it says."""
+    """Step by step: ``steps.index.priority``; a step that was added or removed as a whole."""
     old = {step.label: step for step in before.steps}
     new = {step.label: step for step in after.steps}
     for label in dict.fromkeys([*old, *new]):

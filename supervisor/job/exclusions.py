@@ -62,7 +62,7 @@ def normal(items: Any) -> tuple[str, ...]:
         try:
             return _normal(tuple(items))
         except InvalidExclusion:
-            pass  # told below, item by item
+            pass  # reported below, item by item
     if not isinstance(items, list | tuple):
         raise inside([ItemFault((), f"{items!r} is not a list", "such as [SAT, 2026-12-24]")])
     texts, faults = list[str](), list[ItemFault]()

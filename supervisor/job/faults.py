@@ -23,6 +23,6 @@ def conflict(text: str, *keys: str) -> PydanticCustomError:
 
 
 def inside(faults: Sequence[ItemFault]) -> PydanticCustomError:
-    """Items which are wrong; all of them are told, each at its own line."""
+    """Items that are wrong; all of them are reported, each at its own line."""
     text = "; ".join(fault.what for fault in faults)
     return PydanticCustomError("inside", "{text}", {"text": text, "faults": tuple(faults)})

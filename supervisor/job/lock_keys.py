@@ -24,8 +24,6 @@ STEP_LOCK = "step/"
 #: Longer keys are cut and end with a digest of the whole.
 LONGEST = 200
 
-OWN_NAMES = ("job", "task", "arguments")
-
 
 def placeholders(template: str) -> list[str]:
     """The names and positions in the template. Raises InvalidKey."""

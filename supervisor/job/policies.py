@@ -116,7 +116,7 @@ class Situation:
 
     @property
     def is_free(self) -> bool:
-        """Whether the run may start at once; nobody overtakes those that wait."""
+        """Whether the run may start at once; no run overtakes those that wait."""
         if self.max_running is None:
             return True
         return self.running < self.max_running and not self.waiting

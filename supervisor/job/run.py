@@ -17,7 +17,7 @@ from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
 
 from supervisor.job.secrets import masked
 
-# How far a run says it is, and the lines that it logs.
+# The progress that a run reports, and the lines that it logs.
 
 
 #: Of a run's log lines the newest are kept; each is cut.
@@ -48,7 +48,7 @@ class LogLine:
     """`id` grows from line to line of a log.
 
     number: 1 for the first line that the attempt logged, whether or not that line was kept; 0 for
-    what the ledger says of the attempt's end.
+    the ledger's own line about the attempt's end.
     step: the part of the run that logged it, where the run has parts.
     """
 
@@ -62,7 +62,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class SaidProgress:
-    """As the job said it; `at` is by the clock of `Said`."""
+    """As the job reported it; `at` is by the clock of `Said`."""
 
     done: int | float
     total: int | float | None
@@ -79,9 +79,9 @@ class SaidLine:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a run has said since it was last written down; instants are seconds of any one clock.
+    """What a run has reported since the last write; instants are seconds of any one clock.
 
-    A batch that may have arrived is sent again as it was: its number tells.
+    A batch that may have arrived is sent again unchanged: the ledger knows it by its number.
     """
 
     batch: int

@@ -6,7 +6,7 @@ The reference is what travels: through the ledger, the broker, plans, pages. It 
 where the secret is used, in the process that has it. Only what a schedule file says is looked at:
 text that came from anywhere else, such as the arguments of a trigger, stays what it is.
 
-A file has to lie in the directory of secrets, so that nobody who can edit a schedule file, or write
+A file has to lie in the directory of secrets, so that no one who can edit a schedule file, or write
 to the ledger, can have a worker read any file that it may read.
 """
 
@@ -110,7 +110,7 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def put(value: Any, place: Place, text: str) -> None:
-    """Exchanges the text at a place of which `texts_in` told; the value's own containers change."""
+    """Replaces the text at a place that `texts_in` gave, within the value itself."""
     for step in place[:-1]:
         value = value[step]
     value[place[-1]] = text

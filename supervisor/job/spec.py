@@ -32,7 +32,7 @@ from supervisor.times import AtLeastASecond, Duration, to_ms
 
 MOST_JOBS = 10_000
 
-#: Of so many jobs a process remembers what it has worked out: of all, and of as many that were
+#: A process caches what it has derived of up to this many jobs: of all, and of as many that were
 #: edited or removed.
 KEPT_AT_HAND = 2 * MOST_JOBS
 
@@ -73,7 +73,7 @@ class StepSpec(BaseModel):
     foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name of the param that holds a list: the task runs once for each of its items."""
     max_parallel: Annotated[Count, Field(ge=1)] | None = None
-    """How many items may be queued or at work at once; by default as many as workers take."""
+    """How many items may be queued or running at once; by default as many as workers take."""
     on_item_failure: OnItemFailure = OnItemFailure.FAIL
     """What a batch does with an item that failed after its retries."""
     max_failed: Count | Percentage | None = None
@@ -136,7 +136,7 @@ class JobSpec(When):
     key: Annotated[str, Field(min_length=1, max_length=500)] | None = None
     """Whose runs must not overlap: a text that jobs share, or a template such as "import:{url}"."""
     max_running: Annotated[Count, Field(ge=1)] | None = None
-    """How many runs may be at work at once; 1, and with `overlap: allow` any number."""
+    """How many runs may be running at once; 1, and with `overlap: allow` any number."""
     max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = None
     """After so many skipped runs in a row, `then` decides."""
     then: OnMaxSkips = OnMaxSkips.ALERT
@@ -180,7 +180,7 @@ class JobSpec(When):
     paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
-    """Where starts and ends of runs are told, in the form of healthchecks.io; a secret."""
+    """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
 
@@ -307,7 +307,7 @@ class JobSpec(When):
 
     @property
     def most_running(self) -> int | None:
-        """How many runs may be at work at once; None for any number."""
+        """How many runs may be running at once; None for any number."""
         if self.max_running is None and self.overlap is not OverlapPolicy.ALLOW:
             return 1
         return self.max_running

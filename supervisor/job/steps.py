@@ -21,8 +21,8 @@ from supervisor.job.secrets import has_references
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.times import to_ms
 
-#: Items of a batch that are queued or at work at once, unless `max_parallel` is less: their
-#: messages and records are what it costs in memory, and one script queues them all.
+#: Items of a batch that are queued or running at once, unless `max_parallel` is less. Their
+#: messages and records take memory, and one script queues them all.
 ITEMS_AT_ONCE = 1_000
 
 
@@ -122,7 +122,7 @@ def seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-# A step's arguments that nobody gave, filled by their names from the params of its run.
+# Arguments of a step that are not given are filled by name from the params of its run.
 
 
 @cache
@@ -162,7 +162,7 @@ LARGEST_RETURNED = 4 * 1024 * 1024
 
 
 class Params(Mapping[str, Any]):
-    """Read from the ledger when somebody looks; each look gives a value of its own to change."""
+    """Read from the ledger on first use; each access gives a fresh copy that may be changed."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, str]], decode: Callable[[str], Any] = json.loads

@@ -104,7 +104,7 @@ class When(BaseModel):
         return self
 
     def model_copy(self, **options: Any) -> Self:
-        """A copy, which works out anew what was worked out from the fields."""
+        """A copy without the values that were cached from the fields."""
         copied = super().model_copy(**options)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]

@@ -36,8 +36,8 @@ class AuditSpan:
 class Audited:
     """What an audit made of a span.
 
-    wrong: ticks that were counted twice or not at all. overdue: ticks after it that nobody has
-    dealt with yet. finding: what is to be remembered of it, if anything is wrong.
+    wrong: ticks that were counted twice or not at all. overdue: ticks after it that are
+    not dealt with yet. finding: what is to be remembered of it, if anything is wrong.
     """
 
     span: AuditSpan
@@ -55,9 +55,9 @@ class AuditSpans:
     def jobs_to_audit(
         self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
     ) -> list[str]:
-        """Those whose ticks or runs have to be looked at; the others stand as they were audited.
+        """The jobs whose ticks or runs have changed since they were audited.
 
-        A tick is overdue, and a job is looked at whatever it did, after so long.
+        overdue_after: how late a tick may be. anyway_after: how long a job may go without an audit.
         """
         limits = to_ms(overdue_after), to_ms(anyway_after)
         calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]

@@ -109,20 +109,20 @@ class Client(Protocol):
     ) -> list[tuple[str, float]]: ...
 
 
-#: What a caller catches to mean "the server is away", or takes no writes after a failover; scripts
-#: are idempotent, so it may try again.
+#: The server cannot be reached, or takes no writes after a failover. Scripts are idempotent, so a
+#: caller may try again.
 Unavailable = (
     *(RedisConnectionError, RedisTimeoutError),
     *(redis.exceptions.BusyLoadingError, ReadOnlyError),
 )
 
-#: A sentinel that does not answer within this is passed over: it may be gone with the primary.
+#: A sentinel that does not answer within this is passed over: it may have died with the primary.
 SENTINEL_PATIENCE_SECONDS = 0.5
 
 TIMEOUT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 2
 
-#: Of a call for an answer of `supervisor serve`, which must be out before a scrape is given up.
+#: For `supervisor serve`, which has to answer before Prometheus gives up its scrape.
 ANSWER_TIMEOUT_SECONDS = 2
 
 __all__ = [
@@ -137,8 +137,8 @@ __all__ = [
     "may_pass",
 ]
 
-#: What a server says that could answer, and will not as it is: out of memory, cut off from its
-#: primary, forbidden by its people. redis-py has classes for some of it.
+#: Errors of a server that is reachable and refuses for now: out of memory, cut off from its
+#: primary, forbidden by its operators. redis-py has classes for some of them.
 NOT_NOW = (
     *(redis.exceptions.OutOfMemoryError, redis.exceptions.ClusterDownError),
     *(redis.exceptions.TryAgainError, redis.exceptions.NoPermissionError),
@@ -152,11 +152,11 @@ def may_pass(error: Exception) -> bool:
 
 
 class NotServed(ResponseError):
-    """The server is one that the ledger cannot live on, whatever becomes of it."""
+    """The server is of a kind that the ledger does not support, such as Redis Cluster."""
 
 
 CLUSTER = (
-    "this is a Redis Cluster, and the ledger is not served by one: give it a single primary, with"
+    "this is a Redis Cluster, which the ledger does not support: give it a single primary, with"
     " replicas and Sentinel if need be (docs/redis.md)"
 )
 
@@ -165,20 +165,20 @@ NO_FUNCTIONS = (
     " (docs/redis.md)"
 )
 
-#: What the nodes of a cluster say to clients that know of none.
+#: Errors of a cluster's nodes to a client that is not a cluster client.
 CLUSTER_ERRORS = (AskError, ClusterDownError, ClusterCrossSlotError, TryAgainError)
 CLUSTER_WORDS = ("cluster mode", "cluster node", "hash to the same slot")
 
-#: What Redis and Valkey say of it, each version in its own words.
+#: How Redis and Valkey word a command that the ACL forbids; it differs by version.
 FORBIDDEN = re.compile("ACL failure|user executing the script")
 
-#: Where in a script the server met what it refuses.
+#: The line of a script that failed, and the commands that it calls.
 LINE = re.compile(r"user_(?:script|function):(\d+)")
 CALLED = re.compile(r"call\('(\w+)'")
 
 
 def explained(error: Exception) -> str:
-    """In one sentence what was met and what to do about it."""
+    """In one sentence: what went wrong, and what to do about it."""
     text = str(error)
     match error:
         case NotServed():
@@ -194,7 +194,7 @@ def explained(error: Exception) -> str:
         case ResponseError() | NotWritable():
             return f"Redis refuses it: {text}"
         case _:
-            return f"the ledger is away: {text} (is Redis, or `supervisor up`, running?)"
+            return f"the ledger is unavailable: {text} (is Redis, or `supervisor up`, running?)"
 
 
 def is_of_cluster(error: ResponseError) -> bool:
@@ -208,10 +208,10 @@ def is_of_server_without_functions(error: ResponseError) -> bool:
 
 
 def check_served(client: Client) -> None:
-    """One call, which each server answers. Raises NotServed."""
+    """Asks the server what it is, in one call. Raises NotServed."""
     try:
         answer = client.execute_command("HELLO")
-    except ResponseError:  # a proxy that knows of no such command
+    except ResponseError:  # a proxy that does not have the command
         client.time()
         return
     if not isinstance(answer, Mapping):
@@ -223,7 +223,7 @@ def check_served(client: Client) -> None:
 
 
 def naming_the_right(error: ResponseError, script: ScriptText) -> ResponseError:
-    """Of a command that a script may not call, Redis says only on which line it stands."""
+    """Names the command that a script may not call: Redis reports only its line."""
     if not FORBIDDEN.search(str(error)):
         return error
     lines, found = str(script).split("\n"), LINE.search(str(error))
@@ -257,7 +257,7 @@ def connect(settings: Settings, *, retries: int = 3) -> Client:
 
 
 def connect_for_heartbeat(settings: Settings) -> Client:
-    """No retries and short time-outs: a renewal that comes late must say so, not insist."""
+    """No retries and short time-outs: a renewal that is late has to fail, not to wait longer."""
     return _client(
         settings,
         decode_responses=True,
@@ -285,10 +285,10 @@ def connect_for_answers(settings: Settings, client_class: type[redis.Redis]) -> 
 
 
 def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
-    """Options with which the kernel, too, gives up a call that was.
+    """Options that make the kernel drop a call that timed out.
 
-    Delivered when a link is back, it would be a sign of life of somebody who may be dead by then,
-    or tell of an end that was long ago as if it were now.
+    Delivered once the network is back, it could renew the lease of a process that is dead by then,
+    or report an end of long ago as if it were now.
     """
     if not hasattr(socket, "TCP_USER_TIMEOUT") or settings.redis_url.startswith(SOCKETS):
         return {}
@@ -297,7 +297,7 @@ def given_up_after(seconds: int, settings: Settings) -> dict[str, Any]:
 
 
 def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, Any]:
-    """Of connections to one server. TLS is what the address or the app's settings ask for.
+    """Of connections to one server; TLS if the address or the app's settings ask for it.
 
     but: options of the app's settings that are not taken. Raises InvalidRedisUrl.
     """
@@ -329,7 +329,7 @@ def is_of_tls(option: str) -> bool:
 def _client(
     settings: Settings, client_class: type[redis.Redis] = redis.Redis, **options: Any
 ) -> Client:
-    """options: of ours. They win over those of the app's settings, and the address over both."""
+    """options: our own. They win over those of the app's settings, and the address over both."""
     url = settings.redis_url
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)

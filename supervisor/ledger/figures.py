@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.scripts import Call, Scripts
 
-#: The server is at so many for less than a millisecond.
+#: This many take the server less than a millisecond.
 JOBS_PER_CALL = 20
 
 
@@ -25,8 +25,8 @@ class Figures:
     def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
         """For each job a line: the integers of these fields, a blank between; 0 for an absent one.
 
-        The server is at the next jobs while the caller deals with some. A connection that is lost
-        meanwhile is made anew, once.
+        The server reads the next jobs while the caller deals with these. A connection that is lost
+        meanwhile is opened again, once.
         """
         named = chunks(jobs, JOBS_PER_CALL)
         calls = [Call((len(fields), *fields, *names)) for names in named]

@@ -27,25 +27,25 @@ from supervisor.times import clock, to_ms
 
 LEADER_TTL = timedelta(seconds=12)
 
-#: The part of it for which a beat takes itself for the leader after it has asked.
+#: The part of LEADER_TTL for which a beat may act as the leader, counted from its request.
 TRUSTED = 2 / 3
 
-#: A time without any beat that is longer than a change of leaders, and is remembered.
+#: A time without a leader that is longer than a change of leaders takes is recorded.
 SILENCE = timedelta(seconds=15)
 SILENCES_KEPT = 50
 
-#: After a time without a look that is longer, the server may have been away for everybody; then who
-#: is at work has the time to renew its lease that its heartbeat takes at most, and a tick.
+#: After a longer time without a look, the server may have been unavailable to all. Runs then have
+#: MERCY to renew their leases: the longest time between two heartbeats, and a tick.
 GAP = timedelta(seconds=3)
 MERCY = timedelta(seconds=6)
 
-#: A clock that is set back by less is being adjusted, and nothing is made of it.
+#: A clock that is set back by less is being adjusted, and is ignored.
 LEAST_STEP = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a beat found at `at`, the server's time; one that does not lead is told nothing else.
+    """What a beat found at `at`, the server's time. Only the leader is given the rest.
 
     to_rescue: there are silent leases, due retries, ends of pauses, or runs that wait for a lock.
     next_due: of the first entry that is not due yet. loaded: digest of the ledger's schedule files.
@@ -71,7 +71,7 @@ class Look:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether the lock lives still: it counts from when it was asked for, as a lease does."""
+        """Whether the lock is still held; it counts from the request for it, as a lease does."""
         return clock() - self.asked_at < LEADER_TTL.total_seconds() * TRUSTED
 
     def seconds_until(self, moment: datetime) -> float:

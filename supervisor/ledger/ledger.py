@@ -83,13 +83,13 @@ REASON_LENGTH = 300
 
 # Some transitions are made of several calls, so that others have their turn.
 
-#: Runs of each kind that one call rescues; more kept the server from all others for too long.
+#: Runs of each kind that one call rescues; more blocked the server for too long.
 RUNS_PER_RESCUE = 100
 
 #: Runs whose times one call sets back, likewise.
 RUNS_PER_REWIND = 100
 
-#: What cancel.lua says when a second call has more to end.
+#: The reply of cancel.lua when another call has to end more items.
 ENDING = "ending"
 
 
@@ -101,7 +101,7 @@ MARGIN = timedelta(seconds=1)
 
 
 def recalled(readings: Readings, again: Admission, seconds: float) -> Admission:
-    """`again`: what the repeated call was told; seconds: since the first was made.
+    """`again`: the reply to the repeated call; seconds: since the first was made.
 
     A duplicate of that first call gets the place that its run has; one of an earlier call stays
     what it is.
@@ -289,7 +289,7 @@ class Ledger(Readings):
     def pass_over(
         self, passed: Iterable[PassedOver], leadership: Leadership | None = None
     ) -> list[str]:
-        """Accounts for ticks that become no runs, a range a call, all in one round trip."""
+        """Records ticks that become no runs, a range in each call, all in one round trip."""
         calls = [
             Call(
                 (
@@ -305,7 +305,7 @@ class Ledger(Readings):
         return self._scripts.many("pass", calls)
 
     def cancel(self, run_id: str, reason: str) -> Cancellation:
-        """Ends a run that is not at work; asks one that is to end within its `stop_grace`.
+        """Ends a run that is not running; asks a running one to end within its `stop_grace`.
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
@@ -372,7 +372,7 @@ class Ledger(Readings):
         return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
 
     def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
-        """Writes a running run anew that the server has forgotten, where nobody else has begun."""
+        """Writes again a running run that the server has lost, unless another attempt has begun."""
         return renewal(
             self._scripts(
                 "restore",
@@ -433,7 +433,7 @@ class Ledger(Readings):
         return finished(self._scripts.as_of_sending("finish", call))
 
     def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
-        """Says beforehand what a running attempt is about to be ended for."""
+        """Records why a running attempt is about to be ended, before it is."""
         return bool(self._scripts("mark", run_id, token, outcome.value, reason))
 
     # The ledger's owner, clock and queues.
@@ -443,7 +443,7 @@ class Ledger(Readings):
         self.client.hdel(self.keys.beat, "app")
 
     def ahead(self, jobs: Iterable[str]) -> list[str]:
-        """Those of the jobs whose ticks have been dealt with up to a time that is still to come."""
+        """The jobs whose ticks have been dealt with up to a time in the future."""
         now = self.now()
         marks = self.marks(list(jobs)).items()
         return [job for job, mark in marks if mark.watermark and mark.watermark > now]
@@ -452,7 +452,7 @@ class Ledger(Readings):
         """The server's clock was set back from then: leases, deadlines and retries go back with it.
 
         jobs: those that are ahead, and go on now. A tick whose run is known does not run a second
-        time. Beats are told of the set-back until this has come to its end.
+        time. Beats see the set-back until this is done.
         """
         for index in ("leases", "outbox", "delayed", "sent"):
             # What the clock had not reached then; the rest is due, or was written since.
@@ -504,7 +504,7 @@ class Ledger(Readings):
         return to_instant(self._scripts("pause", job, 0, "", ""))
 
     def state(self, pipe: Pipeline, said: Sequence[Statement], at: datetime) -> None:
-        """Adds to a transaction what schedule files say anew, which holds since `at`."""
+        """Adds to a transaction what has changed in the schedule files, as of `at`."""
         for some in chunks(said):
             facts = chain.from_iterable(map(statement_facts, some))
             self._scripts.within(pipe, "load", ms_of(at), *facts)
@@ -514,6 +514,6 @@ class Ledger(Readings):
         self._scripts.forget_other_versions()
 
     def acknowledge_server(self) -> None:
-        """Says that no lease lives that the server may have forgotten: nothing waits for one."""
+        """Confirms that the server has lost no lease that is alive: no run waits for one."""
         run_id = self.client.info("server")["run_id"]
         self.client.hset(self.keys.server, mapping={"run_id": run_id, "since": 0})

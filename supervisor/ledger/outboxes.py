@@ -1,4 +1,4 @@
-"""What the scripts leave in the ledger for the leading beat to tell to others: a list of JSON."""
+"""Outboxes that the scripts fill and the leading beat sends: lists of JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Entry)
 
 
 class Backlog(Generic[E]):
-    """The entries of one list, until somebody is done with them.
+    """The entries of one list, until a beat is done with them.
 
     read: a text of the list -> its entry; of what is not written so - by hand, or by another
     version - it raises ValueError, KeyError, TypeError or OverflowError.
@@ -41,7 +41,7 @@ class Backlog(Generic[E]):
         self._read = read
 
     def oldest(self, limit: int) -> list[E]:
-        """What cannot be read is dropped, and a line in the log says so."""
+        """An entry that cannot be read is dropped and logged."""
         found = []
         for text in self._client.lrange(self._key, 0, limit - 1):
             try:
@@ -52,14 +52,14 @@ class Backlog(Generic[E]):
         return found
 
     def done(self, entry: E) -> bool:
-        """Takes it out. Whether it was still there: two beats may be at it."""
+        """Removes it. Whether it was still there: two beats may be sending."""
         return self._remove(entry.text)
 
     def _remove(self, text: str) -> bool:
         return bool(self._client.lrem(self._key, 1, text))
 
 
-# The outbox of pings: starts and ends of runs that a job's `ping_url` is still to be told.
+# Pings: starts and ends of runs that are still to be sent to a job's `ping_url`.
 
 
 class PingKind(StrEnum):
@@ -112,7 +112,7 @@ class Pings(Backlog[Ping]):
             self._client.hincrby(self._keys.job(ping.job), "n:pings_dropped", 1)
 
 
-# Calls that ended before they began: what Celery's result backend is still to be told.
+# Revocations: calls that ended before they began, still to be sent to Celery's result backend.
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,10 +108,10 @@ def with_outcome(
     yield from ((run_id, scores[run_id]) for run_id, state in states if state in wanted)
 
 
-#: Of all runs that have not ended, so many are looked at; the page shows fewer.
+#: Up to this many open runs are read; the page shows fewer.
 MOST_OPEN = 500
 
-#: Among so many of them jobs are chosen by state.
+#: Jobs are chosen by state among up to this many open runs.
 MOST_CHOSEN_FROM = 20_000
 
 STANDING_FIELDS = (
@@ -259,14 +259,14 @@ def latest_failures(ledger: Ledger, limit: int) -> list[Run]:
 
 
 def open_runs(ledger: Ledger) -> list[Run]:
-    """Those at work first, the longest of them first; then those that wait, in their order."""
+    """Running ones first, the longest of them first; then the others, in their order."""
     runs = [run for run in ledger.runs(open_ids(ledger, MOST_OPEN)) if run.state.is_open]
     return sorted(runs, key=lambda run: (run.started_at is None, run.started_at or run.queued_at))
 
 
-# What the ledger says of the topics that pages watch, so that two answers can be compared.
+# Fingerprints of the topics that pages watch: equal as long as nothing has changed.
 #
-# However many topics: ten round trips at most.
+# Up to ten round trips, however many topics there are.
 
 
 #: Fields of beat's hash that change at every tick.
@@ -312,7 +312,7 @@ def of_beat(ledger: Ledger) -> Print:
 
 
 def of_workers(ledger: Ledger) -> Print:
-    """Who is there and consumes what, and who has gone."""
+    """Which workers are there, what they consume, and which have gone."""
     roll = ledger.presences.roll()
     return (frozenset(roll.workers), frozenset(roll.last_seen))
 
@@ -333,7 +333,7 @@ def of_jobs(ledger: Ledger, topics: Sequence[Topic]) -> dict[Topic, Print]:
         pipe.hmget(keys.guarded, names)
         for name in names:
             pipe.hgetall(keys.job(name))
-            pipe.scard(keys.open(name))  # who they are changes with what is counted
+            pipe.scard(keys.open(name))  # which ones they are changes with the counters
         scheduled, guarded, *facts = pipe.execute()
     together = zip(topics, scheduled, guarded, facts[::2], facts[1::2], strict=True)
     return {t: (spec, guard, whole(fields), o) for t, spec, guard, fields, o in together}

@@ -1,8 +1,8 @@
-"""Who is there: each worker and each beat says so every few seconds.
+"""Which processes are there: each worker and each beat reports itself every few seconds.
 
-1. One call writes what the process says of itself, for `PRESENCE_TTL`, and when it was last seen.
-2. A process that stops takes both away. Of one that was killed the first goes by itself, and the
-   second stays for `LAST_SEEN_KEPT`: that it was there, and is missing.
+1. One call writes the process' facts, for `PRESENCE_TTL`, and when it was last seen.
+2. A process that stops removes both. Of one that was killed the first expires, and the second stays
+   for `LAST_SEEN_KEPT`: it was there, and is missing.
 3. The reply has the server's time. How far the process' own clock is off goes with its next call.
 4. The names of the tasks that a worker knows are written once for all workers that know the same;
    the call keeps them alive, and says when they are gone.
@@ -84,7 +84,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Roll:
-    """`last_seen`: of workers by name, also of those that have gone without a word."""
+    """`last_seen`: of workers by name, also of those that were killed."""
 
     present: tuple[Present, ...]
     last_seen: Mapping[str, datetime]

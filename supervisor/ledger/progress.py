@@ -1,4 +1,4 @@
-"""How far runs are and what they log: written while they are at work, read by people."""
+"""Progress and log lines of runs: written while they run, read by people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reports:
         self._scripts = scripts
 
     def write(self, run_id: str, token: str, said: Said, now: float) -> bool:
-        """True when the attempt at work is this token's; `now` by the clock of what was said."""
+        """Whether the token's attempt is the running one; `now`: by the clock of the report."""
         whole, step = log_place(run_id)
         facts: list[str | int] = [run_id, token, said.batch, whole, step or ""]
         if (progress := said.progress) is None:
@@ -62,7 +62,7 @@ def line_from(line_id: str, fields: Mapping[str, str]) -> LogLine:
 
 
 def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
-    """From a run's hash; each attempt begins anew."""
+    """From a run's hash; each attempt starts without."""
     if fields.get("progress_attempt") != str(attempt):
         return None
     total = fields["progress_total"]

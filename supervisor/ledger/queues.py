@@ -1,4 +1,4 @@
-"""The queues of a broker that is the ledger's own server, for who runs without the app."""
+"""The queues of a broker that is the ledger's own server, for processes without the app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.scripts import Scripts
 
-#: How kombu calls the lists of a queue with messages of other priorities, unless it is told else.
+#: What kombu appends to a queue's name for its lists of other priorities, by default.
 PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
@@ -34,7 +34,7 @@ class LedgerQueues:
         return queues_of(spec, lambda _: self._default)
 
     def lengths(self, queues: Sequence[str]) -> dict[str, int]:
-        """Empty when the messages are somewhere else, or nobody is there to say where."""
+        """Empty when the messages are elsewhere, or no process is there that knows."""
         if not self._is_broker:
             return {}
         with self._client.pipeline(transaction=False) as pipe:
@@ -49,11 +49,11 @@ class LedgerQueues:
         }
 
 
-# Queues as jobs and workers see them: who goes there, who consumes, what lies there.
+# Queues as jobs and workers see them: which jobs go there, who consumes, how many messages wait.
 
 
 class Queues(Protocol):
-    """The queues of a broker: those of a job, and their lengths as far as they can be told."""
+    """The queues of a broker: those of a job, and their lengths as far as they are known."""
 
     def of(self, spec: JobSpec) -> tuple[str, ...]: ...
 
@@ -62,7 +62,7 @@ class Queues(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """`length`: messages that wait in it; None when nobody could tell. jobs: those that go there.
+    """`length`: messages that wait in it; None when it is not known. jobs: those that go there.
 
     drained_at: since when nothing begins from it.
     """
@@ -105,9 +105,9 @@ def queues(
 #    lease: so it holds from the call that drains the queue on, and for workers that start
 #    afterwards.
 # 2. A run that is refused stays queued and keeps its lock. It is in the outbox without a time, and
-#    is sent anew when the queue goes on.
-# 3. `start_deadline` is not for the time in which a queue is drained: whoever finds that a queued
-#    run has reached it gives it another one, and so does the end of the drain.
+#    is sent again when the queue goes on.
+# 3. `start_deadline` does not count while a queue is drained: a queued run that reaches it is given
+#    another one, and so is each at the end of the drain.
 
 
 class Drains:
@@ -116,11 +116,11 @@ class Drains:
         self._scripts = scripts
 
     def drain(self, queue: str) -> datetime:
-        """Nothing begins from the queue any more; since when that is so."""
+        """Lets nothing more begin from the queue; gives since when."""
         return instant(self._scripts("drain", queue, 1))
 
     def undrain(self, queue: str) -> datetime | None:
-        """Lets it go on; since when it had been drained, None if it had not."""
+        """Lets it go on; gives since when it had been drained, None if it had not."""
         return to_instant(self._scripts("drain", queue, 0))
 
     def since(self) -> dict[str, datetime]:
@@ -129,7 +129,7 @@ class Drains:
         return {queue: instant(drained[queue]) for queue in sorted(drained)}
 
     def at_work(self, queue: str) -> list[str]:
-        """Ids of runs that began from the queue and are at work: runs, steps, items of batches."""
+        """Ids of running runs, steps and items of batches that began from the queue."""
         run_ids = self._reads.client.zrange(self._reads.keys.leases, 0, -1)
         replies = self._reads.read_fields(run_ids, "state", "queue")
         return [run_id for run_id, reply in replies if reply == [RunState.RUNNING.value, queue]]

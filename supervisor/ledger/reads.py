@@ -36,7 +36,7 @@ from supervisor.ledger.records import (
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.scripts import Scripts
 
-# Runs whose messages were sent and that have not begun: what is to be known of each.
+# Runs whose messages were sent and that have not begun.
 
 
 #: The fields of a run's hash that a SentRun is made of.
@@ -71,8 +71,8 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
 
 # Jobs as texts in the ledger, which another version of this code may have written.
 #
-# A version knows the keys of its time. What it cannot read - after a rollback, or on a standby that
-# is not upgraded yet - it leaves to those who can: each such text is told once and passed over.
+# A version knows the keys of its time. A job that it cannot read - after a rollback, or on a
+# standby that is not upgraded yet - is logged once and passed over.
 
 
 log = structlog.get_logger("supervisor.ledger")
@@ -96,7 +96,7 @@ def read_job(text: str) -> JobSpec | None:
 
 @lru_cache(maxsize=KEPT_AT_HAND)
 def job_spec(text: str) -> JobSpec | None:
-    """The same, remembered: what is loaded is read far more often than it changes."""
+    """The same, remembered: jobs are read far more often than they change."""
     return read_job(text)
 
 
@@ -116,7 +116,7 @@ def times_of(text: str) -> tuple[Any, ...] | None:
 
 
 def words(error: ValidationError) -> str:
-    """Which keys are at fault; never what they say, which may be a secret."""
+    """Which keys are at fault; never their values, which may be secret."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
 
@@ -207,8 +207,8 @@ class Readings:
     def some_specs(self, names: Collection[str], *, remembered: bool = True) -> dict[str, JobSpec]:
         """The specs of those of the named jobs that are known, and can be read.
 
-        remembered: for who comes back to few of them; a process that goes round ten thousand would
-        keep them all.
+        remembered: for a caller that comes back to few of them; one that goes through ten thousand
+        would keep them all.
         """
         parse = job_spec if remembered else read_job
         wanted = sorted(names)
@@ -254,7 +254,7 @@ class Readings:
         return [run_from(run_id, fields) for run_id, fields in replies if fields]
 
     def sent_runs(self, limit: int, skip: int = 0) -> list[SentRun]:
-        """Runs that were published and have not begun, those sent first first."""
+        """Runs that were published and have not begun, in the order in which they were sent."""
         sent = dict(self.client.zrange(self.keys.sent, skip, skip + limit - 1, withscores=True))
         replies = self.read_fields(list(sent), *SENT_RUN_FIELDS)
         return [sent_run_from(run_id, sent[run_id], values) for run_id, values in replies]
@@ -270,7 +270,7 @@ class Readings:
         return instant(first[0][1]) if first else None
 
     def silent(self, now: datetime, limit: int = 100) -> dict[str, datetime]:
-        """Runs at work whose lease has run out, and when: nobody has rescued them yet."""
+        """Running runs with an expired lease that are not rescued yet, and when it expired."""
         ended = self.client.zrangebyscore(
             self.keys.leases, "-inf", ms_of(now - RESCUED_WITHIN), 0, limit, withscores=True
         )
@@ -282,7 +282,7 @@ class Readings:
         return to_instant(self.client.zscore(self.keys.history(job), run_id))
 
     def now(self) -> datetime:
-        """The server's clock: the one that all instants of the ledger are read from."""
+        """The server's clock, by which all instants of the ledger are."""
         seconds, microseconds = self.client.time()
         return instant(seconds * 1000 + microseconds // 1000)
 
@@ -311,7 +311,7 @@ class Readings:
         return count_open_runs(self._scripts, jobs)
 
     def first_open(self, job: str, limit: int) -> list[Run]:
-        """The job's runs that have not ended, those admitted first first, up to `limit` of them."""
+        """Up to `limit` of the job's runs that have not ended, in the order of admission."""
         found: list[Run] = []
         start, key = 0, self.keys.history(job)
         while len(found) < limit and (page := self.client.zrange(key, start, start + CHUNK - 1)):

@@ -1,4 +1,4 @@
-"""What is known of a job or a run: records made from the ledger's hashes."""
+"""Records of jobs, runs and beat, made from the ledger's hashes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from supervisor.ledger.progress import progress_from
 from supervisor.ledger.replies import instant, to_instant
 from supervisor.ledger.scripts import BOUNDS, Call, Scripts
 
-# What is known of beat: which one leads, and what became of the schedule files.
+# Beat: which one leads, and what became of the schedule files.
 
 
 @dataclass(frozen=True, slots=True)
 class BeatRecord:
     """`follows`: digest of the schedule files that the leader loads; None when it has none.
 
-    leader_changes: how often the leader was another than before. clock_set_backs: how often the
+    leader_changes: how often another beat took the lead. clock_set_backs: how often the
     server's clock was set back, the last time at `clock_set_back_at` by `clock_set_back`. app: the
     name of the app whose ledger it is; None before a beat of it has led. refused: the app and the
-    name of a beat of another app, the last that wanted to lead. upgrade_to: the schema to which a
+    name of the last beat of another app that tried to lead. upgrade_to: the schema to which a
     newer process would have upgraded the ledger, if older ones were not there.
     """
 
@@ -91,7 +91,7 @@ class Histogram:
 
     @property
     def longest(self) -> float | None:
-        """What no observation exceeded, as far as the buckets tell; None without any."""
+        """A bound that no observation exceeded, by the buckets; None without any."""
         filled = [number for number, count in enumerate(self.counts) if count]
         if not filled:
             return None
@@ -151,7 +151,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`pause`: the present one, or else the last. file_paused: what the schedule file last said."""
+    """`pause`: the present one, or else the last. file_paused: `paused` of the schedule file."""
 
     watermark: datetime | None
     pause: Pause | None
@@ -178,15 +178,15 @@ def pause_from(facts: Mapping[str, str | None]) -> Pause | None:
 
 # A job's runs that have not ended, as far as its record needs them: counted by the server.
 #
-# A job may have a hundred thousand of them. To read each takes a client half a minute; here a call
-# counts some of them, and the next call goes on.
+# A job may have a hundred thousand of them, which would take a client half a minute to read. Here
+# each call counts some of them, and the next call goes on.
 
 
-#: Jobs that one call counts, and runs of all of them: the server is at it for a millisecond or two.
+#: Jobs that one call counts, and runs of all of them: they take the server a millisecond or two.
 JOBS_PER_CALL = 50
 RUNS_PER_CALL = 500
 
-#: Calls that are sent together, of those that are made anyway.
+#: Calls that are sent together.
 CALLS_A_PACKET = 20
 
 
@@ -194,8 +194,8 @@ CALLS_A_PACKET = 20
 class OpenRuns:
     """How many runs of a job are in which state.
 
-    oldest_queued_at: for when the oldest was meant that is queued or waits and has not begun
-    before; of a backfill, when it was asked for. oldest_running_at: since when the oldest is.
+    oldest_queued_at: the nominal time of the oldest run that is queued or waits and has not begun
+    before; for a backfill, when it was requested. oldest_running_at: since when the oldest runs.
     """
 
     running: int = 0
@@ -207,7 +207,7 @@ class OpenRuns:
 
     @property
     def state(self) -> str | None:
-        """The most telling of their states; None without runs."""
+        """The state that matters most; None without runs."""
         for state in (RunState.RUNNING, RunState.RETRYING, RunState.QUEUED, RunState.WAITING):
             if getattr(self, state):
                 return state.value

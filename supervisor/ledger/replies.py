@@ -1,4 +1,4 @@
-"""What the scripts answer, with names."""
+"""The replies of the scripts, as enums and records."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class LeaseState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """`detail`: what a run is to be stopped for, or who was at work while its lease was lost."""
+    """`detail`: why a run is to be stopped, or which run was running while its lease was lost."""
 
     state: LeaseState
     detail: str | None = None
@@ -118,9 +118,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`next_up`: runs that may be published now; who finished does so at once.
+    """`next_up`: runs that may be published now, which the worker that finished does.
 
-    overlapped_with: of a stale ending, the run that was at work at the same time.
+    overlapped_with: of a stale ending, the run that ran at the same time.
     """
 
     ending: Ending
@@ -129,7 +129,7 @@ class Finished:
 
 
 class Cancellation(StrEnum):
-    """`stopping`: the run is at work and has been asked to end."""
+    """`stopping`: the run is running and has been asked to end."""
 
     CANCELLED = "cancelled"
     STOPPING = "stopping"

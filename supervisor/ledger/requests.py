@@ -1,4 +1,4 @@
-"""What people, code and workers ask of the ledger."""
+"""Requests of people, code and workers to the ledger."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunRequest:
     with `waits_for_ever` as long as it takes, whatever the job says.
     expires: from now on, the time in which it has to begin; it bounds the waiting as well.
     delay: the run is not to start before. options: of Celery's `apply_async`, for the message.
-    is_awaited: code may wait for the run's result, and Celery is told when it has none.
+    is_awaited: code may wait for the run's result, and Celery is informed when there is none.
     is_of_code: the ledger is to know the job as code has it, from now on.
     message: sent if the run may start at once; without it the outbox has the run.
     """
@@ -69,7 +69,7 @@ class RunRequest:
     message: Message | None = None
 
     def rules_for(self, spec: JobSpec) -> RunRules:
-        """The job's rules with what this request says otherwise. Raises InvalidKey."""
+        """The job's rules with those of this request over them. Raises InvalidKey."""
         said = {
             "overlap": self.overlap,
             "max_wait": self.max_wait,
@@ -100,7 +100,7 @@ class Begun(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a schedule file says anew of a job. is_paused: None where it says that as before."""
+    """What has changed of a job in its schedule file. is_paused: None where it has not."""
 
     job: str
     has_new_times: bool
@@ -109,7 +109,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the caller of a run, or a retry, gave it; None and nothing where nothing is said.
+    """Arguments and options that the caller of a run, or a retry, gave it; None for the job's own.
 
     options: of Celery's `apply_async`. references: where these arguments are words of a schedule
     file, to be resolved. is_awaited: as in a RunRequest. code: the job's spec (JSON), where code
@@ -137,7 +137,7 @@ NOTHING = Asked()
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A run at work as its worker knows it: enough to write it anew."""
+    """A running run as its worker knows it: enough to write it again."""
 
     run_id: str
     job: str
@@ -184,7 +184,7 @@ def text(value: Any) -> str:
     return "" if value is None else json.dumps(value)
 
 
-# What beat asks of the ledger, and in whose name.
+# Requests of beat, in the name of the leader.
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The lock of the leading beat; what is done in its name is refused once it is another's."""
+    """The lock of the leading beat; requests in its name are refused once another beat has it."""
 
     key: str
     token: str

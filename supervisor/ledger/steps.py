@@ -1,4 +1,4 @@
-"""Runs of several steps: their plans, what they hand on, and the batches among them."""
+"""Runs of several steps: their plans, their params, and their batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from supervisor.job.steps import Step
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.scripts import Scripts
 
-#: Items brought in one call: few enough to keep nobody waiting.
+#: Items sent in one call: few enough not to block the server.
 ITEMS_PER_CALL = 500
 
 
@@ -30,7 +30,7 @@ class Steps:
         }
 
     def options(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """What was asked for the messages of these runs; theirs are sent for their steps."""
+        """Options for the messages of these runs, which are sent with those of their steps."""
         texts = self._reads.read_fields(run_ids, "options")
         return {run_id: json.loads(text) for run_id, text in texts if text}
 
@@ -72,7 +72,7 @@ class Steps:
     def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
         """Hands a batch its items; gives the ids of the first that may be published now.
 
-        Repeated, also by somebody else at the same time, it changes nothing.
+        Repeated, also by another process at the same time, it changes nothing.
         """
         for offset in range(0, max(1, len(items)), ITEMS_PER_CALL):
             chunk = [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]]

@@ -1,4 +1,4 @@
-"""Times of the clock on the wall -> instants, through the days on which clocks change.
+"""Local times -> instants, through the days on which clocks change.
 
 - A pattern that names every hour is *frequent*: it fires whenever the clock matches, so its ticks
   keep their distance in real time: what the clock jumps over does not exist, both copies count.
@@ -28,7 +28,7 @@ LONGEST_DST_GAP = timedelta(hours=3)
 
 AS_A_RULE = ClockChanges()
 
-#: Whenever the clock on the wall matches.
+#: Whenever the local time matches.
 FREQUENT = ClockChanges(gap=Gap.SKIP, fold=Fold.BOTH)
 
 

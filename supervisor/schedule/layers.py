@@ -47,7 +47,7 @@ Stretch = tuple[datetime, datetime]
 
 @dataclass(frozen=True, slots=True)
 class Excluding:
-    """starts, ends: of the excluded stretches, which do not touch; weekdays are those of `zone`."""
+    """starts, ends: of the excluded spans, which do not touch; weekdays are those of `zone`."""
 
     schedule: Schedule
     weekdays: frozenset[int]
@@ -68,7 +68,7 @@ class Excluding:
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Those of each stretch between two exclusions."""
+        """The instants of each span between two exclusions."""
         count, start = 0, self._free_from(after + INSTANT)
         while start <= until:
             end = self._excluded_from(start)
@@ -100,7 +100,7 @@ class Excluding:
         return min(stretch, self._midnight_after(at, days))
 
     def _midnight_after(self, at: datetime, days: int) -> datetime:
-        """So many midnights later; where clocks go back over midnight, the second counts too."""
+        """That many midnights later; where clocks go back over midnight, the second counts too."""
         day = at.astimezone(self.zone).date() + days * DAY
         shown = reading(datetime(day.year, day.month, day.day), self.zone)
         return shown.first if shown.first > at else shown.second
@@ -115,7 +115,7 @@ def excluding(schedule: Schedule, texts: tuple[str, ...], zone: ZoneInfo) -> Exc
 def _excluded(
     texts: tuple[str, ...], zone: ZoneInfo
 ) -> tuple[frozenset[int], Sequence[datetime], Sequence[datetime]]:
-    """Weekdays, and starts and ends of stretches; jobs share their calendars."""
+    """Weekdays, and starts and ends of spans; jobs share their calendars."""
     exclusions = parse(texts)
     days = [(midnight(first, zone), _end_of(last, zone)) for first, last in exclusions.days]
     times = [(instant(start, zone), instant(end, zone)) for start, end in exclusions.times]

@@ -36,7 +36,7 @@ class Counted(Schedule, Protocol):
         ...
 
 
-#: So many ticks more than are asked for are walked rather than searched for.
+#: Up to this many ticks more than requested are walked through rather than searched for.
 CHEAP = 10
 
 
@@ -69,7 +69,7 @@ def count_between(schedule: Schedule, after: datetime, until: datetime) -> int:
 def last_between(schedule: Schedule, after: datetime, until: datetime, keep: int) -> list[datetime]:
     """The last `keep` nominal times in (after, until], or all if they are fewer.
 
-    The span before `until` is doubled until it holds so many, then halved while it holds far more.
+    The span before `until` is doubled until it holds enough, then halved while it holds far more.
     """
     if keep == 0:
         return []

@@ -96,7 +96,7 @@ def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node
     )
     admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
     project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
-    said = "this is a Redis Cluster, and the ledger is not served by one"
+    said = "this is a Redis Cluster, which the ledger does not support"
     wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), 20)
     try:
         project.schedule(JOBS)

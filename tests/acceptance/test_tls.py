@@ -131,7 +131,7 @@ def test_a_server_of_another_authority_is_not_talked_to(
 def test_a_client_without_a_certificate_is_refused(address: str, authority: Authority) -> None:
     refused = jobs(f"{address}?ssl_ca_certs={authority.directory}/ca.crt")
     assert refused.exit_code == 5
-    assert "the ledger is away" in refused.output
+    assert "the ledger is unavailable" in refused.output
 
 
 @pytest.mark.timeout(120)

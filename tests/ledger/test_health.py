@@ -56,7 +56,7 @@ def test_a_worker_that_waits_for_its_broker_is_fine(attendance: Attendance, redi
 
 def test_nobody_is_blamed_when_the_ledger_is_away() -> None:
     code, said = health("redis://127.0.0.1:1/0", "beat")
-    assert (code, said.startswith("unknown: the ledger is away")) == (0, True)
+    assert (code, said.startswith("unknown: the ledger is unavailable")) == (0, True)
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (500, 1)])

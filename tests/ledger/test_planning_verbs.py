@@ -233,7 +233,7 @@ def test_a_simulation_with_few_slots_is_late(ledger: Ledger, supervisor: Supervi
 def test_a_simulation_needs_no_ledger() -> None:
     result = supervisor_at("redis://127.0.0.1:1/0")("simulate", *DAY)
     assert result.exit_code == 0
-    assert "the ledger is away" in result.stderr
+    assert "the ledger is unavailable" in result.stderr
     assert "kept" in result.stdout
 
 
