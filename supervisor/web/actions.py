@@ -1,16 +1,13 @@
-"""The buttons of the page, and the login before them.
+"""The buttons of the page: each opens a form that confirms the action; and the login.
 
-The buttons of the page: a form that asks once more, and what it does when it is sent.
-
-The form is a page of its own; with the page's script it opens in a dialog. Either way sending it
-is an ordinary POST, answered by a redirection to what came of it.
+The form is a page of its own; the page's script opens it in a dialog. Either way it is sent as an
+ordinary POST, answered by a redirection to the result.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,65 +45,59 @@ from supervisor.web.http import (
 Fields = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """verb: also the name of its form. do: gives where to go then."""
-
-    verb: str
-    do: Callable[[Ledger, str, Fields], str]
+#: Does what a form asks for, to a job or run, and returns the address of the result.
+Act = Callable[[Ledger, str, Fields], str]
 
 
 def action_routes(ledger: Ledger, threads: Threads) -> list[Route]:
     return [
-        Route(f"/actions/{action.verb}/{{target:path}}", endpoint, methods=[method])
-        for action in ACTIONS
+        Route(f"/actions/{verb}/{{target:path}}", endpoint, methods=[method])
+        for verb, act in ACTIONS.items()
         for method, endpoint in (
-            ("GET", asking(ledger, action, threads)),
-            ("POST", doing(ledger, action, threads)),
+            ("GET", confirmation(ledger, verb, threads)),
+            ("POST", execution(ledger, verb, act, threads)),
         )
     ]
 
 
-def asking(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
-    async def ask(request: Request) -> Response:
+def confirmation(ledger: Ledger, verb: str, threads: Threads) -> Callable[[Request], Any]:
+    async def confirm(request: Request) -> Response:
         if not request.state.visitor.has_session:
             return to_login(request)
-        return await threads.run(request, form, ledger, action, request)
+        return await threads.run(request, form, ledger, verb, request)
 
-    return ask
+    return confirm
 
 
-def doing(ledger: Ledger, action: Action, threads: Threads) -> Callable[[Request], Any]:
-    async def do(request: Request) -> Response:
+def execution(ledger: Ledger, verb: str, act: Act, threads: Threads) -> Callable[[Request], Any]:
+    async def execute(request: Request) -> Response:
         fields = await form_body(request)
-        return await threads.run(request, done, request, fields)
+        return await threads.run(request, result, request, fields)
 
-    def done(request: Request, fields: Fields) -> Response:
+    def result(request: Request, fields: Fields) -> Response:
         try:
-            target = action.do(ledger, request.path_params["target"], fields)
-        except Refused as error:
-            return form(ledger, action, request, fields, str(error), error.problem.status)
-        except (InvalidKey, InvalidRequest) as error:
-            return form(ledger, action, request, fields, str(error), 400)
-        except RunEnded as error:
-            return form(ledger, action, request, fields, str(error), 409)
-        return RedirectResponse(f"{request.state.visitor.root}/{target}", 303)
+            address = act(ledger, request.path_params["target"], fields)
+        except (Refused, InvalidKey, InvalidRequest, RunEnded) as error:
+            status = 409 if isinstance(error, RunEnded) else 400
+            status = error.problem.status if isinstance(error, Refused) else status
+            return form(ledger, verb, request, fields, str(error), status)
+        return RedirectResponse(f"{request.state.visitor.root}/{address}", 303)
 
-    return do
+    return execute
 
 
 def form(
     ledger: Ledger,
-    action: Action,
+    verb: str,
     request: Request,
     fields: Fields | None = None,
     error: str = "",
     status: int = 200,
 ) -> Response:
     target = request.path_params["target"]
-    is_about_run = action.verb == "cancel"
+    is_about_run = verb == "cancel"
     text = TEMPLATES.get_template("action.html").render(
-        verb=action.verb,
+        verb=verb,
         target=target,
         run=ledger.run(target) if is_about_run else None,
         spec=None if is_about_run else ledger.spec(target),
@@ -120,15 +111,13 @@ def form(
 
 
 def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
-    said: dict[str, Any] = {
-        name: parsed(name, fields[name])
-        for name in ("args", "kwargs", "params")
-        if fields.get(name, "").strip()
+    given = {name: text.strip() for name, text in fields.items() if text.strip()}
+    request: dict[str, Any] = {
+        name: parsed(name, given[name]) if name in ("args", "kwargs", "params") else given[name]
+        for name in api_shapes.Trigger.model_fields
+        if name in given
     }
-    said |= {
-        n: fields[n].strip() for n in ("overlap", "key", "max_wait") if fields.get(n, "").strip()
-    }
-    asked = validated(api_shapes.Trigger, json.dumps(said))
+    asked = validated(api_shapes.Trigger, json.dumps(request))
     run = control.trigger(ledger, job, asked.as_request())
     return run_url(unless_skipped(run).id)
 
@@ -141,8 +130,8 @@ def parsed(name: str, text: str) -> Any:
 
 
 def pause(ledger: Ledger, job: str, fields: Fields) -> str:
-    said = {"note": fields.get("note", ""), "until": fields.get("until") or None}
-    asked = validated(api_shapes.Pause, json.dumps(said))
+    request = {"note": fields.get("note", ""), "until": fields.get("until") or None}
+    asked = validated(api_shapes.Pause, json.dumps(request))
     control.pause(ledger, job, asked.note, asked.until)
     return job_url(job)
 
@@ -157,12 +146,12 @@ def cancel(ledger: Ledger, run_id: str, _: Fields) -> str:
     return run_url(run_id)
 
 
-ACTIONS = (
-    Action("trigger", trigger),
-    Action("pause", pause),
-    Action("resume", resume),
-    Action("cancel", cancel),
-)
+ACTIONS: Mapping[str, Act] = {
+    "trigger": trigger,
+    "pause": pause,
+    "resume": resume,
+    "cancel": cancel,
+}
 
 # The login form: takes the token, gives a session.
 
@@ -213,8 +202,8 @@ def shown(
 
 
 def is_encrypted(request: Request) -> bool:
-    """Up to here, or up to a proxy: uvicorn believes those that FORWARDED_ALLOW_IPS names, and a
-    browser says for itself what it sees.
+    """By TLS up to here, or up to a proxy that FORWARDED_ALLOW_IPS names, or as the browser says in
+    Origin.
     """
     origin = request.headers.get("origin", "")
     return request.scope["scheme"] == "https" or origin.startswith("https://")

@@ -1,11 +1,11 @@
 """How long an answer may take, and the threads that answers are made in.
 
-1. What asks Redis blocks, and runs in a thread. The event loop waits for it until the request's
-   budget is spent; then the answer is a 503, whatever the thread does.
-2. A request that waits for a thread until then is never begun.
-3. A request whose budget is spent, or whose client has left, ends with its next call to Redis, or
-   its next `check`: no thread works for an answer that is not read.
-4. Requests that hang hold threads. So /metrics and /readyz have threads of their own.
+1. Calls to Redis block, so requests run in threads. The event loop waits for one until the
+   request's budget is spent; then the answer is a 503, whatever the thread does.
+2. A request that has waited for a thread until then is never begun.
+3. A request whose budget is spent, or whose client has left, ends at its next call to Redis or its
+   next `check`: no thread works for an answer that is not read.
+4. Requests that hang occupy threads. So /metrics and /readyz have threads of their own.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.settings import Settings
 
-#: Of a whole request: Prometheus gives up a scrape after 10 s, most proxies and people later.
+#: Of a whole request. Prometheus gives up a scrape after 10 s, most proxies and people later.
 BUDGET_SECONDS = 4.0
 
-#: The broker's part of it: what is not known by then is left out.
+#: The broker's part of it; what it has not answered by then is left out.
 BROKER_SECONDS = 1.0
 
 THREADS = 16
@@ -44,7 +44,7 @@ class OutOfTime(Exception):
 
 
 class Budget:
-    """Of one request, from when it arrived."""
+    """The time that a request has, from its arrival."""
 
     def __init__(self, seconds: float = BUDGET_SECONDS) -> None:
         self._ends_at = time.monotonic() + seconds
@@ -68,7 +68,7 @@ def check() -> None:
 
 
 class BudgetedRedis(redis.Redis):
-    """Makes no call for a request whose budget is spent."""
+    """Refuses calls of a request whose budget is spent."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         check()
@@ -85,7 +85,7 @@ def ledger_for_answers(settings: Settings) -> Ledger:
 
 
 class Threads:
-    """A number of threads for requests of one kind. seconds: at most, of a request's budget."""
+    """Threads for requests of one kind. seconds: of a request's budget, the most that one takes."""
 
     def __init__(self, number: int = THREADS, seconds: float = BUDGET_SECONDS) -> None:
         self._seconds = seconds
@@ -124,7 +124,7 @@ async def left(request: Request) -> None:
 
 
 class BoundedQueues:
-    """The queues of a broker that may hang: their lengths are not known then."""
+    """The queues of a broker that may hang; their lengths are unknown then."""
 
     def __init__(self, broker: Queues) -> None:
         self._broker = broker

@@ -52,7 +52,7 @@ TEMPLATES = Environment(
 
 
 def brief(run_id: str, job: str, now: datetime) -> str:
-    """A run's id where its job is named already: without it, and without the date of today."""
+    """A run's id without the name of its job, and without the date if that is today's."""
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
@@ -188,7 +188,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def bounded_body(request: Request) -> bytes:
-    """Raises OutOfTime of one that is sent too slowly."""
+    """Raises OutOfTime where it is sent too slowly, and Refused where it is too large."""
     body = bytearray()
     try:
         async with asyncio.timeout(request.state.budget.seconds_left):

@@ -1,13 +1,11 @@
 """Live pages: one look a second at what all open pages watch, and the stream of events.
 
-One look a second at what all open pages watch, however many they are; each is told its part.
-
 1. A page subscribes to topics. As long as there are subscribers, each round asks the ledger for
-   the fingerprints of all their topics.
+   the fingerprints of all their topics, however many pages are open.
 2. A topic whose fingerprint is another than in the round before has changed.
-3. A new subscriber is told of all its topics after its first round: what changed between the making
-   of the page and that round is not lost.
-4. With the ledger away, subscribers are told so; when it is back, of all their topics.
+3. A new subscriber is notified of all its topics after its first round, so that no change between
+   the making of the page and that round is lost.
+4. While the ledger is unavailable, subscribers get `away`; once it is back, all their topics.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ AWAY = "away"
 
 @dataclass(eq=False)
 class Subscriber:
-    """news: kinds of what changed, or `away`. is_over: the server stops."""
+    """news: kinds of changed topics, or `away`. is_over: the server stops."""
 
     topics: frozenset[Topic]
     news: set[str] = field(default_factory=set)
@@ -50,7 +48,7 @@ class Subscriber:
     is_over: bool = False
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tell(self, words: Iterable[str]) -> None:
+    def notify(self, words: Iterable[str]) -> None:
         self.news.update(words)
         if self.news:
             self.woken.set()
@@ -60,13 +58,13 @@ class Subscriber:
         self.woken.set()
 
     async def listen(self, patience_seconds: float) -> list[str]:
-        """What is new; nothing when that long nothing was."""
+        """What is new; empty when nothing was for that long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self.woken.wait(), patience_seconds)
-        told = sorted(self.news)
+        news = sorted(self.news)
         self.news.clear()
         self.woken.clear()
-        return told
+        return news
 
 
 class Watch:
@@ -105,13 +103,10 @@ class Watch:
                 for subscriber in self._subscribers:
                     subscriber.end()
                 continue
-            await self._round_whatever_happens()
-
-    async def _round_whatever_happens(self) -> None:
-        try:
-            await self._round()
-        except Exception:  # whatever it was, it must not be the last round
-            log.exception("round failed")
+            try:
+                await self._round()
+            except Exception:  # whatever it was, it must not be the last round
+                log.exception("round failed")
 
     async def _round(self) -> None:
         served = list(self._subscribers)
@@ -120,25 +115,21 @@ class Watch:
             found = await run_in_threadpool(fingerprints, self._ledger, topics) if topics else {}
         except (RedisError, OSError):
             for subscriber in served:
-                subscriber.tell([AWAY])
+                subscriber.notify([AWAY])
                 subscriber.is_new = True
             return
         changed = {topic for topic, seen in found.items() if self._known.get(topic) != seen}
         self._known = found
         for subscriber in served:
-            of_interest = subscriber.topics if subscriber.is_new else subscriber.topics & changed
+            wanted = subscriber.topics if subscriber.is_new else subscriber.topics & changed
             subscriber.is_new = False
-            subscriber.tell(kinds_of(of_interest))
+            subscriber.notify({topic.kind for topic in wanted})
 
 
-def kinds_of(topics: Iterable[Topic]) -> set[Kind]:
-    return {topic.kind for topic in topics}
+# /events: server-sent events that name what changed; the page then fetches its parts again.
 
 
-# /events: server-sent events that name what changed; the page then asks for its parts anew.
-
-
-#: A connection that is silent for so long is shown to be alive; one that is dead is found out.
+#: After that long without an event a comment is sent, by which a dead connection is found.
 PATIENCE_SECONDS = 15.0
 
 MOST_TOPICS = 120
@@ -146,11 +137,10 @@ MOST_TOPICS = 120
 
 def event_routes(watch: Watch) -> list[Route]:
     async def events(request: Request) -> Response:
-        stream = told(watch, topics_of(request.query_params))
-        # The first word is asked for here, so that a refusal still has a status of its own.
-        first = await anext(stream)
+        stream = stream_of(watch, topics_of(request.query_params))
+        await anext(stream)  # subscribes, so that a refusal still has a status of its own
         return StreamingResponse(
-            continued(first, stream),
+            stream,
             media_type="text/event-stream",
             headers={"X-Accel-Buffering": "no"},
         )
@@ -159,10 +149,10 @@ def event_routes(watch: Watch) -> list[Route]:
 
 
 def topics_of(query: QueryParams) -> list[Topic]:
-    """Of ``?beat=&now=&job=nightly&run=...``."""
+    """From ``?beat=&now=&job=nightly&run=...``."""
     given = query.multi_items()
     if len(given) > MOST_TOPICS:
-        raise Refused(400, f"at most {MOST_TOPICS} topics")
+        raise Refused(400, f"up to {MOST_TOPICS} topics")
     try:
         return [Topic(Kind(kind), name) for kind, name in given]
     except ValueError:
@@ -173,15 +163,10 @@ def events_url(*topics: Topic) -> str:
     return "events?" + urlencode([(topic.kind.value, topic.name) for topic in topics])
 
 
-async def told(watch: Watch, topics: list[Topic]) -> AsyncIterator[str]:
+async def stream_of(watch: Watch, topics: list[Topic]) -> AsyncIterator[str]:
     with watch.subscription(topics) as subscriber:
+        yield ""
         yield "retry: 2000\n\n"
         while not subscriber.is_over:
             news = await subscriber.listen(PATIENCE_SECONDS)
             yield f"data: {json.dumps(news)}\n\n" if news else ": alive\n\n"
-
-
-async def continued(first: str, stream: AsyncIterator[str]) -> AsyncIterator[str]:
-    yield first
-    async for text in stream:
-        yield text

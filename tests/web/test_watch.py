@@ -1,4 +1,4 @@
-"""Who is told of what: one look a round, however many pages are open."""
+"""What open pages are notified of: one look a round, however many they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Story = Callable[[Watch], Awaitable[None]]
 
 
 @pytest.fixture
-def telling(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
+def play(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], None]:
     """Plays a story while a watch makes its rounds, faster than in real life."""
     monkeypatch.setattr(watching, "ROUND_SECONDS", 0.02)
 
@@ -35,36 +35,34 @@ def telling(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story]
     return lambda story: asyncio.run(played(story))
 
 
-async def told(subscriber: Subscriber) -> list[str]:
-    """What it is told next."""
+async def news_of(subscriber: Subscriber) -> list[str]:
+    """What it is notified of next."""
     while not (news := await subscriber.listen(5)):
         pass
     return news
 
 
-Telling = Callable[[Story], None]
+Play = Callable[[Story], None]
 
 
-def test_a_new_page_is_told_of_all_and_then_of_what_changes(
-    telling: Telling, ledger: Ledger
-) -> None:
+def test_a_new_page_gets_all_topics_and_then_what_changes(play: Play, ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))
 
     async def story(watch: Watch) -> None:
         with watch.subscription([NIGHTLY, BEAT]) as page, watch.subscription([BEAT]) as other:
-            assert await told(page) == ["beat", "job"]
-            assert await told(other) == ["beat"]
+            assert await news_of(page) == ["beat", "job"]
+            assert await news_of(other) == ["beat"]
             begin(ledger, run_id(spec, 0))
-            assert await told(page) == ["job"]
+            assert await news_of(page) == ["job"]
             ledger.client.hset(ledger.keys.beat, "leader", "another")
-            assert await told(page) == ["beat"]
-            assert await told(other) == ["beat"]
+            assert await news_of(page) == ["beat"]
+            assert await news_of(other) == ["beat"]
 
-    telling(story)
+    play(story)
 
 
-def test_a_ledger_that_goes_and_comes_back_is_told_of(telling: Telling, ledger: Ledger) -> None:
+def test_an_unavailable_ledger_is_reported_and_its_return_too(play: Play, ledger: Ledger) -> None:
     pool = ledger.client.connection_pool
     real = pool.connection_kwargs["port"]
 
@@ -75,18 +73,18 @@ def test_a_ledger_that_goes_and_comes_back_is_told_of(telling: Telling, ledger: 
 
     async def story(watch: Watch) -> None:
         with watch.subscription([BEAT]) as page:
-            assert await told(page) == ["beat"]
+            assert await news_of(page) == ["beat"]
             move(1)
-            assert await told(page) == [AWAY]
+            assert await news_of(page) == [AWAY]
             move(real)
-            while (news := await told(page)) == [AWAY]:
+            while (news := await news_of(page)) == [AWAY]:
                 pass
             assert news[-1] == "beat"
 
-    telling(story)
+    play(story)
 
 
-def test_there_is_a_bound_of_open_pages(telling: Telling, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_bound_of_open_pages(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "MOST_SUBSCRIBERS", 1)
 
     async def story(watch: Watch) -> None:
@@ -95,7 +93,7 @@ def test_there_is_a_bound_of_open_pages(telling: Telling, monkeypatch: pytest.Mo
         with watch.subscription([BEAT]):
             pass
 
-    telling(story)
+    play(story)
 
 
 def test_a_run_changes_by_its_progress_its_log_and_its_steps(ledger: Ledger) -> None:
