@@ -16,7 +16,7 @@ from supervisor.ledger.replies import (
     Refused,
 )
 from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
 
 
 def batch(ledger: Ledger, items: int = 3, begun: bool = True, **keys: Any) -> str:
@@ -226,3 +226,14 @@ def test_a_large_batch_is_cancelled_some_items_at_a_time(ledger: Ledger) -> None
         assert (renewal.state, renewal.detail) == (LeaseState.STOP, "cancelled")
         ledger.finish(f"{place}#{item}", f"token {item}", RunState.CANCELLED)
     assert ledger.run(run_of(place)).state is RunState.CANCELLED
+
+
+def test_a_batch_leaves_nothing_that_does_not_expire(ledger: Ledger) -> None:
+    place = batch(ledger, items=3, on_item_failure="ignore")
+    end(ledger, place, 0, RunState.FAILED)
+    for item in (1, 2):
+        end(ledger, place, item)
+    begin(ledger, f"{run_of(place)}/index", "index")
+    ledger.finish(f"{run_of(place)}/index", "index", RunState.SUCCEEDED)
+    left = list(ledger.client.scan_iter(f"*{MIDNIGHT:%Y-%m-%d}*"))
+    assert [key for key in left if ledger.client.ttl(key) < 0] == []

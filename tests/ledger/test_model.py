@@ -52,6 +52,16 @@ LIMITS = st.just({}) | st.fixed_dictionaries(
 LONG = dict.fromkeys(["lease_ttl", "start_deadline", "requeue_delay"], "9h")
 
 
+#: Keys that fit a pattern, each with the milliseconds that it lives.
+LIVES = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  found[#found + 1] = key
+  found[#found + 1] = redis.call('PTTL', key)
+end
+return found
+"""
+
 #: The keys of its lock and of its schedule.
 REDBEAT = ("redbeat::lock", "redbeat::schedule")
 
@@ -67,6 +77,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.client.flushdb()
         ledger.acknowledge_server()
         self.digests = self.client.register_script(DIGESTS)
+        self.lives = self.client.register_script(LIVES)
         self.leader = self.ledger.leader(*REDBEAT)
         self.numbers = count()
         self.fences: list[int] = []
@@ -349,11 +360,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_more_hold_the_lock_than_may_and_every_slot_will_run_out(self) -> None:
-        slots = self.client.keys(f"{self.keys.lock(self.spec.lock)}*")
-        names = (self.keys.lock_state, self.keys.waiting, self.keys.grants)
-        slots = [key for key in slots if key not in {name(self.spec.lock) for name in names}]
+        lives = self.lives(args=[f"{self.keys.lock(self.spec.lock)}*"])
+        slots = dict(zip(lives[::2], lives[1::2], strict=True))
+        for name in (self.keys.lock_state, self.keys.waiting, self.keys.grants):
+            slots.pop(name(self.spec.lock), None)
         assert len(slots) == sum(not run.is_silent for run in self.model.holders)
-        assert all(self.client.pttl(slot) > 0 for slot in slots)
+        assert all(life > 0 for life in slots.values())
         if self.model.most is not None:
             assert len(self.model.holders) <= self.model.most
             at_work = [a for a in self.model.attempts.values() if a.is_alive and a.has_lease]
