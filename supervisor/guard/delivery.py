@@ -143,7 +143,7 @@ class Delivery:
     """One delivery of a run to this process; `retry_in` is set when it asks for another.
 
     entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
-    is, by the clock of elapsed.py; interrupted: by this it was ended;
+    is, by `times.clock`; interrupted: by this it was ended;
     raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
     for those after it. references: as in an Assignment; written: each text that has one, and what
     became of it, -> the text. asked: for the next attempt. again: what a `retry` that was not to

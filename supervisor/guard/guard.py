@@ -158,8 +158,8 @@ class Guard:
     ) -> None:
         """Reports how the attempt ended; `lost` when the process is going down under it.
 
-        returned: by a step, for those after it. ended_at: when the work was over, by the clock of
-        elapsed.py; now without it.
+        returned: by a step, for those after it. ended_at: when the work was over, by
+        `times.clock`; now without it.
         """
         since = clock() if ended_at is None else ended_at
 

@@ -9,7 +9,7 @@ Redis transport does.
 from __future__ import annotations
 
 TEMPLATES = {
-    # STRING  number of the schema that the ledger is written in, see ledger/schema.py
+    # STRING  number of the schema that the ledger is written in, see ledger/scripts.py
     "schema": "schema",
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.
@@ -27,7 +27,7 @@ TEMPLATES = {
     #         instants in microseconds, the end empty while at work; overlaps are found in it;
     #         expires likewise
     "grants": "lock:{%s}:grants",
-    # HASH    one run, fields as in ledger/runs.py; expires HISTORY_TTL after the run ended
+    # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written

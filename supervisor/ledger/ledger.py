@@ -393,8 +393,8 @@ class Ledger(Readings):
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
-        returned: by a step, for the params of its run. ended_at: when its work was over, by the
-        clock of elapsed.py; now without it.
+        returned: by a step, for the params of its run. ended_at: when its work was over, by
+        `times.clock`; now without it.
         """
         facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
         return self._finish((run_id, token, *facts), ended_at, flat(returned))

@@ -52,7 +52,7 @@ class Grant:
     """The lease of one attempt. `fencing_token` grows with every lease of the same lock.
 
     stage: of a step, the priority of the stage that its run is at. asked_at: when the call that
-    was answered with it was sent, by the clock of elapsed.py; from then on the lease counts.
+    was answered with it was sent, by `times.clock`; from then on the lease counts.
     """
 
     run_id: str

@@ -3,11 +3,13 @@
 A schedule is made of layers, each of which is asked the same question, what comes next after an
 instant:
 
-1. The times that the job names: `every` (grid.py), `at` (instants.py), or times of the clock from
-   `cron` (crons.py) and `rrule` (rules.py), which clock_times.py turns into instants.
-2. `start_at` and `end_at` (bounds.py).
-3. `exclude` (excluding.py): an excluded tick is no tick of the schedule.
-4. `jitter` (jitter.py): the shifted instants are the ticks, and their identities.
+1. The times that the job names: `every` and `at`, or local times from `cron` (cron.py) and
+   `rrule` (rrule.py), which clock_times.py turns into instants.
+2. `start_at` and `end_at`.
+3. `exclude`: an excluded tick is no tick of the schedule.
+4. `jitter`: the shifted instants are the ticks, and their identities.
+
+`every`, `at` and the layers above them are in layers.py.
 """
 
 from __future__ import annotations
