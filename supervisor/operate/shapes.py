@@ -162,7 +162,7 @@ CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 
 
 class LogText:
-    """Lines of one log as text; remembers their numbers, to tell how many are not there."""
+    """Lines of one log as text; remembers their numbers, to say how many were dropped."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str | None, int], int] = {}
@@ -222,11 +222,11 @@ def step_row(step: records.StepRecord, now: datetime) -> Sequence[str]:
         return (step.name, str(step.priority), step.task, "", "", "", "", "")
     started, ended = run.started_at, run.finished_at
     lasted = duration(seconds_between(started, ended or now)) if started else ""
-    said = items_words(run.batch) or progress_words(run.progress)
+    progress = items_words(run.batch) or progress_words(run.progress)
     return (
         *(step.name, str(step.priority), step.task, str(run.attempt or "")),
         *(run.state.value, stamp(started) if started else "", lasted),
-        harmless(", ".join(filter(None, (said, run.reason)))),
+        harmless(", ".join(filter(None, (progress, run.reason)))),
     )
 
 

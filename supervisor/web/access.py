@@ -190,10 +190,12 @@ READING = ("GET", "HEAD")
 #: Of the path and the query, in bytes.
 LONGEST_ADDRESS = 8 * 1024
 
-NO_ACTIONS = Problem(403, "this server only reads: start it with SUPERVISOR_TOKEN to act")
+NO_ACTIONS = Problem(
+    403, "this server is read-only: start it with SUPERVISOR_TOKEN to allow actions"
+)
 NOT_OUR_HOST = Problem(421, "this server answers to loopback names only")
 TOO_LONG = Problem(414, f"the address has more than {LONGEST_ADDRESS:,} bytes")
-NO_TOKEN = Problem(401, "show the token: Authorization: Bearer ...")
+NO_TOKEN = Problem(401, "send the token: Authorization: Bearer ...")
 NOT_LOGGED_IN = Problem(401, "log in first")
 NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 

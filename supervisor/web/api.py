@@ -122,32 +122,22 @@ OPERATIONS: list[Operation] = []
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def get(
-    path: str, queries: Sequence[Query] = (), errors: Sequence[int] = ()
-) -> Callable[[Call], Call]:
-    return listed("get", path, 200, queries, {*errors, *([400] if queries else [])})
-
-
-def post(path: str, status: int = 200, errors: Sequence[int] = ()) -> Callable[[Call], Call]:
-    return listed("post", path, status, (), {*errors, 400, 413, 415})
-
-
-def listed(
+def operation(
     method: Literal["get", "post"],
     path: str,
-    status: int,
-    queries: Sequence[Query],
-    errors: set[int],
+    status: int = 200,
+    queries: Sequence[Query] = (),
+    errors: Sequence[int] = (),
 ) -> Callable[[Call], Call]:
     """Makes a method of Api an operation; its docstring is the summary."""
-    missing = {404} if "{" in path else set()
+    codes = {*errors, *((404,) if "{" in path else ()), *((400,) if queries else ())}
+    codes |= {400, 413, 415} if method == "post" else set()
 
-    def to_list(call: Call) -> Call:
-        found = Operation(call, method, path, status, queries, frozenset(errors | missing))
-        OPERATIONS.append(found)
+    def listed(call: Call) -> Call:
+        OPERATIONS.append(Operation(call, method, path, status, queries, frozenset(codes)))
         return call
 
-    return to_list
+    return listed
 
 
 class Api:
@@ -155,7 +145,7 @@ class Api:
         self._ledger = ledger
         self._broker = broker
 
-    @get("/jobs", JOBS_QUERIES)
+    @operation("get", "/jobs", queries=JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
         """The loaded jobs."""
         wanted = replace(JobsQuery.of(query), search=query.get("search", ""))
@@ -165,12 +155,12 @@ class Api:
         known = [specs[name] for name in names if name in specs]
         return [Job.model_validate(record) for record in self._ledger.records_of(known)]
 
-    @get("/jobs/{job}")
+    @operation("get", "/jobs/{job}")
     def job(self, job: str) -> Job:
         """One job."""
         return Job.model_validate(self._ledger.job(job))
 
-    @get("/runs", RUNS_QUERIES, errors=(404,))
+    @operation("get", "/runs", queries=RUNS_QUERIES, errors=(404,))
     def runs(self, query: Mapping[str, str]) -> list[Run]:
         """The latest runs, of all jobs or of one."""
         outcome, job = query.get("outcome"), query.get("job")
@@ -179,20 +169,20 @@ class Api:
         wanted = Wanted(RunState(outcome) if outcome else None, limit=limit)
         return [Run.model_validate(run) for run in search(self._ledger, names, wanted)]
 
-    @get("/failures", (RUN_LIMIT,))
+    @operation("get", "/failures", queries=(RUN_LIMIT,))
     def failures(self, query: Mapping[str, str]) -> list[Run]:
         """The latest runs of all jobs that failed."""
         limit = int(query.get("limit", RUNS_BY_DEFAULT))
         return [Run.model_validate(run) for run in latest_failures(self._ledger, limit)]
 
     # Before the run itself: an id may have slashes in it.
-    @get("/runs/{run}/log")
+    @operation("get", "/runs/{run}/log")
     def run_log(self, run: str) -> list[LogLine]:
         """The lines that a run logged."""
         lines = self._ledger.reports.lines(self._ledger.run(run).id)
         return [LogLine.model_validate(line) for line in lines]
 
-    @get("/runs/{run}")
+    @operation("get", "/runs/{run}")
     def run(self, run: str) -> WholeRun:
         """One run, with its steps."""
         found = self._ledger.run(run)
@@ -202,7 +192,7 @@ class Api:
             whole.params = params_shape(found, self._ledger.steps.params(run))
         return whole
 
-    @get("/queues")
+    @operation("get", "/queues")
     def queues(self) -> api_shapes.Queues:
         """Queues, workers, and the runs that are running."""
         found = queue_status(self._ledger, self._broker)
@@ -211,30 +201,30 @@ class Api:
             {"queues": found.queues, "workers": found.workers, "at_work": at_work}
         )
 
-    @get("/beat")
+    @operation("get", "/beat")
     def beat(self) -> api_shapes.Beat:
         """The beat that leads, and its last tick and reload."""
         return api_shapes.Beat.model_validate(self._ledger.beat())
 
-    @post("/jobs/{job}/trigger", 201, errors=(409,))
+    @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
     def trigger(self, job: str, asked: api_shapes.Trigger) -> Run:
         """Run a job now, paused or not."""
         run = control.trigger(self._ledger, job, asked.as_request())
         return Run.model_validate(unless_skipped(run))
 
-    @post("/jobs/{job}/pause")
+    @operation("post", "/jobs/{job}/pause")
     def pause(self, job: str, asked: api_shapes.Pause) -> api_shapes.Paused:
         """Exclude the job's ticks."""
         until = control.pause(self._ledger, job, asked.note, asked.until)
         return api_shapes.Paused(job=job, until=until)
 
-    @post("/jobs/{job}/resume")
+    @operation("post", "/jobs/{job}/resume")
     def resume(self, job: str, asked: api_shapes.Resume) -> api_shapes.Resumed:
         """Emit the job's ticks again."""
         caught_up = control.resume(self._ledger, job, catch_up=asked.catch_up)
         return api_shapes.Resumed(job=job, caught_up=caught_up)
 
-    @post("/runs/{run}/cancel", 202, errors=(409,))
+    @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
     def cancel(self, run: str, asked: api_shapes.Cancel) -> api_shapes.Cancelled:
         """End a run."""
         return api_shapes.Cancelled(run=run, cancellation=control.cancel(self._ledger, run))

@@ -59,7 +59,7 @@ class Sort(StrEnum):
     FAILURES = "failures"
 
 
-#: Of these the greatest comes first.
+#: Sorted by these, the greatest comes first.
 GREATEST_FIRST = frozenset({Sort.LAST, Sort.FAILURES})
 
 
@@ -101,14 +101,14 @@ class JobsQuery:
         return ", ".join(["Jobs", *filter(None, parts)])
 
     def url(self, filter: str | None = None, page: int = 1) -> str:
-        said = {
+        words = {
             "search": self.search,
             "state": filter or self.filter.value,
             "sort": self.order,
             "page": str(page),
         }
         default = {"search": "", "state": Filter.ALL.value, "sort": Sort.NAME.value, "page": "1"}
-        return "./?" + urlencode({k: v for k, v in said.items() if v != default[k]})
+        return "./?" + urlencode({k: v for k, v in words.items() if v != default[k]})
 
     def sorted_url(self, column: str) -> str:
         """Sorted by it; where it is already, reversed."""

@@ -1,5 +1,5 @@
 // Keeps the page up to date: the server names what changed, and the parts that show it are fetched
-// anew. Without this script everything works by reloading.
+// again. Without this script everything works by reloading.
 "use strict";
 
 const UNITS = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
@@ -20,7 +20,7 @@ try {
     if (root && !document.querySelector("[role=alert]")) location.replace(root + (next ?? location.pathname + location.search));
   }
 } catch {
-  // Without storage one logs in again.
+  // Without storage, a new login is needed.
 }
 
 // ---- words of time, as the server writes them, but in whole seconds: they tick ----
@@ -81,7 +81,7 @@ function replace(part, fresh) {
   settleLog(fresh, scrolled);
 }
 
-// The end of a log is what one wants to see, unless one has scrolled away from it.
+// The end of a log stays in view, unless it was scrolled away from.
 function settleLog(place, scrolled) {
   const log = place.querySelector(".log");
   if (log) log.scrollTop = scrolled ?? log.scrollHeight;
@@ -109,7 +109,7 @@ async function refresh() {
     }
     tellTime();
   } catch {
-    // The server is away; the events tell when it is back, and of what to fetch then.
+    // The server is unavailable; once it is back, events name what to fetch.
   } finally {
     isFetching = false;
   }
@@ -130,7 +130,7 @@ function connect() {
   events.onopen = () => say("");
   events.onmessage = (message) => {
     const kinds = JSON.parse(message.data);
-    say(kinds.includes("away") ? "The ledger is away" : "");
+    say(kinds.includes("away") ? "The ledger is unavailable" : "");
     for (const part of partsOn(kinds)) stale.add(part.dataset.part);
     refresh();
   };
