@@ -23,7 +23,7 @@ from tests.waiting import Deadline
 hypothesis_settings.register_profile("patient", deadline=None)
 hypothesis_settings.load_profile("patient")
 
-#: For tests that start empty. Those from there to the sixteenth are for crews that a module shares.
+#: For tests that start empty. Those from there to the sixteenth are for what a module shares.
 DATABASES = 8
 _used = count()
 
@@ -83,9 +83,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
 @pytest.fixture
 def redis_url(server: EmbeddedServer) -> str:
     """An empty database; the tests of a session take turns on them."""
-    url = f"{server.url.rsplit('/', 1)[0]}/{next(_used) % DATABASES}"
+    url = database(server.url, next(_used) % DATABASES)
     emptied(url)
     return url
+
+
+def database(server_url: str, number: int) -> str:
+    return f"{server_url.rpartition('/')[0]}/{number}"
 
 
 def emptied(url: str) -> None:

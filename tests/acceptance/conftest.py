@@ -1,3 +1,9 @@
+"""Deployments: one for each test, or one that the tests of a module share.
+
+A module whose tests share one says in JOBS what is scheduled. It may have lines for the end of the
+team's module in SETTINGS, and say how many WORKERS there are, with how many PROCESSES each.
+"""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -5,11 +11,54 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
+from tests.acceptance.workers import Workers
+from tests.conftest import DATABASES, database, emptied
 
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str) -> Iterator[Project]:
+    """In which nothing runs yet."""
     deployed = Project(tmp_path / "team", redis_url)
     yield deployed
     deployed.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(
+    request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Project]:
+    """With the module's settings and schedule; nothing runs yet."""
+    url = database(server.url, DATABASES)
+    emptied(url)
+    deployed = Project(tmp_path_factory.mktemp("shared") / "team", url)
+    deployed.extend(getattr(request.module, "SETTINGS", ""))
+    deployed.schedule(request.module.JOBS)
+    yield deployed
+    deployed.stop()
+
+
+@pytest.fixture(scope="module")
+def team(request: pytest.FixtureRequest, shared: Project) -> Project:
+    """With a beat and a worker."""
+    shared.beat()
+    shared.worker(processes=getattr(request.module, "PROCESSES", 2))
+    shared.wait_for_jobs()
+    return shared
+
+
+@pytest.fixture(scope="module")
+def shared_workers(request: pytest.FixtureRequest, shared: Project) -> Workers:
+    module = vars(request.module)
+    found = Workers(shared, processes=module.get("PROCESSES", 2), size=module.get("WORKERS", 3))
+    shared.beat()
+    found.staff()
+    shared.wait_for_jobs()
+    return found
+
+
+@pytest.fixture
+def workers(shared_workers: Workers) -> Workers:
+    """With a beat, for tests that kill workers."""
+    return shared_workers.staff()

@@ -16,10 +16,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.acceptance import warm
 from tests.waiting import wait_until
+
+Process = subprocess.Popen[bytes]
 
 APP = Path(__file__).with_name("team.py")
 
@@ -55,6 +60,7 @@ class Project:
 
     broker: where it is not the ledger's server; is_apart: or it is, and is spelled otherwise.
     within: words before each command, such as those that start it on another host.
+    is_cold: each process imports all by itself.
     """
 
     directory: Path
@@ -63,7 +69,8 @@ class Project:
     is_apart: bool = True
     within: Sequence[str] = ()
     environ: dict[str, str] = field(default_factory=dict)
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    is_cold: bool = False
+    processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -83,23 +90,42 @@ class Project:
         """Celery's settings of the app, as the text of a module."""
         (self.directory / "team_settings.py").write_text(text)
 
+    def extend(self, text: str) -> None:
+        """Adds lines to the end of the app's module."""
+        with (self.directory / "team.py").open("a") as module:
+            module.write(text)
+
     def schedule(self, text: str, name: str = "jobs.yaml") -> None:
         (self.schedules / name).write_text(text)
 
-    def beat(self, *options: str) -> subprocess.Popen[bytes]:
+    def deploy(self, schedule: str, processes: int = 2) -> None:
+        """Returns once a beat has loaded the jobs, and a worker consumes the default queue."""
+        self.schedule(schedule)
+        self.beat()
+        self.worker(processes=processes)
+        self.wait_for_jobs()
+
+    def wait_for_jobs(self) -> None:
+        """Returns once a beat has loaded the schedule files."""
+        files = [yaml.safe_load(file.read_text()) for file in self.schedules.glob("*.yaml")]
+        jobs = {name for file in files for name in file["jobs"]}
+        wait_until(lambda: self.ledger.scheduled().keys() >= jobs, 20)
+
+    def trigger(self, job: str) -> Run:
+        """A run by hand; beat sends it."""
+        return self.ledger.trigger(self.ledger.spec(job))
+
+    def beat(self, *options: str) -> Process:
         return self._start("beat", "beat", "-l", "info", *options)
 
-    def worker(
-        self, *options: str, queues: str = "celery", processes: int = 2
-    ) -> subprocess.Popen[bytes]:
+    def worker(self, *options: str, queues: str = "celery", processes: int = 2) -> Process:
         """Returns once the worker consumes its queues."""
         started = self.hire(*options, queues=queues, processes=processes)
-        wait_until(lambda: self.is_ready(started), 30)
+        wait_until(lambda: self.is_ready(started) or started.poll() is not None, 30)
+        assert started.poll() is None, self.log_of(started)
         return started
 
-    def hire(
-        self, *options: str, queues: str = "celery", processes: int = 2
-    ) -> subprocess.Popen[bytes]:
+    def hire(self, *options: str, queues: str = "celery", processes: int = 2) -> Process:
         """A worker that may still be on its way."""
         name = f"worker{len(self.processes)}"
         return self._start(
@@ -108,14 +134,14 @@ class Project:
             *options,
         )
 
-    def serve(self, *options: str) -> subprocess.Popen[bytes]:
+    def serve(self, *options: str) -> Process:
         return self._start("serve", "supervisor", "serve", *options)
 
-    def is_ready(self, worker: subprocess.Popen[bytes]) -> bool:
+    def is_ready(self, worker: Process) -> bool:
         log = self.log_of(worker)
         return f"worker{self.processes.index(worker)}@" in log and "ready." in log
 
-    def log_of(self, worker: subprocess.Popen[bytes]) -> str:
+    def log_of(self, worker: Process) -> str:
         return self.log(f"worker{self.processes.index(worker)}")
 
     def supervisor(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -123,25 +149,11 @@ class Project:
         return self.celery("supervisor", *words)
 
     def celery(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*self.within, sys.executable, "-m", "celery", "-A", "team", *words],
-            cwd=self.directory,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return self._run("-m", "celery", "-A", "team", *words)
 
     def code(self, text: str) -> Any:
         """What the team's own code, which has imported the app, prints as JSON."""
-        done = subprocess.run(
-            [*self.within, sys.executable, "-c", "import json, team\n" + text],
-            cwd=self.directory,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = self._run("-c", "import json, team\n" + text)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -152,7 +164,7 @@ class Project:
     def logs(self) -> str:
         return "".join(path.read_text() for path in sorted(self.directory.glob("*.log")))
 
-    def events_of(self, worker: subprocess.Popen[bytes], event: str) -> list[dict[str, object]]:
+    def events_of(self, worker: Process, event: str) -> list[dict[str, object]]:
         return self.events(f"worker{self.processes.index(worker)}", event)
 
     def events(self, name: str, event: str) -> list[dict[str, object]]:
@@ -186,17 +198,29 @@ class Project:
                 process.kill()
             process.wait()
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, *arguments: str) -> Process:
+        words = ("-m", "celery", "-A", "team", *arguments)
+        environ = self._environment()
         with (self.directory / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*self.within, sys.executable, "-m", "celery", "-A", "team", *arguments],
-                cwd=self.directory,
-                env=self._environment(),
-                stdout=log,
-                stderr=log,
-            )
+            if self._is_cold(environ):
+                command = [*self.within, sys.executable, *words]
+                process = Process(command, cwd=self.directory, env=environ, stdout=log, stderr=log)
+            else:
+                process = warm.Started(words, self.directory, environ, log, log)
         self.processes.append(process)
         return process
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environ = self._environment()
+        if not self._is_cold(environ):
+            return warm.run(words, self.directory, environ)
+        command = [*self.within, sys.executable, *words]
+        return subprocess.run(
+            command, cwd=self.directory, env=environ, capture_output=True, text=True, check=False
+        )
+
+    def _is_cold(self, environ: dict[str, str]) -> bool:
+        return self.is_cold or bool(self.within) or not warm.READ_AT_IMPORT.isdisjoint(environ)
 
     def _environment(self) -> dict[str, str]:
         return {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project, overlapping
-from tests.conftest import emptied
 from tests.waiting import wait_until
+
+JOBS = "jobs: {}"
+PROCESSES = 4
 
 #: A caller's program: calls, and prints what the guard decided on each.
 CALL = """
@@ -20,21 +20,7 @@ def told(result):
 """
 
 
-@pytest.fixture(scope="module")
-def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/13")
-    emptied(project.url)
-    project.schedule("jobs: {}")
-    try:
-        project.beat()
-        project.worker(processes=4)
-        wait_until(lambda: "team.import_feed" in project.ledger.specs(), 20)
-        yield project
-    finally:
-        project.stop()
-
-
-def test_calls_with_the_same_key_wait_or_are_skipped_without_a_worker(team: Project) -> None:
+def test_calls_with_the_same_key_wait_or_are_skipped(team: Project) -> None:
     first, second, third, other = team.code(
         CALL
         + """
@@ -112,7 +98,8 @@ print(json.dumps([told(team.import_feed.apply_async(("d",), task_id="mine")) for
     team.run_when("mine", "succeeded")
 
 
-def test_a_guarded_task_is_a_job_of_the_ledger_from_the_workers_start(team: Project) -> None:
+def test_a_guarded_task_is_a_job_once_a_worker_has_started(team: Project) -> None:
+    wait_until(lambda: "team.import_feed" in team.ledger.specs(), 20)
     record = team.ledger.job("team.import_feed")
     assert record.spec.schedule == "when called"
     assert record.next_run_at is None
@@ -273,7 +260,7 @@ print(json.dumps([result.get(), result.id, delayed.admission.placement.value,
     assert team.ledger.run(run).args == [{"n": 3}]
 
 
-def test_a_task_whose_own_hook_forgets_the_guards_begins_under_its_lease(team: Project) -> None:
+def test_a_task_whose_own_hook_skips_the_guards_has_a_lease(team: Project) -> None:
     first, second = team.code(
         CALL
         + """
@@ -285,7 +272,7 @@ print(json.dumps([told(call) for call in (team.forgetful.delay(), team.forgetful
     assert team.run_when(first[0], "succeeded").attempt == 1
 
 
-def test_a_call_has_the_parent_that_made_it_also_when_another_sends_it(team: Project) -> None:
+def test_a_call_has_the_parent_that_made_it(team: Project) -> None:
     team.code("print(json.dumps(team.have_children.delay().id))")
     children = team.directory / "children.json"
     wait_until(lambda: children.exists() and children.read_text())
@@ -301,7 +288,7 @@ def test_a_call_has_the_parent_that_made_it_also_when_another_sends_it(team: Pro
 
 
 def test_a_run_is_not_replaced_by_a_guarded_call(team: Project) -> None:
-    """It would be a second run under the first one's id, and nobody would work it."""
+    """It would be a second run under the first one's id, which no worker would take."""
     run = team.run_when(team.code("print(json.dumps(team.hand_over.delay().id))"), "failed")
     assert "cannot be replaced" in str(run.reason)
 

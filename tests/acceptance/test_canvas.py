@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
-from tests.conftest import emptied
 from tests.waiting import wait_until
+
+JOBS = "jobs: {}"
+PROCESSES = 3
 
 SETTINGS = """
 app.conf.result_backend = app.conf.broker_url
@@ -54,21 +53,6 @@ def printed(value):
 """
 
 
-@pytest.fixture(scope="module")
-def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/9")
-    emptied(project.url)
-    with (project.directory / "team.py").open("a") as module:
-        module.write(SETTINGS)
-    project.schedule("jobs: {}")
-    try:
-        project.worker(processes=3)
-        project.beat()
-        yield project
-    finally:
-        project.stop()
-
-
 def test_a_chain_ends_with_the_task_that_is_skipped(team: Project) -> None:
     whole = "chain(team.plain.si(5), one('chain'), team.plain.si(6)).apply_async()"
     held, *outcomes = team.code(
@@ -83,7 +67,7 @@ printed([held.id, got(result), result.state, result.parent.state])"""
     assert team.code(CANVAS + f"printed(got({whole}))") == 6
 
 
-def test_who_has_the_result_of_a_call_may_call_again(team: Project) -> None:
+def test_a_caller_with_a_result_may_call_again(team: Project) -> None:
     results = team.code(
         CANVAS
         + "printed([got(team.ends_late.delay(fails)) for fails in (False, True, False, False)])"
@@ -108,7 +92,7 @@ def test_a_chord_waits_for_those_that_wait(team: Project) -> None:
 
 
 @pytest.mark.parametrize("others", ["team.plain.si(1), ", ""])
-def test_a_chord_with_a_task_that_is_skipped_fails_and_says_so(team: Project, others: str) -> None:
+def test_a_chord_with_a_skipped_task_fails_and_says_so(team: Project, others: str) -> None:
     told = team.directory / "told"
     told.unlink(missing_ok=True)
     state = team.code(
@@ -128,7 +112,7 @@ printed(result.state)"""
     assert "raised TaskRevokedError('skipped: overlap')" in told.read_text()
 
 
-def test_who_waits_for_a_call_hears_what_becomes_of_it_before_it_begins(team: Project) -> None:
+def test_a_caller_that_waits_learns_that_its_call_never_begins(team: Project) -> None:
     told = team.directory / "told"
     told.unlink(missing_ok=True)
     found = team.code(

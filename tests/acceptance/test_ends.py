@@ -1,14 +1,11 @@
-"""A task whose end Celery cannot store, or whose handlers raise: its run ends as its body did."""
+"""How a run ends whose end Celery cannot store, or whose handlers raise: as its body did."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
-from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
 JOBS = """
@@ -17,7 +14,12 @@ jobs:
   works: {task: team.work, every: 24h}
   fails: {task: team.fail, every: 24h}
   retried: {task: team.fail, every: 24h, max_retries: 1}
+  recovers: {task: team.fail, every: 24h, kwargs: {attempts: 2}, max_retries: 3}
   asks-again: {task: team.ask_again, every: 24h}
+  auto: {task: team.auto, every: 24h}
+  exits: {task: team.leave, every: 24h, args: [exit]}
+  memory: {task: team.leave, every: 24h, args: [memory]}
+  ignores: {task: team.leave, every: 24h, args: [ignore]}
   soft: {task: team.work, every: 24h, args: [30], soft_time_limit: 1s}
   handler: {task: team.handled, every: 24h, args: [99]}
   retry-handler: {task: team.handled, every: 24h, args: [1], max_retries: 1}
@@ -31,8 +33,10 @@ jobs:
   unready: {task: team.unready, every: 24h}
 """
 
-#: Where results would be stored is away; handlers of the team's own raise.
-UNSTORED = """
+WORKERS, PROCESSES = 1, 4
+
+#: The result backend is unavailable; handlers of the team's own raise.
+SETTINGS = """
 from celery.backends.base import KeyValueStoreBackend
 
 class Away(KeyValueStoreBackend):
@@ -101,21 +105,9 @@ def unready(): ...
 """
 
 
-@pytest.fixture(scope="module")
-def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    url, directory = database(server.url, 11), tmp_path_factory.mktemp("ends")
-    with crew_of(directory, url, JOBS, settings=UNSTORED) as crew:
-        yield crew
-
-
-@pytest.fixture
-def crew(shared: Crew) -> Crew:
-    return shared.staff()
-
-
-def ended(crew: Crew, job: str) -> Run:
+def ended(workers: Workers, job: str) -> Run:
     """A new run of the job, once it has ended for good."""
-    run, ledger = crew.trigger(job), crew.project.ledger
+    run, ledger = workers.trigger(job), workers.project.ledger
     wait_until(lambda: not ledger.run(run.id).state.is_open, 30)
     return ledger.run(run.id)
 
@@ -126,7 +118,12 @@ def ended(crew: Crew, job: str) -> Run:
         ("works", ["succeeded"], None),
         ("fails", ["failed"], "ValueError: not yet"),
         ("retried", ["failed", "failed"], "ValueError: not yet"),
+        ("recovers", ["failed", "failed", "succeeded"], None),
         ("asks-again", ["failed", "succeeded"], None),
+        ("auto", ["failed", "succeeded"], None),
+        ("exits", ["failed"], "JobExited: the job called sys.exit(3)"),
+        ("memory", ["failed"], "JobOutOfMemory: "),
+        ("ignores", ["succeeded"], "ignored"),
         ("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),
         ("handler", ["failed"], "ValueError: not yet"),
         ("retry-handler", ["failed", "succeeded"], None),
@@ -139,17 +136,18 @@ def ended(crew: Crew, job: str) -> Run:
     ],
 )
 def test_a_run_ends_as_its_body_did(
-    crew: Crew, job: str, outcomes: list[str], reason: str | None
+    workers: Workers, job: str, outcomes: list[str], reason: str | None
 ) -> None:
-    run = ended(crew, job)
-    assert (crew.outcomes(run), run.reason) == (outcomes, reason)
-    assert len(crew.starts(run)) == len(outcomes)
+    run = ended(workers, job)
+    assert (workers.outcomes(run), run.reason) == (outcomes, reason)
+    assert [sign.retries for sign in workers.starts(run)] == [*range(len(outcomes))]
+    assert workers.project.ledger.job(job).counters.get("retried", 0) == len(outcomes) - 1
 
 
 @pytest.mark.parametrize("job", ["wrapped", "unready"])
-def test_what_the_teams_own_class_raises_around_the_body_is_a_failure_too(
-    crew: Crew, job: str
+def test_what_a_task_class_raises_around_the_body_is_a_failure_too(
+    workers: Workers, job: str
 ) -> None:
-    run = ended(crew, job)
-    assert crew.outcomes(run) == ["failed"]
-    assert len(crew.starts(run)) == 1
+    run = ended(workers, job)
+    assert workers.outcomes(run) == ["failed"]
+    assert len(workers.starts(run)) == 1

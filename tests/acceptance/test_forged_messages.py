@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.requests import RunRequest
-from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
+
+WORKERS = 1
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 4s}
@@ -38,18 +39,11 @@ VALUES: list[Any] = [
 RAW = [b"", b"text", b"\xff\xfe", b"null", b"[]", b"{}", b"1", b"[" * 50_000, b'{"body": 1}']
 
 
-@pytest.fixture(scope="module")
-def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    url, directory = database(server.url, 12), tmp_path_factory.mktemp("forged")
+@pytest.fixture(scope="module", autouse=True)
+def secret() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SECRET_OF_WORKERS", "told to none")
-        with crew_of(directory, url, JOBS) as crew:
-            yield crew
-
-
-@pytest.fixture
-def crew(shared: Crew) -> Crew:
-    return shared.staff()
+        patched.setenv("SECRET_OF_WORKERS", "of workers alone")
+        yield
 
 
 def paths_of(message: Any, path: Path = ()) -> Iterator[Path]:
@@ -70,35 +64,35 @@ def forged(message: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
     return changed
 
 
-def message_of(crew: Crew, job: str) -> tuple[Run, dict[str, Any]]:
+def message_of(workers: Workers, job: str) -> tuple[Run, dict[str, Any]]:
     """A queued run, and its message, which no worker has taken."""
-    ledger = crew.project.ledger
+    ledger = workers.project.ledger
     run = ledger.trigger(ledger.spec(job), RunRequest())
-    with Redis.from_url(crew.project.url) as broker:
+    with Redis.from_url(workers.project.url) as broker:
         _, text = wait_until(lambda: broker.brpop(["held"], 1), 20)
     return run, json.loads(text)
 
 
-def test_no_message_ends_or_wedges_a_worker(crew: Crew) -> None:
-    before = crew.workers
-    run, message = message_of(crew, "held")
-    crew.project.ledger.cancel(run.id, "its message is forged")
+def test_no_message_ends_or_wedges_a_worker(workers: Workers) -> None:
+    before = workers.alive
+    run, message = message_of(workers, "held")
+    workers.project.ledger.cancel(run.id, "its message is forged")
     messages = [
         json.dumps(forged(message, path, value)).encode()
         for path in paths_of(message)
         for value in VALUES
     ]
-    with Redis.from_url(crew.project.url) as broker:
+    with Redis.from_url(workers.project.url) as broker:
         broker.lpush("celery", *messages, *RAW)
         wait_until(lambda: not broker.llen("celery"), 120)
-    for _ in range(2 * crew.processes * len(before)):
-        crew.project.run_when(crew.trigger("work").id, "succeeded", 60)
-    assert crew.workers == before
+    for _ in range(2 * workers.processes * len(before)):
+        workers.project.run_when(workers.trigger("work").id, "succeeded", 60)
+    assert workers.alive == before
     assert all(process.poll() is None for process in before)
 
 
-def test_a_run_starts_with_the_arguments_of_the_ledger_alone(crew: Crew) -> None:
-    run, message = message_of(crew, "spend")
+def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -> None:
+    run, message = message_of(workers, "spend")
     _, kwargs, embed = json.loads(b64decode(message["body"]))
     header = message["headers"]["supervisor"]
     own = b64encode(json.dumps([["${SUPERVISOR_REDIS_URL}"], kwargs, embed]).encode()).decode()
@@ -111,23 +105,23 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(crew: Crew) -> None
         {"headers.supervisor": {**header, "rules": {**header["rules"], "lease_ttl": 10**9}}},
         {"headers.task": "team.remember"},
     ]
-    given = crew.project.directory / "given.json"
-    with Redis.from_url(crew.project.url) as broker:
+    given = workers.project.directory / "given.json"
+    with Redis.from_url(workers.project.url) as broker:
         for forgery in forgeries:
             changed = message
             for path, value in forgery.items():
                 changed = forged(changed, tuple(path.split(".")), value)
             broker.lpush("celery", json.dumps(changed))
-        refused = partial(refusals, crew, run)
+        refused = partial(refusals, workers, run)
         wait_until(lambda: refused() == len(forgeries), 60)
-        assert crew.project.ledger.run(run.id).state is RunState.QUEUED
+        assert workers.project.ledger.run(run.id).state is RunState.QUEUED
         assert not given.exists()
         # One without a signature is compared with the ledger: it is of an older version, say.
         broker.lpush("celery", json.dumps(forged(message, ("headers", "supervisor"), unsigned)))
-    crew.project.run_when(run.id, "succeeded", 60)
-    assert json.loads(given.read_text()) == [[], {"password": "told to none"}]
+    workers.project.run_when(run.id, "succeeded", 60)
+    assert json.loads(given.read_text()) == [[], {"password": "of workers alone"}]
 
 
-def refusals(crew: Crew, run: Run) -> int:
-    refused = [crew.project.events_of(worker, "message refused") for worker in crew.workers]
+def refusals(workers: Workers, run: Run) -> int:
+    refused = [workers.project.events_of(worker, "message refused") for worker in workers.alive]
     return sum(event["run"] == run.id for events in refused for event in events)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,10 @@ from supervisor.job.run import Run, RunState
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import Tick
 from tests.acceptance.project import Project, Sign, overlapping
-from tests.conftest import emptied
 from tests.processes import family_of, freeze, is_alive, parent_of, thaw
 from tests.waiting import wait_until
+
+PROCESSES = 6
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 2s, stop_grace: 2s}
@@ -32,24 +32,9 @@ jobs:
 """
 
 
-@pytest.fixture(scope="module")
-def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/14")
-    emptied(project.url)
-    project.schedule(JOBS)
-    try:
-        project.beat()
-        project.worker(processes=6)
-        wait_until(lambda: len(project.ledger.scheduled()) == 5, 20)
-        yield project
-    finally:
-        project.stop()
-
-
-def at_work(team: Project, job: str) -> Run:
+def running(team: Project, job: str) -> Run:
     """A new run of the job, once its code runs."""
-    ledger = team.ledger
-    run = ledger.trigger(ledger.spec(job))
+    run = team.trigger(job)
     wait_until(lambda: signs(team, run.id, "start"), 20)
     return run
 
@@ -59,7 +44,7 @@ def signs(team: Project, run_id: str, event: str) -> list[Sign]:
 
 
 def test_a_cancelled_run_cleans_up_and_ends(team: Project) -> None:
-    run = at_work(team, "work")
+    run = running(team, "work")
     assert team.ledger.cancel(run.id, "not needed") is Cancellation.STOPPING
     done = team.run_when(run.id, "cancelled")
     assert done.reason == "not needed"
@@ -68,7 +53,7 @@ def test_a_cancelled_run_cleans_up_and_ends(team: Project) -> None:
 
 
 def test_a_run_that_does_not_end_is_killed_after_its_grace(team: Project) -> None:
-    run = at_work(team, "stubborn")
+    run = running(team, "stubborn")
     [sign] = signs(team, run.id, "start")
     team.ledger.cancel(run.id, "not needed")
     team.run_when(run.id, "cancelled", 10)
@@ -77,8 +62,8 @@ def test_a_run_that_does_not_end_is_killed_after_its_grace(team: Project) -> Non
 
 
 def test_a_replaced_run_ends_before_the_new_one_starts(team: Project) -> None:
-    run = at_work(team, "replaced")
-    newer = at_work(team, "replaced")
+    run = running(team, "replaced")
+    newer = running(team, "replaced")
     assert team.ledger.run(run.id).state is RunState.REPLACED
     [ended], [started] = signs(team, run.id, "end"), signs(team, newer.id, "start")
     assert ended.at < started.at
@@ -87,10 +72,10 @@ def test_a_replaced_run_ends_before_the_new_one_starts(team: Project) -> None:
 
 
 @pytest.mark.parametrize("job", ["aborts", "continues"])
-def test_an_overlap_made_on_purpose_is_counted_told_and_named(team: Project, job: str) -> None:
+def test_an_overlap_made_on_purpose_is_counted_and_named(team: Project, job: str) -> None:
     """A worker is stopped past its lease, another run starts, the worker goes on."""
     ledger = team.ledger
-    run = at_work(team, job)
+    run = running(team, job)
     team.worker(processes=1)
     frozen = family_of(parent_of(signs(team, run.id, "start")[0].pid))
     freeze(frozen)
@@ -128,18 +113,27 @@ def counted(team: Project, job: str) -> dict[str, int] | None:
     return dict(counters) if counters.get("overlap_ms", 0) > 0 else None
 
 
-def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: Path) -> None:
+def test_what_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / "valkey") as server:
         project = Project(tmp_path / "team", server.url)
-        project.ledger.acknowledge_server()
-        project.schedule("jobs: {long: {task: team.work, every: 1s, args: [12], lease_ttl: 3s}}")
+        ledger = project.ledger
+        ledger.acknowledge_server()
+        project.schedule("jobs: {long: {task: team.work, every: 1s, args: [8], lease_ttl: 3s}}")
         try:
             project.beat()
-            project.worker()
-            ledger = project.ledger
+            project.worker(queues="celery,other")
+            call = project.code("""
+options = {"link": team.hear.s(), "priority": 3, "queue": "other", "time_limit": 77}
+call = team.remember.apply_async(("well",), {"twice": 2}, **options)
+print(json.dumps(call.id))""")
+            wait_until(lambda: project.starts(call.partition("@")[0]), 20)
             first = wait_until(lambda: project.starts("long"), 20)[0]
             wait_until(lambda: ledger.client.pttl(ledger.keys.lock("long")) > 2_800)
             lose_its_data(server, tmp_path / "valkey")
+            wait_until(lambda: ledger.client.exists(ledger.keys.run(call)), 30)
+            project.let_end(call)
+            wait_until(lambda: "heard of the end" in project.logs(), 30)
+            project.run_when(call, RunState.SUCCEEDED)
             wait_until(lambda: len(project.starts("long")) > 1, 40)
         finally:
             project.stop()
@@ -147,31 +141,9 @@ def test_a_run_that_redis_forgot_goes_on_and_nothing_starts_beside_it(tmp_path: 
         assert [s.event for s in project.witness("long") if s.run == first.run] == ["start", "end"]
         assert ledger.run(first.run).state is RunState.SUCCEEDED
         assert "overlaps" not in ledger.job("long").counters
-
-
-def test_a_call_that_redis_forgot_is_tried_again_as_it_was_called(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path / "valkey") as server:
-        project = Project(tmp_path / "team", server.url)
-        project.ledger.acknowledge_server()
-        try:
-            project.beat()
-            project.worker(queues="celery,other")
-            run = project.code("""
-said = {"link": team.hear.s(), "priority": 3, "queue": "other", "time_limit": 77}
-call = team.remember.apply_async(("well",), {"twice": 2}, **said)
-print(json.dumps(call.id))""")
-            wait_until(lambda: project.starts(run.partition("@")[0]), 20)
-            lose_its_data(server, tmp_path / "valkey")
-            ledger = project.ledger
-            wait_until(lambda: ledger.client.exists(ledger.keys.run(run)), 30)
-            project.let_end(run)
-            wait_until(lambda: "heard of the end" in project.logs(), 30)
-            project.run_when(run, RunState.SUCCEEDED)
-        finally:
-            project.stop()
+        # The call is tried again as it was called.
         assert "remembers well 2 [77, None]" in project.logs()
-        assert ledger.run(run).queue == "other"
-        assert ledger.run(run).attempt == 2
+        assert (ledger.run(call).queue, ledger.run(call).attempt) == ("other", 2)
 
 
 def lose_its_data(server: EmbeddedServer, directory: Path) -> None:
@@ -184,7 +156,7 @@ def lose_its_data(server: EmbeddedServer, directory: Path) -> None:
 
 def test_the_handlers_leave_code_alone_that_is_no_run(team: Project) -> None:
     """A signal that comes too late finds no run at work in its child."""
-    run = at_work(team, "work")
+    run = running(team, "work")
     [sign] = signs(team, run.id, "start")
     team.ledger.cancel(run.id, "not needed")
     team.run_when(run.id, "cancelled")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 import pytest
 from celery import Celery
 
-from supervisor.deploy.embedded import EmbeddedServer
-from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.project import Project
+from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
 JOBS = """
@@ -27,7 +26,7 @@ jobs:
 """
 
 #: Notes what other threads of a worker than the main one import.
-IMPORTS = """
+SETTINGS = """
 import threading
 
 def note(event, args):
@@ -44,122 +43,107 @@ LEASE_TTL = 30.0
 
 
 @pytest.fixture(scope="module")
-def shared(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    url = database(server.url, 13)
-    with crew_of(tmp_path_factory.mktemp("kills"), url, JOBS, settings=IMPORTS) as crew:
-        yield crew
+def shared_workers(shared: Project) -> Workers:
+    shared.is_cold = True  # whatever a thread imports is imported there
+    shared.beat()
+    shared.wait_for_jobs()
+    return Workers(shared)
 
 
-@pytest.fixture
-def crew(shared: Crew) -> Crew:
-    return shared.staff()
-
-
-def test_a_killed_child_gives_its_lock_on_long_before_its_lease_is_over(
-    crew: Crew,
-) -> None:
-    killed, waiting = crew.trigger("gives-up", 60), crew.trigger("gives-up", 0)
-    child = crew.start_of(killed).pid
-    assert crew.project.ledger.run(waiting.id).state == "waiting"
+def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Workers) -> None:
+    killed, waiting = workers.trigger("gives-up", 60), workers.trigger("gives-up", 0)
+    child = workers.start_of(killed).pid
+    assert workers.project.ledger.run(waiting.id).state == "waiting"
     os.kill(child, SIGKILL)
-    crew.start_of(waiting, timeout=LEASE_TTL / 2)
-    crew.project.run_when(killed.id, "lost")
+    workers.start_of(waiting, timeout=LEASE_TTL / 2)
+    workers.project.run_when(killed.id, "lost")
 
 
-def test_a_run_that_must_not_run_again_is_lost_at_once(crew: Crew) -> None:
-    run = crew.trigger("gives-up", 60)
-    child = crew.start_of(run).pid
+def test_a_run_that_must_not_run_again_is_lost_at_once(workers: Workers) -> None:
+    run = workers.trigger("gives-up", 60)
+    child = workers.start_of(run).pid
     os.kill(child, SIGKILL)
-    lost = crew.project.run_when(run.id, "lost")
+    lost = workers.project.run_when(run.id, "lost")
     assert lost.reason == f"worker process {child} died"
-    assert crew.lock_is_free("gives-up")
-    assert crew.outcomes(run) == ["lost"]
-    assert len(crew.starts(run)) == 1
+    assert workers.lock_is_free("gives-up")
+    assert workers.outcomes(run) == ["lost"]
+    assert len(workers.starts(run)) == 1
 
 
-def test_no_child_is_forked_while_a_thread_of_its_worker_imports(crew: Crew) -> None:
-    """Nobody would give the import's lock back to the child, which would hang in its first run."""
-    run = crew.trigger("hang")
-    os.kill(crew.start_of(run).pid, SIGKILL)
-    crew.project.run_when(run.id, "succeeded")
-    assert not (crew.project.directory / "imports").exists()
+def test_no_child_is_forked_while_a_thread_of_its_worker_imports(workers: Workers) -> None:
+    """The child would wait for the import's lock for ever, in its first run."""
+    run = workers.trigger("hang")
+    os.kill(workers.start_of(run).pid, SIGKILL)
+    workers.project.run_when(run.id, "succeeded")
+    assert not (workers.project.directory / "imports").exists()
 
 
-def test_a_run_that_kills_its_worker_is_given_up_after_max_crashes(crew: Crew) -> None:
-    run = crew.trigger("kills-itself")
-    crew.project.run_when(run.id, "lost")
-    assert crew.outcomes(run) == ["lost", "lost", "lost"]
-    assert [sign.attempt for sign in crew.starts(run)] == [1, 2, 3]
-    assert crew.lock_is_free("kills-itself")
-    assert crew.count("kills-itself", "rescued") == 2
+def test_a_run_that_kills_its_child_each_time_is_given_up(workers: Workers) -> None:
+    run = workers.trigger("kills-itself")
+    workers.project.run_when(run.id, "lost")
+    assert workers.outcomes(run) == ["lost", "lost", "lost"]
+    assert [sign.attempt for sign in workers.starts(run)] == [1, 2, 3]
+    assert workers.lock_is_free("kills-itself")
+    assert workers.count("kills-itself", "rescued") == 2
 
 
-def test_a_hard_limit_kills_a_child_that_clings_and_gives_its_lock_back(crew: Crew) -> None:
-    run = crew.trigger("clings")
-    crew.project.run_when(run.id, "timed_out")
-    assert crew.outcomes(run) == ["timed_out"]
-    assert crew.lock_is_free("clings")
+def test_a_hard_limit_kills_a_child_that_clings(workers: Workers) -> None:
+    run = workers.trigger("clings")
+    workers.project.run_when(run.id, "timed_out")
+    assert workers.outcomes(run) == ["timed_out"]
+    assert workers.lock_is_free("clings")
 
 
-def test_a_revoke_that_kills_the_child_cancels_its_run(crew: Crew) -> None:
-    run = crew.trigger("revoked")
-    crew.start_of(run)
-    Celery(broker=crew.project.url).control.revoke(run.id, terminate=True, signal="SIGKILL")
-    crew.project.run_when(run.id, "cancelled")
-    assert crew.outcomes(run) == ["cancelled"]
-    assert crew.lock_is_free("revoked")
-
-
-def test_a_killed_worker_gives_the_lock_back_with_its_lease(crew: Crew) -> None:
-    run = crew.trigger("hang")
-    crew.start_of(run)
-    crew.worker_of(run).kill()
-    crew.project.run_when(run.id, "succeeded")
-    assert crew.outcomes(run) == ["lost", "succeeded"]
+def test_a_revoke_that_kills_the_child_cancels_its_run(workers: Workers) -> None:
+    run = workers.trigger("revoked")
+    workers.start_of(run)
+    Celery(broker=workers.project.url).control.revoke(run.id, terminate=True, signal="SIGKILL")
+    workers.project.run_when(run.id, "cancelled")
+    assert workers.outcomes(run) == ["cancelled"]
+    assert workers.lock_is_free("revoked")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of the killed")
-def test_no_child_of_a_killed_worker_works_on_beside_its_successor(crew: Crew) -> None:
-    run = crew.trigger("held")
-    orphan = crew.start_of(run).pid
-    crew.worker_of(run).kill()
-    crew.start_of(run, 2)
-    crew.project.let_end(run.id)
-    crew.project.run_when(run.id, "succeeded")
-    assert orphan not in [sign.pid for sign in crew.ends(run)]
-    assert len(crew.ends(run)) == 1
-    assert crew.count("held", "overlaps") == 0
+def test_no_child_of_a_killed_worker_works_on_beside_its_successor(workers: Workers) -> None:
+    run = workers.trigger("held")
+    orphan = workers.start_of(run).pid
+    workers.worker_of(run).kill()
+    workers.start_of(run, 2)
+    workers.project.let_end(run.id)
+    workers.project.run_when(run.id, "succeeded")
+    assert orphan not in [sign.pid for sign in workers.ends(run)]
+    assert len(workers.ends(run)) == 1
+    assert workers.outcomes(run) == ["lost", "succeeded"]
+    assert workers.count("held", "overlaps") == 0
 
 
-def test_a_worker_that_wakes_up_too_late_counts_as_one_overlap(
-    crew: Crew,
-) -> None:
-    run = crew.trigger("held")
-    child = crew.start_of(run).pid
-    worker = crew.worker_of(run).pid
-    overlaps = crew.count("held", "overlaps")
+def test_a_worker_that_wakes_up_too_late_is_refused(workers: Workers) -> None:
+    run = workers.trigger("held")
+    child = workers.start_of(run).pid
+    worker = workers.worker_of(run).pid
+    overlaps = workers.count("held", "overlaps")
     for pid in (worker, child):
         os.kill(pid, SIGSTOP)
-    again = crew.start_of(run, 2)
+    again = workers.start_of(run, 2)
     for pid in (child, worker):
         os.kill(pid, SIGCONT)
-    wait_until(lambda: crew.count("held", "overlap_ms"))
-    crew.project.let_end(run.id)
-    wait_until(lambda: len(crew.ends(run)) == 2)
-    crew.project.run_when(run.id, "succeeded")
-    assert crew.outcomes(run) == ["lost", "succeeded"]
-    assert again.fencing_token > crew.starts(run)[0].fencing_token
-    assert crew.count("held", "overlaps") == overlaps + 1
-    assert crew.count("held", "overlap_ms") > 0
+    wait_until(lambda: workers.count("held", "overlap_ms"))
+    workers.project.let_end(run.id)
+    wait_until(lambda: len(workers.ends(run)) == 2)
+    workers.project.run_when(run.id, "succeeded")
+    assert workers.outcomes(run) == ["lost", "succeeded"]
+    assert again.fencing_token > workers.starts(run)[0].fencing_token
+    assert workers.count("held", "overlaps") == overlaps + 1
+    assert workers.count("held", "overlap_ms") > 0
 
 
-def test_a_frozen_child_keeps_its_lock_until_its_time_limit(crew: Crew) -> None:
-    run = crew.trigger("freezes")
-    os.kill(crew.start_of(run).pid, SIGSTOP)
-    done = crew.project.run_when(run.id, "timed_out")
+def test_a_frozen_child_keeps_its_lock_until_its_time_limit(workers: Workers) -> None:
+    run = workers.trigger("freezes")
+    os.kill(workers.start_of(run).pid, SIGSTOP)
+    done = workers.project.run_when(run.id, "timed_out")
     assert done.started_at is not None
     assert done.finished_at is not None
     assert (done.finished_at - done.started_at).total_seconds() > 2
-    assert crew.outcomes(run) == ["timed_out"]
-    assert len(crew.starts(run)) == 1
-    assert crew.lock_is_free("freezes")
+    assert workers.outcomes(run) == ["timed_out"]
+    assert len(workers.starts(run)) == 1
+    assert workers.lock_is_free("freezes")

@@ -1,18 +1,18 @@
-"""A run that ends while its ledger is away, on a broker that is not: it is not done again."""
+"""A run that ends while its ledger is unavailable, and its broker is not: it is not done again."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, Sign
+from tests.conftest import DATABASES, database, emptied
 from tests.processes import is_alive
 from tests.waiting import status_of, wait_until
 
@@ -34,90 +34,93 @@ task.Guard = partial(task.Guard, patience=timedelta(seconds=1))
 """
 
 
-@pytest.fixture
-def fragile(tmp_path: Path, redis_url: str) -> Iterator[tuple[EmbeddedServer, Project]]:
-    """A project whose ledger is on a server that the test may stop."""
-    with EmbeddedServer(tmp_path / "valkey") as server:
-        project = Project(tmp_path / "team", server.url, broker=redis_url)
-        project.ledger.acknowledge_server()
-        with (project.directory / "team.py").open("a") as team:
-            team.write(IMPATIENT)
-        project.schedule(JOBS)
-        try:
-            project.beat()
-            project.worker()
-            wait_until(lambda: len(project.ledger.scheduled()) == 4, 20)
-            yield server, project
-        finally:
-            project.stop()
+@pytest.fixture(scope="module")
+def ledgers_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
 
 
-def insisting(server: EmbeddedServer, project: Project, job: str) -> tuple[Run, int]:
-    """A run that has ended, and its process, which cannot report it."""
-    ledger = project.ledger
-    run = ledger.trigger(ledger.spec(job))
-    child = wait_until(lambda: project.starts(job), 20)[0].pid
+@pytest.fixture(scope="module")
+def project(
+    server: EmbeddedServer, ledgers_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Project]:
+    """A project whose ledger is on a server that the tests stop."""
+    broker = database(server.url, DATABASES)
+    emptied(broker)
+    project = Project(tmp_path_factory.mktemp("team"), ledgers_server.url, broker=broker)
+    project.ledger.acknowledge_server()
+    project.extend(IMPATIENT)
+    try:
+        project.deploy(JOBS, processes=4)
+        yield project
+    finally:
+        project.stop()
+
+
+def unreported(server: EmbeddedServer, project: Project, job: str) -> tuple[Run, Sign]:
+    """A run that has ended, and its start in a process that cannot report the end."""
+    failed = len(project.events("worker1", "ledger away"))
+    run = project.trigger(job)
+    start = wait_until(lambda: starts(project, run), 30)[0]
     server.stop()
     project.let_end(run.id)
-    wait_until(lambda: project.events("worker1", "ledger away"), 20)
-    return run, child
+    wait_until(lambda: len(project.events("worker1", "ledger away")) > failed, 20)
+    return run, start
 
 
-def ended(project: Project, run: Run) -> Run:
+def starts(project: Project, run: Run) -> list[Sign]:
+    return [sign for sign in project.starts(run.job) if sign.run == run.id]
+
+
+def ended(server: EmbeddedServer, project: Project, run: Run) -> Run:
+    """The run, once the ledger is back and knows the end of the only attempt."""
+    server.start()
     wait_until(lambda: not project.ledger.run(run.id).state.is_open, 30)
+    assert len(starts(project, run)) == 1
     return project.ledger.run(run.id)
 
 
 @pytest.mark.parametrize("number", [SIGTERM, SIGKILL])
-def test_a_child_ended_before_it_could_report_has_not_worked_in_vain(
-    fragile: tuple[EmbeddedServer, Project], number: int
+def test_a_child_that_ends_before_it_could_report_has_done_its_work(
+    ledgers_server: EmbeddedServer, project: Project, number: int
 ) -> None:
-    server, project = fragile
-    run, child = insisting(server, project, "work")
-    os.kill(child, number)
-    # As it dies, and again with the next beat of the worker's heart.
-    wait_until(lambda: len(project.events("worker1", "dead child not reported")) >= 2)
-    server.start()
-    done = ended(project, run)
+    failed = len(project.events("worker1", "dead child not reported"))
+    run, start = unreported(ledgers_server, project, "work")
+    os.kill(start.pid, number)
+    # As it dies, and again with the next heartbeat.
+    wait_until(lambda: len(project.events("worker1", "dead child not reported")) >= failed + 2)
+    done = ended(ledgers_server, project, run)
     assert [attempt.outcome for attempt in done.attempts] == ["succeeded"]
     assert done.reason is None
-    assert len(project.starts("work")) == 1
 
 
-def test_a_failure_that_its_child_could_not_report_is_none_of_the_worker(
-    fragile: tuple[EmbeddedServer, Project],
+def test_a_failure_that_its_child_could_not_report_is_no_crash(
+    ledgers_server: EmbeddedServer, project: Project
 ) -> None:
-    server, project = fragile
-    run, child = insisting(server, project, "fails")
-    os.kill(child, SIGKILL)
-    server.start()
-    done = ended(project, run)
+    run, start = unreported(ledgers_server, project, "fails")
+    os.kill(start.pid, SIGKILL)
+    done = ended(ledgers_server, project, run)
     assert [attempt.outcome for attempt in done.attempts] == ["failed"]
-    assert done.reason == f"worker process {child} died before it could say why"
-    assert len(project.starts("fails")) == 1
+    assert done.reason == f"worker process {start.pid} died before it could say why"
 
 
 @pytest.mark.parametrize("job", ["limited", "softly-limited"])
 def test_a_time_limit_counts_for_the_work_and_not_for_its_report(
-    fragile: tuple[EmbeddedServer, Project], job: str
+    ledgers_server: EmbeddedServer, project: Project, job: str
 ) -> None:
-    server, project = fragile
-    run, child = insisting(server, project, job)
-    started = project.starts(job)[0].at
+    run, start = unreported(ledgers_server, project, job)
     if job == "limited":
-        wait_until(lambda: not is_alive(child), 20)
+        wait_until(lambda: not is_alive(start.pid), 20)
     else:
-        wait_until(lambda: time.time() > started + 4)
-    server.start()
-    assert [attempt.outcome for attempt in ended(project, run).attempts] == ["succeeded"]
-    assert len(project.starts(job)) == 1
+        wait_until(lambda: time.time() > start.at + 4)
+    done = ended(ledgers_server, project, run)
+    assert [attempt.outcome for attempt in done.attempts] == ["succeeded"]
 
 
-def test_a_worker_that_stops_does_not_wait_for_an_unavailable_ledger(
-    fragile: tuple[EmbeddedServer, Project],
+def test_a_worker_that_is_stopped_does_not_wait_for_its_ledger(
+    ledgers_server: EmbeddedServer, project: Project
 ) -> None:
-    server, project = fragile
-    insisting(server, project, "work")
+    unreported(ledgers_server, project, "work")
     worker = project.processes[1]
     worker.send_signal(SIGTERM)
     status_of(worker, 40)

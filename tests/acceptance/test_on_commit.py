@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
-from tests.conftest import emptied
-from tests.waiting import wait_until
 
 #: The team's own code: a table, and a task that fails when it does not see its row.
-SHOP = """
+SETTINGS = """
 import sqlite3
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -38,6 +33,8 @@ def pack(self, number):
     ship.run(number)
 """
 
+JOBS = "jobs: {shipping: {task: team.ship, cron: '0 0 1 1 *', overlap: queue_all}}"
+
 #: A caller's program: one transaction for each order; those with an odd number are given up.
 ORDER = """
 from supervisor.integrations.sqlalchemy import trigger_on_commit
@@ -58,26 +55,8 @@ print(json.dumps(told))
 """
 
 
-@pytest.fixture(scope="module")
-def team(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    project = Project(tmp_path_factory.mktemp("team"), f"{server.url.rsplit('/', 1)[0]}/13")
-    emptied(project.url)
-    with (project.directory / "team.py").open("a") as module:
-        module.write(SHOP)
-    project.schedule("jobs: {shipping: {task: team.ship, cron: '0 0 1 1 *', overlap: queue_all}}")
-    try:
-        project.beat()
-        project.worker()
-        wait_until(lambda: "shipping" in project.ledger.scheduled(), 20)
-        yield project
-    finally:
-        project.stop()
-
-
 @pytest.mark.parametrize(("what", "job"), [("'shipping'", "shipping"), ("team.pack", "team.pack")])
-def test_only_a_committed_transaction_triggers_a_run_that_sees_its_row(
-    team: Project, what: str, job: str
-) -> None:
+def test_a_transaction_that_commits_triggers_one_run(team: Project, what: str, job: str) -> None:
     (team.directory / "orders.db").unlink(missing_ok=True)
     zero, _, two, _ = team.code(ORDER.replace("WHAT", what))
     for run in (zero, two):

@@ -20,7 +20,7 @@ def worker(project: Project) -> WorkerFacts:
     return found
 
 
-def test_a_worker_says_what_it_consumes_and_takes_itself_out_when_it_stops(
+def test_a_worker_is_listed_with_its_queues_until_it_stops(
     project: Project,
 ) -> None:
     process = project.worker(queues="celery,serial.slow", processes=3)
@@ -46,7 +46,7 @@ def test_a_worker_says_what_it_consumes_and_takes_itself_out_when_it_stops(
     assert roll(project) == Roll((), {})
 
 
-def test_a_worker_that_was_killed_is_missed(project: Project) -> None:
+def test_a_killed_worker_is_missed(project: Project) -> None:
     process = project.worker()
     said = worker(project)
     process.kill()

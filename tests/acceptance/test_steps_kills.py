@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from signal import SIGKILL
 
-import pytest
-
-from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState
 from supervisor.ledger.requests import RunRequest
-from tests.acceptance.crew import Crew, crew_of, database
 from tests.acceptance.project import Sign
+from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
 #: Each step, and each item of the batch `b1`, is one line of `expected`.
@@ -42,16 +38,10 @@ jobs:
     params: {PARAMS}
     steps: {STEPS}
 """
-RUNS = {"beside": 40, "in-turn": 10}
-KILLS = 4
+RUNS = {"beside": 20, "in-turn": 5}
+KILLS = 3
 
-
-@pytest.fixture
-def crew(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    directory, url = tmp_path_factory.mktemp("kills"), database(server.url, 9)
-    settings = 'app.conf.imports = ("team_steps",)\n'
-    with crew_of(directory, url, JOBS, settings=settings) as crew:
-        yield crew
+SETTINGS = 'app.conf.imports = ("team_steps",)\n'
 
 
 def expected() -> set[tuple[str, int | None]]:
@@ -73,14 +63,14 @@ def early(signs: list[Sign]) -> list[Sign]:
     return [s for s in starts if s.at < done.get(STAGE_OF[str(s.step)] + 1, 0)]
 
 
-def kill_beat(crew: Crew) -> None:
-    beats = [crew.project.processes[0], *crew.others]
+def kill_beat(workers: Workers) -> None:
+    beats = [workers.project.processes[0], *workers.others]
     next(beat for beat in beats if beat.poll() is None).send_signal(SIGKILL)
-    crew.others.append(crew.project.beat())
+    workers.others.append(workers.project.beat())
 
 
-def test_all_end_none_is_early_and_each_success_is_reported_once(crew: Crew) -> None:
-    ledger = crew.project.ledger
+def test_all_end_none_starts_early_and_each_succeeds_once(workers: Workers) -> None:
+    ledger = workers.project.ledger
     ids = [
         admission.run_id
         for job, runs in RUNS.items()
@@ -88,14 +78,14 @@ def test_all_end_none_is_early_and_each_success_is_reported_once(crew: Crew) -> 
     ]
     for number in range(1, KILLS + 1):
         progress = number * len(ids) * len(expected()) // (2 * KILLS)
-        wait_until(lambda p=progress: len(crew.project.witness()) > p, 60)  # type: ignore[misc]
-        crew.workers[0].send_signal(SIGKILL)
-        kill_beat(crew)
-        crew.staff()
+        wait_until(lambda p=progress: len(workers.project.witness()) > p, 60)  # type: ignore[misc]
+        workers.alive[0].send_signal(SIGKILL)
+        kill_beat(workers)
+        workers.staff()
     wait_until(lambda: not any(run.state.is_open for run in ledger.runs(ids)), 120, every=0.1)
     assert Counter(run.state for run in ledger.runs(ids)) == {RunState.SUCCEEDED: len(ids)}
     by_run: dict[str, list[Sign]] = defaultdict(list)
-    for sign in crew.project.witness():
+    for sign in workers.project.witness():
         by_run[sign.run].append(sign)
     for run in ids:
         assert early(by_run[run]) == []

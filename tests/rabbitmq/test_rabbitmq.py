@@ -21,9 +21,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.publisher import KEPT_LONGER_MS
 from supervisor.ticks.audit import compare_records
-from tests.acceptance.crew import database
 from tests.acceptance.project import Project, Sign, overlapping
-from tests.conftest import emptied
+from tests.conftest import database, emptied
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 

@@ -17,7 +17,9 @@ from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
-from tests.acceptance.crew import Crew, crew_of, database
+from tests.acceptance.project import Project
+from tests.acceptance.workers import Workers
+from tests.conftest import database, emptied
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.waiting import wait_until
 from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
@@ -38,15 +40,21 @@ jobs:
 
 
 @pytest.fixture(scope="module")
-def crew(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    directory = tmp_path_factory.mktemp("page")
-    with crew_of(directory, database(server.url, 11), JOBS) as crew:
-        yield crew
+def workers(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    project = Project(tmp_path_factory.mktemp("page"), database(server.url, 11))
+    emptied(project.url)
+    project.schedule(JOBS)
+    try:
+        project.beat()
+        project.wait_for_jobs()
+        yield Workers(project).staff()
+    finally:
+        project.stop()
 
 
 @pytest.fixture(scope="module")
-def address(crew: Crew) -> Iterator[str]:
-    with serving(crew.project.ledger, Access(TOKEN)) as address:
+def address(workers: Workers) -> Iterator[str]:
+    with serving(workers.project.ledger, Access(TOKEN)) as address:
         yield address
 
 
@@ -68,9 +76,9 @@ def page(context: BrowserContext) -> Page:
 
 
 @pytest.fixture
-def gate(crew: Crew) -> Path:
+def gate(workers: Workers) -> Path:
     """What a run of `tells` waits for."""
-    return crew.project.directory / f"gate-{ulid()}"
+    return workers.project.directory / f"gate-{ulid()}"
 
 
 def ended(ledger: Ledger, job: str) -> list[Run]:
@@ -78,13 +86,13 @@ def ended(ledger: Ledger, job: str) -> list[Run]:
 
 
 def test_the_page_shows_a_run_start_and_finish_without_a_reload(
-    crew: Crew, address: str, page: Page, gate: Path
+    workers: Workers, address: str, page: Page, gate: Path
 ) -> None:
     page.goto(address)
     stays(page)
     now = page.locator("[data-part=now]")
     expect(now).to_contain_text("Running 0")
-    crew.trigger("tells", str(gate))
+    workers.trigger("tells", str(gate))
     expect(now).to_contain_text("Running 1")
     expect(now).to_contain_text("1/4 (25%) opened")
     row = page.get_by_role("row").filter(has_text="tells")
@@ -96,9 +104,9 @@ def test_the_page_shows_a_run_start_and_finish_without_a_reload(
 
 
 def test_the_page_of_a_run_shows_its_log_as_it_is_written(
-    crew: Crew, address: str, page: Page, gate: Path
+    workers: Workers, address: str, page: Page, gate: Path
 ) -> None:
-    run = crew.trigger("tells", str(gate))
+    run = workers.trigger("tells", str(gate))
     page.goto(f"{address}/runs/{run.id}")
     stays(page)
     expect(page.locator(".log")).to_contain_text("loaded 17 rows")
@@ -109,9 +117,9 @@ def test_the_page_of_a_run_shows_its_log_as_it_is_written(
 
 
 def test_a_trigger_from_the_page_is_confirmed_and_runs(
-    crew: Crew, address: str, page: Page
+    workers: Workers, address: str, page: Page
 ) -> None:
-    ledger = crew.project.ledger
+    ledger = workers.project.ledger
     before = len(ended(ledger, "works"))
     log_in(page, address, TOKEN)
     page.goto(f"{address}/jobs/works")
@@ -126,9 +134,9 @@ def test_a_trigger_from_the_page_is_confirmed_and_runs(
 
 
 def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
-    crew: Crew, address: str, page: Page
+    workers: Workers, address: str, page: Page
 ) -> None:
-    before = len(crew.project.ledger.history("works"))
+    before = len(workers.project.ledger.history("works"))
     log_in(page, address, TOKEN)
     page.goto(f"{address}/jobs/works")
     trigger = page.get_by_role("link", name="Trigger")
@@ -137,11 +145,11 @@ def test_a_dialog_is_left_by_the_keyboard_and_nothing_was_done(
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
-    assert len(crew.project.ledger.history("works")) == before
+    assert len(workers.project.ledger.history("works")) == before
 
 
 def test_a_link_without_the_session_goes_on_to_it(
-    crew: Crew, address: str, context: BrowserContext, page: Page
+    workers: Workers, address: str, context: BrowserContext, page: Page
 ) -> None:
     session = log_in(page, address, TOKEN)
     page.goto(f"{address}/jobs/works?span=1h")
@@ -174,7 +182,7 @@ def test_a_server_on_another_port_is_sent_no_session(address: str, page: Page) -
     assert heard and "supervisor" not in heard[0].lower()
 
 
-def test_a_script_in_a_description_is_text(crew: Crew, address: str, page: Page) -> None:
+def test_a_script_in_a_description_is_text(workers: Workers, address: str, page: Page) -> None:
     refused: list[str] = []
     page.on("console", lambda message: refused.append(message.text))
     for path in ("/", "/jobs/evil"):
@@ -191,9 +199,9 @@ def test_a_script_in_a_description_is_text(crew: Crew, address: str, page: Page)
 
 @pytest.mark.parametrize("path", ["/", "/jobs/tells", "/queues", "/login", "/runs/{run}"])
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(
-    crew: Crew, address: str, browser: Browser, path: str
+    workers: Workers, address: str, browser: Browser, path: str
 ) -> None:
-    run = crew.project.ledger.history("tells")[0]
+    run = workers.project.ledger.history("tells")[0]
     with browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:  # type: ignore[arg-type]
         page = context.new_page()
         session = log_in(page, address, TOKEN)
@@ -240,9 +248,9 @@ def test_axe_finds_nothing_on_any_page(
 
 
 @pytest.fixture(scope="module")
-def in_every_state(crew: Crew) -> JobSpec:
+def in_every_state(workers: Workers) -> JobSpec:
     """A job with a run in each state that has a colour of its own."""
-    ledger = crew.project.ledger
+    ledger = workers.project.ledger
     spec = job(ledger, "in-every-state", overlap="queue_one", task="team.unknown", queue="nowhere")
     ends = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT)
     for second, outcome in enumerate(ends):
@@ -256,14 +264,14 @@ def in_every_state(crew: Crew) -> JobSpec:
     return spec
 
 
-def test_the_page_goes_on_when_its_server_is_back(crew: Crew, page: Page, gate: Path) -> None:
-    ledger, port = crew.project.ledger, free_port()
+def test_the_page_goes_on_when_its_server_is_back(workers: Workers, page: Page, gate: Path) -> None:
+    ledger, port = workers.project.ledger, free_port()
     with serving(ledger, Access(), port) as address:
         page.goto(address)
         stays(page)
     expect(page.get_by_role("status")).to_have_text("No connection, trying again")
-    run = crew.trigger("tells", str(gate))
-    wait_until(lambda: crew.starts(run), 20)
+    run = workers.trigger("tells", str(gate))
+    wait_until(lambda: workers.starts(run), 20)
     with serving(ledger, Access(), port):
         expect(page.locator("[data-part=now]")).to_contain_text("Running 1")
         expect(page.get_by_role("status")).to_be_hidden()

@@ -1,13 +1,10 @@
-"""A beat and workers that the tests of a module share; who was killed is replaced."""
+"""Workers that the tests of a module share; one that was killed is replaced."""
 
 from __future__ import annotations
 
 import signal
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -15,33 +12,33 @@ from celery import Celery
 from supervisor.job.run import Run
 from supervisor.ledger.requests import RunRequest
 from supervisor.sending.publisher import Publisher
-from tests.acceptance.project import Project, Sign
-from tests.conftest import emptied
+from tests.acceptance.project import Process, Project, Sign
 from tests.waiting import wait_until
 
-Process = subprocess.Popen[bytes]
-
-#: Ready to take a run: one to be killed, one to go on with it.
+#: One to be killed, and one to go on with its run.
 NEEDED = 2
 
 
 @dataclass
-class Crew:
+class Workers:
     project: Project
     options: Sequence[str] = ()
     processes: int = 2
+    size: int = NEEDED + 1
     others: list[Process] = field(default_factory=list)
 
-    def staff(self) -> Crew:
-        """Returns when enough workers are ready; a third is on its way for the next test."""
-        for _ in range(NEEDED + 1 - len(self.workers)):
+    def staff(self) -> Workers:
+        """Returns when enough workers are ready; one more is on its way for the next test."""
+        for _ in range(self.size - len(self.alive)):
             self.project.hire(*self.options, processes=self.processes)
-        wait_until(lambda: sum(map(self.project.is_ready, self.workers)) >= NEEDED, 30)
+        wait_until(
+            lambda: sum(map(self.project.is_ready, self.alive)) >= min(self.size, NEEDED), 30
+        )
         return self
 
     @property
-    def workers(self) -> list[Process]:
-        """Those for everything that live and were not told to stop."""
+    def alive(self) -> list[Process]:
+        """Those of all queues that live and were not told to stop."""
         hired = self.project.processes[1:]
         return [w for w in hired if w.poll() is None and w not in self.others]
 
@@ -66,18 +63,18 @@ class Crew:
         return [sign for sign in signs if sign.run == run.id and sign.event == "end"]
 
     def start_of(self, run: Run, number: int = 1, timeout: float = 20) -> Sign:
-        """The witness' word for one of the run's starts, once it was."""
+        """One of the run's starts, once it was."""
         return wait_until(lambda: self.starts(run)[number - 1 :], timeout)[0]
 
     def worker_of(self, run: Run) -> Process:
-        """The worker that tells of the run's last start."""
-        told = [
+        """The worker that logged the run's last start."""
+        logged = [
             (event["attempt"], worker)
             for worker in self.project.processes[1:]
             for event in self.project.events_of(worker, "run started")
             if event["run"] == run.id
         ]
-        return max(told, key=lambda pair: int(str(pair[0])))[1]
+        return max(logged, key=lambda pair: int(str(pair[0])))[1]
 
     def count(self, job: str, what: str) -> int:
         return self.project.ledger.job(job).counters.get(what, 0)
@@ -89,38 +86,14 @@ class Crew:
         ledger = self.project.ledger
         return not ledger.client.exists(ledger.keys.lock(job))
 
-    def tell(self, worker: Process, *numbers: signal.Signals) -> None:
-        """Sends one signal after the other: each once the worker has said that it got the last."""
+    def stop(self, worker: Process, *numbers: signal.Signals) -> None:
+        """Sends one signal after the other: each once the worker has logged the last."""
         self.others.append(worker)
         for number in numbers[:-1]:
-            said = self.shutdowns(worker)
+            logged = self.shutdowns(worker)
             worker.send_signal(number)
-            wait_until(lambda said=said: self.shutdowns(worker) > said)  # type: ignore[misc]
+            wait_until(lambda n=logged: self.shutdowns(worker) > n)  # type: ignore[misc]
         worker.send_signal(numbers[-1])
 
     def shutdowns(self, worker: Process) -> int:
         return self.project.log_of(worker).count("shutdown (MainProcess)")
-
-
-@contextmanager
-def crew_of(
-    directory: Path, url: str, schedule: str, *options: str, settings: str = "", processes: int = 2
-) -> Iterator[Crew]:
-    """`settings` are lines for the end of the team's module."""
-    emptied(url)
-    project = Project(directory, url)
-    with (directory / "team.py").open("a") as team:
-        team.write(settings)
-    project.schedule(schedule)
-    crew = Crew(project, options, processes)
-    try:
-        project.beat()
-        crew.staff()
-        wait_until(project.ledger.scheduled, 20)
-        yield crew
-    finally:
-        project.stop()
-
-
-def database(server_url: str, number: int) -> str:
-    return f"{server_url.rsplit('/', 1)[0]}/{number}"
