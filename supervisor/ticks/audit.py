@@ -2,16 +2,16 @@
 
 1. The scripts count each tick that is dealt with and move the watermark past it in one step. The
    number counted between two positions of the watermark must be the number of nominal times that
-   the schedule, asked anew, names between them. That takes no memory, however many they are.
+   the schedule names between them. That takes no memory, however many they are.
 2. Each tick that was counted is missed, excluded, skipped, finished or open: the counters of a job
    and its open runs must add up.
-3. A tick that is due for half a minute and was not dealt with is overdue: a beat that leads has
-   forgotten the job, and is told of it again.
+3. A tick that has been due for half a minute and was not dealt with is overdue: RedBeat's schedule
+   has lost the job's entry, which is restored.
 4. A span that was audited is closed, and the next begins where it ended. What was wrong in it
    stays counted, in supervisor_unaccounted_ticks.
 
-Beat goes round the jobs, a part of them every few seconds, and leaves alone those that did nothing
-since the last time and had nothing to do; `supervisor audit` audits all of them at once.
+Beat audits some of the jobs every few seconds, and skips those that did nothing since their last
+audit and had nothing to do; `supervisor audit` audits all of them at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from supervisor.times import INSTANT
 AUDIT_INTERVAL = timedelta(seconds=5)
 JOBS_PER_AUDIT = 250
 
-#: A tick that is due for so long should have been dealt with: longer than a change of leaders.
+#: A tick that has been due for this long is overdue: longer than a change of leaders.
 OVERDUE_AFTER = timedelta(seconds=30)
 
-#: When each job is due is known from what beat wrote; this often it is asked of its schedule.
+#: Beat wrote when each job is next due. This often that is compared with the job's schedule.
 AUDITED_ANYWAY_AFTER = timedelta(hours=1)
 
-#: Of the ticks that are missing, so many are named.
+#: Up to this many of the missing ticks are named.
 NAMED = 20
 MOST_COMPARED = 100_000
 
@@ -50,8 +50,8 @@ log = structlog.get_logger("supervisor.auditing")
 class Finding:
     """What is wrong with one job: `counted` ticks where the schedule names `named`, in a span.
 
-    overdue: ticks after the span that are due and that nobody has dealt with. missing: nominal
-    times of which the ledger has no record, as far as it goes back one by one.
+    overdue: ticks after the span that are due and were not dealt with. missing: nominal times of
+    which the ledger has no record, as far back as single records go.
     """
 
     job: str
@@ -66,7 +66,7 @@ class Finding:
 
     @property
     def unsettled(self) -> int:
-        """Ticks and runs more (or fewer) than outcomes and open runs."""
+        """By how many ticks and runs exceed (or fall short of) outcomes and open runs."""
         return self.span.unsettled
 
     def as_facts(self) -> dict[str, Any]:
@@ -84,10 +84,10 @@ class Finding:
 
 
 class Auditor:
-    """Beat's: goes round all jobs, some at a time.
+    """Beat's: audits all jobs in turn, some at a time.
 
-    `revive` is given a job whose ticks nobody deals with, and where the last of them was: its entry
-    in RedBeat's schedule is gone, or says another time.
+    `revive` gets a job whose ticks are not dealt with, and the time of the last one that was: its
+    entry in RedBeat's schedule is gone, or has another time.
     """
 
     def __init__(self, ledger: Ledger, revive: Callable[[JobSpec, datetime], object]) -> None:
@@ -144,14 +144,14 @@ def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Fin
 
 
 def missing_ticks(ledger: Ledger, spec: JobSpec, span: AuditSpan) -> tuple[datetime, ...]:
-    """Nominal times without a record, among those for which records are kept one by one."""
+    """Nominal times without a record, among those for which single records are kept."""
     start, end = span.first_at + INSTANT, span.last_at + INSTANT
     return compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of a job one by one, against its schedule, from `since` on.
+    """The single records of a job compared with its schedule, from `since` on.
 
     doubled: nominal times of which there is more than one.
     """
@@ -165,9 +165,9 @@ class Records:
 def compare_records(
     ledger: Ledger, spec: JobSpec, start: datetime, end: datetime, most: int = MOST_COMPARED
 ) -> Records:
-    """Derives the ticks from `start` to before `end` anew, as far back as records are kept.
+    """Compares the ticks from `start` to before `end`, as far back as single records are kept.
 
-    most: of the ticks, so many are looked at.
+    most: how many ticks are looked at.
     """
     runs = [run for run in ledger.history(spec.name, spec.history) if is_of_a_tick(run)]
     since = max(start, min((covers(run)[0] for run in runs), default=end))

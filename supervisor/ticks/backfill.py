@@ -1,8 +1,8 @@
 """Runs for nominal times that have passed: on demand, or for the time of a pause.
 
 They are runs triggered by hand, each for its own nominal time; the watermark and the outcomes of
-the ticks themselves stay what they are. Their ids are the tick's with a suffix: a time can be
-backfilled again.
+the ticks themselves do not change. Their ids are those of the ticks with a suffix, so that a time
+can be backfilled again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from supervisor.times import INSTANT
 #: Admitted in one round trip.
 CHUNK = 500
 
-#: A backfill is asked for: none of it is dropped because much waits.
+#: A backfill is wanted in full: none of it is dropped because too many runs wait.
 UNBOUNDED = 1_000_000
 
 

@@ -1,8 +1,8 @@
-"""What clock changes do to a job: its nominal times against the naive reading of the wall clock.
+"""What clock changes do to a job: its nominal times beside a naive reading of its schedule.
 
 The naive reading is the same schedule in a zone without clock changes: the times that its author
-had in mind. Where the clock jumps ahead, some of them do not exist; where it is put back, some
-come twice. What becomes of each is read off the schedule's own evaluation, not deduced from rules.
+had in mind. Where clocks are put forward, some of them do not exist; where they are put back, some
+come twice. What becomes of each is seen from the schedule itself, and not deduced from rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.schedule import Schedule, is_fixed, schedule_of, ticks_between
 from supervisor.times import INSTANT
 
 DAY = timedelta(days=1)
-#: More ticks than this in the hours around one clock change are not looked at.
+#: How many ticks in the hours around a clock change are looked at.
 MOST_TICKS = 20_000
 
 
@@ -40,18 +40,18 @@ class ClockChange:
         return abs(self.after - self.before)
 
     @property
-    def first_wall(self) -> datetime:
-        """From here to `size` later, what clocks show does not exist, or comes twice."""
+    def first_local(self) -> datetime:
+        """From here to `size` later, local times do not exist, or come twice."""
         offset = self.before if self.is_gap else self.after
         return (self.at + offset).replace(tzinfo=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Surprise:
-    """Times of a job, as clocks on the wall show them, that a clock change treats alike.
+    """Local times of a job that a clock change treats alike.
 
-    runs_at: when the runs of these times are instead, for times that do not exist; first, second:
-    whether these times run when they come for the first, for the second time.
+    runs_at: for times that do not exist, when their runs are instead; first, second: whether these
+    times run when they come for the first, and for the second time.
     """
 
     zone: str
@@ -66,9 +66,9 @@ def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]
     """What the clock changes in (after, until] do to the times of a job."""
     if not is_fixed(spec):  # it keeps its distance in real time
         return []
-    plain = spec.model_copy(update={"jitter": None})  # it is added to whatever the clocks say
+    plain = spec.model_copy(update={"jitter": None})  # it is added whatever the clocks show
     naive, real = schedule_of(plain.model_copy(update={"timezone": "UTC"})), schedule_of(plain)
-    if naive == real:  # the schedule does not look at the wall clock
+    if naive == real:  # the schedule does not depend on local time
         return []
     changes = clock_changes(spec.timezone, after.date(), until.date())
     return [
@@ -82,17 +82,17 @@ def surprises(spec: JobSpec, after: datetime, until: datetime) -> list[Surprise]
 def surprises_of(
     change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
 ) -> Iterator[Surprise]:
-    start = change.first_wall.replace(tzinfo=UTC)
-    walls = [tick.replace(tzinfo=None) for tick in ticks_from(naive, start, start + change.size)]
-    if not walls:
+    start = change.first_local.replace(tzinfo=UTC)
+    times = [tick.replace(tzinfo=None) for tick in ticks_from(naive, start, start + change.size)]
+    if not times:
         return
     if change.is_gap:
-        yield Surprise(zone.key, tuple(walls), True, moved(change, naive, real, zone))
+        yield Surprise(zone.key, tuple(times), True, moved(change, naive, real, zone))
         return
-    earlier = set(walls_from(real, change.at - change.size, change.at, zone))
-    later = set(walls_from(real, change.at, change.at + change.size, zone))
+    earlier = set(local_times(real, change.at - change.size, change.at, zone))
+    later = set(local_times(real, change.at, change.at + change.size, zone))
     for first, second in ((True, True), (True, False), (False, True), (False, False)):
-        alike = [wall for wall in walls if (wall in earlier, wall in later) == (first, second)]
+        alike = [at for at in times if (at in earlier, at in later) == (first, second)]
         if alike:
             yield Surprise(zone.key, tuple(alike), False, (), first, second)
 
@@ -100,15 +100,15 @@ def surprises_of(
 def moved(
     change: ClockChange, naive: Schedule, real: Schedule, zone: ZoneInfo
 ) -> tuple[datetime, ...]:
-    """The times near the gap at which the job runs and which its naive reading does not have."""
-    start = change.first_wall.replace(tzinfo=UTC)
+    """The times near the gap at which the job runs and which its naive reading does not name."""
+    start = change.first_local.replace(tzinfo=UTC)
     meant = ticks_from(naive, start - change.size, start + 2 * change.size)
-    runs = walls_from(real, change.at - change.size, change.at + change.size, zone)
+    runs = local_times(real, change.at - change.size, change.at + change.size, zone)
     known = {tick.replace(tzinfo=None) for tick in meant}
-    return tuple(wall for wall in runs if wall not in known)
+    return tuple(at for at in runs if at not in known)
 
 
-def walls_from(
+def local_times(
     schedule: Schedule, start: datetime, end: datetime, zone: ZoneInfo
 ) -> list[datetime]:
     return [

@@ -1,7 +1,7 @@
-"""What is to be expected of a job: how late it starts, how long it works, by when it succeeds.
+"""What can be expected of a job: how late it starts, how long it runs, by when it succeeds.
 
 Pure functions of its spec, of what was observed, and of its ticks. Alerts compare with them;
-docs/metrics.md says the rules in words.
+docs/metrics.md explains the rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Histogram
 from supervisor.schedule import schedule_of, ticks_after
 
-#: Of the next ticks, so many are looked at.
+#: How many of the next ticks are looked at.
 TICKS = 10
 
 #: Fewer observations say little about what is usual.
@@ -26,27 +26,29 @@ LATE_SHARE = 0.1
 LATE_LEAST = timedelta(seconds=30)
 LATE_MOST = timedelta(minutes=15)
 
-#: How long a run takes of which nothing is known; the interval, if that is shorter.
+#: How long a run is assumed to take; the interval, if that is shorter.
 UNKNOWN_DURATION = timedelta(hours=1)
 
-#: For what else takes its time: a rescue, a scrape.
+#: For everything else that takes time: a rescue, a scrape.
 SLACK = timedelta(minutes=1)
 
-#: So many times as long as usual is too long.
+#: How many times as long as usual is too long.
 TOO_LONG = 4
 
-#: Sooner than this no run is too long where only earlier ones say how long it takes.
+#: Where the usual duration is only observed, no shorter run is too long.
 TOO_LONG_LEAST = timedelta(minutes=1)
 
-#: Whoever retries for longer than this expects nothing.
+#: The longest that a success is waited for, whatever the retries.
 LONGEST = timedelta(days=366)
 
 #: Skips in a row that are too many where the job says nothing.
 SKIPS_IN_A_ROW = 3
 
 MAY_WAIT = (
-    *(OverlapPolicy.QUEUE_ONE, OverlapPolicy.QUEUE_ALL),
-    *(OverlapPolicy.REQUEUE, OverlapPolicy.REPLACE),
+    OverlapPolicy.QUEUE_ONE,
+    OverlapPolicy.QUEUE_ALL,
+    OverlapPolicy.REQUEUE,
+    OverlapPolicy.REPLACE,
 )
 
 
@@ -85,7 +87,7 @@ def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> t
     """How long after its nominal time a start is late.
 
     A tenth of the interval, from half a minute to a quarter of an hour, and no more than the
-    start deadline. A run that may wait for another has that one's usual duration in addition.
+    start deadline. For a run that may wait for another, the other's usual duration is added.
     """
     late = LATE_MOST if interval is None else max(LATE_LEAST, min(LATE_MOST, interval * LATE_SHARE))
     late = min(late, spec.start_deadline)
@@ -114,7 +116,7 @@ def retry_waits(spec: JobSpec) -> timedelta:
 
 
 def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:
-    """How long a run may be at work; None as long as that is not known."""
+    """How long a run may take; None as long as that is not known."""
     if spec.time_limit is not None and not spec.steps:
         return spec.time_limit + spec.stop_grace
     usual = observed_p95(durations)

@@ -1,4 +1,4 @@
-"""The plan: what loading the schedule files would change, and what comes of each change."""
+"""The plan: what loading the schedule files would change, and what each change leads to."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from supervisor.times import INSTANT
 #
 # The durations are drawn from the ledger's histogram, evenly spread over its quantiles and in an
 # order that is shuffled but always the same; the decisions are the real ones. Only the job itself
-# is looked at: that it shares a lock or a worker with others makes it wait longer than foreseen.
+# is simulated: sharing a lock or a worker with other jobs makes it wait longer than foreseen.
 
 
-#: As many ticks are simulated, or a year of them.
+#: How many ticks are simulated, within a year.
 TICKS = 1_000
 YEAR = timedelta(days=365)
 DAY = timedelta(days=1)
 
-#: Over this time the ticks of a day are averaged.
+#: The time over which the ticks of a day are averaged.
 WEEKS = timedelta(days=28)
 
-#: Worth saying is what befalls one tick in so many, or one a day.
+#: Worth reporting is what happens to one tick in this many, or to one a day.
 RARE = 100
 
-#: People set intervals in such steps; the first that the interval is long enough for.
+#: Intervals are rounded up to such steps: the step for intervals from this length on.
 STEPS = (
     (timedelta(hours=6), timedelta(hours=1)),
     (timedelta(hours=1), timedelta(minutes=15)),
@@ -62,10 +62,10 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """What comes of ticks that are nearer to each other than a run is long; counts are a day's.
+    """What happens when ticks come sooner than runs end; counts are per day.
 
-    distance: the shortest between two ticks. longest_wait: seconds. growth: runs that come and
-    cannot be done, because runs take longer on average than the time between ticks.
+    distance: the shortest between two ticks. longest_wait: seconds. growth: runs that the waiting
+    list gains, because runs take longer on average than the time between ticks.
     safe_interval: None when p99 is beyond the last bound of the histogram.
     """
 
@@ -143,7 +143,7 @@ def is_worth_saying(spec: JobSpec, job: JobTally, a_day: float) -> bool:
 
 
 def growth(spec: JobSpec, histogram: Histogram, a_day: float) -> float:
-    """By how many runs a day the waiting list grows, where the policy has one."""
+    """By how many runs the waiting list grows a day, where the policy has one."""
     if spec.overlap not in (OverlapPolicy.QUEUE_ALL, OverlapPolicy.REQUEUE):
         return 0.0
     mean = histogram.sum_seconds / histogram.observations
@@ -164,16 +164,16 @@ def round_up(duration: timedelta) -> timedelta:
     return step * math.ceil(duration / step)
 
 
-#: So many of the next ticks of a job are shown.
+#: How many of the next ticks of a job are shown.
 SHOWN = 5
 
-#: Clock changes are looked at so far ahead.
+#: How far ahead clock changes are looked at.
 AHEAD = timedelta(days=2 * 365)
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """An added or changed job; `before` is None for an added one, and for one nobody can read."""
+    """An added or changed job; `before` is None for one that is new, or of another version."""
 
     spec: JobSpec
     before: JobSpec | None
@@ -224,10 +224,10 @@ def job_plan(
     )
 
 
-# What an edit will do, in the log of the beat that takes it over: the same looks as `plan`.
+# What an edit will do, in the log of the beat that loads it: as `supervisor plan` shows it.
 
 
-#: Each costs milliseconds; whoever edits more at once asks `supervisor plan`.
+#: Each costs milliseconds; for larger edits there is `supervisor plan`.
 MOST_JOBS = 20
 MOST_SURPRISES = 2
 
@@ -263,10 +263,10 @@ def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
             )
 
 
-# The ticks to come: those that run, those that `exclude` takes out, and what clocks do to them.
+# The ticks to come: those that run, those that `exclude` removes, and what clock changes do.
 
 
-#: A job may exclude almost all of its times; more than these are not listed.
+#: A job may exclude almost all of its times; up to this many are listed.
 MOST_EXCLUDED = 1_000
 
 

@@ -18,22 +18,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, takewhile
 from statistics import median
 from typing import assert_never
 
 from supervisor.job.policies import Decision, Situation, SkipReason, decide
 from supervisor.job.run import RunState
 from supervisor.job.spec import SERIAL_PREFIX, JobSpec
-from supervisor.schedule import missed_before, schedule_of, ticks_between
+from supervisor.schedule import missed_before, schedule_of, ticks_after
 from supervisor.times import INSTANT
-
-# What a simulated world is made of: jobs, runs, locks, queues, and what happens to runs.
 
 
 @dataclass(eq=False, slots=True)
 class SimulatedJob:
-    """`ticks`: its nominal times in order. `duration`: asked once for each run that starts."""
+    """`ticks`: its nominal times in order. `duration`: called once for each run that starts."""
 
     spec: JobSpec
     ticks: Iterator[datetime]
@@ -46,7 +44,7 @@ class SimulatedJob:
         self.lock = self.spec.lock
 
     def work(self) -> tuple[timedelta, RunState]:
-        """How long the next run is at work, and how that ends."""
+        """How long the next run takes, and how it ends."""
         duration = self.duration()
         limit = self.spec.soft_time_limit or self.spec.time_limit
         if limit is not None and duration > limit:
@@ -58,7 +56,7 @@ class SimulatedJob:
 class SimulatedRun:
     """`waiting_since`: when it was first refused the lock; `replaces`: it is to replace another.
 
-    outcome: how it ends when nothing comes between.
+    outcome: how it ends unless something intervenes.
     """
 
     job: SimulatedJob
@@ -75,7 +73,7 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A run came to a state; `reason` as in the ledger."""
+    """A run changed to a state; `reason` as in the ledger."""
 
     at: datetime
     run: SimulatedRun
@@ -101,7 +99,7 @@ class Lock:
 
 @dataclass(slots=True)
 class Queue:
-    """`slots`: how many runs can be at work at once; None for any number."""
+    """`slots`: how many runs can be running at once; None for any number."""
 
     slots: int | None
     backlog: dict[SimulatedRun, None] = field(default_factory=dict)
@@ -122,7 +120,7 @@ class Queue:
 
 
 class Happening(IntEnum):
-    """What is due at an instant, in the order in which the same instant deals with it.
+    """What can be due at an instant, in the order in which it is dealt with.
 
     A run that ends at the very time of a tick has ended: beat rescues and promotes before it emits.
     """
@@ -149,7 +147,7 @@ def simulate(
 
 
 class World:
-    """The agenda, the locks, the queues. Each step says what became of runs."""
+    """The agenda, the locks and the queues. Each step gives the transitions that it led to."""
 
     def __init__(self, slots: int | None = None) -> None:
         self._agenda: list[Entry] = []
@@ -157,7 +155,7 @@ class World:
         self._locks: dict[str, Lock] = defaultdict(Lock)
         self._queues: dict[str, Queue] = {}
         self._slots = slots
-        self._said: list[Transition] = []
+        self._transitions: list[Transition] = []
 
     def expect_tick(self, job: SimulatedJob) -> None:
         at = next(job.ticks, None)
@@ -169,7 +167,7 @@ class World:
         if not self._agenda or self._agenda[0][0] >= until:
             return None
         at, happening, _, run = heappop(self._agenda)
-        self._said = []
+        self._transitions = []
         match happening:
             case Happening.TICK:
                 self._admit(run, at)
@@ -188,11 +186,11 @@ class World:
                     self._finish(run, run.outcome, at)
             case _:
                 assert_never(happening)
-        return self._said
+        return self._transitions
 
     def _admit(self, run: SimulatedRun, at: datetime) -> None:
         if run.job.spec.paused:
-            self._say(run, RunState.EXCLUDED, at, "paused")
+            self._change(run, RunState.EXCLUDED, at, "paused")
         else:
             self._place(run, at)
 
@@ -219,7 +217,7 @@ class World:
                 assert_never(verdict.decision)
 
     def _wait(self, run: SimulatedRun, at: datetime, reason: str = "") -> bool:
-        """Whether the run may wait (still); it is skipped when it has waited for `max_wait`."""
+        """Whether the run may wait (longer); it is skipped once it has waited for `max_wait`."""
         patience = run.job.spec.max_wait
         if patience is not None and run.nominal_at + patience <= at:
             self._skip(run, SkipReason.WAIT_EXPIRED, at)
@@ -233,10 +231,10 @@ class World:
             run.waiting_since = at
             if patience is not None:
                 self._expect(run.nominal_at + patience, Happening.PATIENCE, run)
-        self._say(run, RunState.WAITING, at, reason)
+        self._change(run, RunState.WAITING, at, reason)
 
     def _replace(self, run: SimulatedRun, lock: Lock, at: datetime) -> None:
-        """The run is next; the holder ends, and who was to replace it before gives way."""
+        """The run is next; the holder ends, and a run that was to replace it earlier is skipped."""
         if lock.waiting and lock.waiting[0].replaces:
             self._skip(lock.waiting.popleft(), SkipReason.REPLACED, at)
         run.replaces = True
@@ -258,7 +256,7 @@ class World:
     def _queue(self, run: SimulatedRun, at: datetime) -> None:
         self._lock_of(run).holders[run] = None
         run.queued_at = at
-        self._say(run, RunState.QUEUED, at)
+        self._change(run, RunState.QUEUED, at)
         queue = self._queue_of(run)
         queue.backlog[run] = None
         self._dispatch(queue, at)
@@ -268,7 +266,7 @@ class World:
     def _dispatch(self, queue: Queue, at: datetime) -> None:
         while run := queue.take():
             run.started_at, run.job.consecutive_skips = at, 0
-            self._say(run, RunState.RUNNING, at)
+            self._change(run, RunState.RUNNING, at)
             duration, run.outcome = run.job.work()
             self._expect(at + duration, Happening.END, run)
 
@@ -279,18 +277,18 @@ class World:
         else:
             queue.busy -= 1
         run.finished_at = at
-        self._say(run, outcome, at)
+        self._change(run, outcome, at)
         del lock.holders[run]
         self._promote(lock, at)
         self._dispatch(queue, at)
 
     def _skip(self, run: SimulatedRun, reason: SkipReason, at: datetime) -> None:
         run.job.consecutive_skips += 1
-        self._say(run, RunState.SKIPPED, at, reason.value)
+        self._change(run, RunState.SKIPPED, at, reason.value)
 
-    def _say(self, run: SimulatedRun, state: RunState, at: datetime, reason: str = "") -> None:
+    def _change(self, run: SimulatedRun, state: RunState, at: datetime, reason: str = "") -> None:
         run.state = state
-        self._said.append(Transition(at, run, state, reason))
+        self._transitions.append(Transition(at, run, state, reason))
 
     def _expect(self, at: datetime, happening: Happening, run: SimulatedRun) -> None:
         heappush(self._agenda, (at, happening, next(self._number), run))
@@ -320,9 +318,6 @@ def situation_of(run: SimulatedRun, lock: Lock) -> Situation:
     )
 
 
-# What a simulation came to, per job and per queue: counted as its transitions are said.
-
-
 @dataclass(slots=True)
 class Lateness:
     """How long after their nominal times runs began."""
@@ -340,9 +335,9 @@ class Lateness:
 
 @dataclass(slots=True)
 class JobTally:
-    """Of one job: ticks are excluded, skipped, started, ended unstarted, or open at the end.
+    """What became of one job's ticks: excluded, skipped, started, ended unstarted, or still open.
 
-    waits: seconds for which runs waited for the lock, those included that were skipped in the end;
+    waits: seconds for which runs waited for the lock, including those that were then skipped;
     unstarted: runs that had the lock and ended before they began, by outcome.
     """
 
@@ -374,7 +369,7 @@ class QueueTally:
     seen_at: datetime | None = None
 
     def measure_length(self, at: datetime) -> None:
-        """Before a change: what passes through a queue at one instant is not queued in it."""
+        """To be called before a change: what passes through at one instant is not counted."""
         if at != self.seen_at:
             self.longest = max(self.longest, self.length)
             self.seen_at = at
@@ -382,7 +377,7 @@ class QueueTally:
 
 @dataclass(slots=True)
 class Tally:
-    """`jobs` and `queues` by name, in the order in which they came up."""
+    """What a simulation came to; `jobs` and `queues` by name, in the order of their first runs."""
 
     started_at: datetime
     ended_at: datetime
@@ -482,18 +477,9 @@ def seconds(duration: timedelta) -> float:
     return duration.total_seconds()
 
 
-# The nominal times of a job in a stretch of time, as many at once as memory is worth.
-
-
-CHUNK = 500
-
-
 def ticks_of(spec: JobSpec, start: datetime, end: datetime) -> Iterator[datetime]:
-    """Those in [start, end), in order."""
-    schedule, at = schedule_of(spec), start - INSTANT
-    while ticks := ticks_between(schedule, at, end - INSTANT, CHUNK):
-        yield from ticks
-        at = ticks[-1]
+    """The nominal times of a job in [start, end), one by one: there may be millions."""
+    return takewhile(lambda at: at < end, ticks_after(schedule_of(spec), start - INSTANT))
 
 
 def number_of_ticks(spec: JobSpec, start: datetime, end: datetime) -> int:
