@@ -1,7 +1,7 @@
 """The `supervisor` command, and the same verbs as `celery -A proj supervisor`.
 
-Exit codes: 0 fine, 1 something was found wrong or did not work, 2 the command line or what is set
-up is off, 3 not found, 4 refused as things are, 5 the ledger is unavailable (docs/settings.md).
+Exit codes: 0 success, 1 something is wrong or failed, 2 a mistake in the command line or the setup,
+3 not found, 4 refused in the present state, 5 the ledger is unavailable (docs/settings.md).
 """
 
 from __future__ import annotations
@@ -14,62 +14,27 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from supervisor.cli.common import Context, Failure, documentation, printable
+from supervisor.cli.common import Context, Failure, documentation
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.ledger.connection import explained
+from supervisor.operate.shapes import harmless
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
-    "files": (
-        "check",
-        "schema",
-        "init",
-        "import",
-    ),
-    "plans": (
-        "plan",
-        "apply",
-        "simulate",
-    ),
-    "service": (
-        "drain",
-        "undrain",
-        "health",
-        "serve",
-        "up",
-        "queues",
-    ),
+    "files": ("check", "schema", "init", "import"),
+    "plans": ("plan", "apply", "simulate"),
+    "service": ("drain", "undrain", "health", "serve", "up", "queues"),
     "render": ("render",),
-    "runs": (
-        "jobs",
-        "runs",
-        "show",
-        "trigger",
-        "cancel",
-    ),
-    "ticks": (
-        "next",
-        "backfill",
-        "audit",
-        "pause",
-        "resume",
-    ),
-    "ask": (
-        "doctor",
-        "why",
-    ),
+    "runs": ("jobs", "runs", "show", "trigger", "cancel"),
+    "ticks": ("next", "backfill", "audit", "pause", "resume"),
+    "ask": ("doctor", "why"),
 }
 
 
-def loaded(module: str) -> tuple[click.Command, ...]:
-    verbs: tuple[click.Command, ...] = import_module(f"supervisor.cli.{module}").VERBS
-    return verbs
-
-
 class Verbs(click.Group):
-    """Prints our own errors as one message and exits with their code; any other error shows its
-    traceback."""
+    """Prints errors of this package and of Redis as one message, and exits with their code; any
+    other error shows its traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(verb for verbs in MODULES.values() for verb in verbs)
@@ -77,16 +42,18 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for module, verbs in MODULES.items():
             if cmd_name in verbs:
-                return next(verb for verb in loaded(module) if verb.name == cmd_name)
+                found = vars(import_module(f"supervisor.cli.{module}")).values()
+                commands = (value for value in found if isinstance(value, click.Command))
+                return next(command for command in commands if command.name == cmd_name)
         return None
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except InvalidRequest as error:
-            raise click.UsageError(printable(str(error))) from error
+            raise click.UsageError(harmless(str(error))) from error
         except SupervisorError as error:
-            lines = map(printable, str(error).split("\n"))
+            lines = map(harmless, str(error).split("\n"))
             raise Failure("\n".join(lines), error.exit_code) from error
         except (NoPermissionError, AuthenticationError) as error:
             raise Failure(explained(error), REFUSED) from error
@@ -109,8 +76,8 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     settings = Settings.from_environ(os.environ)
     if redis_url:
         settings = replace(settings, redis_url=redis_url)
-    # Under `celery -A proj supervisor`, Celery has loaded the app already; without its -A, one of
-    # its own making that nobody means.
+    # Under `celery -A proj supervisor`, Celery has loaded the app already; without -A, a default
+    # one that is not meant.
     named = ctx.parent.params.get("app") if ctx.parent else None
     ctx.obj = Context(
         settings=settings,

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from supervisor.cli.common import Context, Failure, pass_context, print_json, printable
+from supervisor.cli.common import Context, Failure, pass_context, print_json
 from supervisor.errors import UnknownJob
 from supervisor.job.run import Blocker
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine
 from supervisor.operate.doctor_facts import DoctorFacts, read
-from supervisor.operate.shapes import instant, run_shape, step_shape
+from supervisor.operate.shapes import harmless, instant, run_shape, step_shape
 from supervisor.operate.tables import surprise_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import (
@@ -28,17 +28,17 @@ from supervisor.operate.why_facts import (
 )
 from supervisor.operate.words import LocalTime
 
-# The verb that says what is wrong with a deployment: doctor.
+# doctor
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as a JSON list.")
 @pass_context
 def doctor(context: Context, as_json: bool) -> None:
-    """Say what is wrong with Redis, beats, workers and queues, and what to do about it.
+    """Find what is wrong with Redis, beats, workers and queues, and say what to do about it.
 
-    With -A also with the app's settings, its broker, and RedBeat's entries. Exits 1 if anything is
-    wrong; notes do not count.
+    With -A, also checks the app's settings, its broker, and RedBeat's entries. Exits 1 if anything
+    is wrong; notes do not count.
     """
     facts = facts_of(context)
     findings = examine(facts)
@@ -65,9 +65,9 @@ def facts_of(context: Context) -> DoctorFacts:
 
 def print_findings(findings: Sequence[Finding], checks: int) -> None:
     for finding in findings:
-        click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {printable(finding.what)}")
-        click.echo(f"       why  {printable(finding.why)}")
-        click.echo(f"       do   {printable(finding.todo)}")
+        click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {harmless(finding.what)}")
+        click.echo(f"       why  {harmless(finding.why)}")
+        click.echo(f"       do   {harmless(finding.todo)}")
     wrong = sum(not finding.is_note for finding in findings)
     notes = len(findings) - wrong
     click.echo(f"{checks} checks: {wrong} wrong, {notes} to note")
@@ -83,7 +83,7 @@ def shape(finding: Finding) -> dict[str, object]:
     }
 
 
-# The JSON of an answer: the sentences, and the facts that they were made of.
+# why
 
 
 def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
@@ -161,10 +161,10 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: sentences and facts.")
 @pass_context
 def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
-    """Say why a tick became what it became, or why a job is not at work.
+    """Explain what became of a tick, or why a job is not running.
 
-    TIME: a nominal time by the job's clock, 09:05 (today's, or the last such) or
-    2026-03-01T09:05, or the id of a run. Without it: the job as it is now.
+    TIME: a nominal time in the job's zone, 09:05 (today's, else yesterday's) or 2026-03-01T09:05,
+    or the id of a run. Without it: the job as it is now.
     """
     facts = facts_for(context.ledger, job, time)
     sentences = answer(facts)
@@ -173,7 +173,7 @@ def why(context: Context, job: str, time: str | None, as_json: bool) -> None:
         return
     click.echo(headline(facts))
     for sentence in sentences:
-        click.echo(f"  {printable(sentence)}")
+        click.echo(f"  {harmless(sentence)}")
 
 
 def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
@@ -199,7 +199,7 @@ def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
 
 
 def problems_of(ledger: Ledger) -> str:
-    """A job may be unknown because its file has not been loaded."""
+    """A job may be unknown because its file was rejected."""
     problems = ledger.beat().problems
     if not problems:
         return ""
@@ -211,9 +211,3 @@ def headline(facts: Facts) -> str:
     local = LocalTime(facts.now, facts.job.spec.zone)
     at = facts.at or facts.now
     return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {local.full(at)}"
-
-
-VERBS: tuple[click.Command, ...] = (
-    doctor,
-    why,
-)

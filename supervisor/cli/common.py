@@ -1,4 +1,4 @@
-"""What all verbs share: their context, the types of their parameters, and output."""
+"""What all verbs share: their context, options, the types of their parameters, and output."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import click
 
 from supervisor.errors import InvalidDuration
 from supervisor.job.topology import DEFAULT_QUEUE
+from supervisor.operate.shapes import harmless
 from supervisor.operate.table_layout import Columns, lines
 from supervisor.settings import Settings, running_url
 from supervisor.times import asked, parse_duration
@@ -45,7 +46,7 @@ class Context:
 
     @cached_property
     def app(self) -> Celery | None:
-        """The Celery app named by -A or loaded by `celery -A`, with its tasks, on first use."""
+        """The Celery app named by -A, with its tasks; loaded on first use."""
         if self.app_name is None:
             return None
         from supervisor.app import completed, load_app
@@ -59,12 +60,12 @@ class Context:
         return Ledger.open(self.effective_settings)
 
     def close(self) -> None:
-        """Gives the ledger's connections back, if there are any."""
+        """Closes the ledger's connections, if there are any."""
         if "ledger" in self.__dict__:
             self.ledger.close()
 
     def schedules(self, named: Path | None) -> Path:
-        """The path that was named, else what the app's beat follows, else ``schedules``."""
+        """The path that is named, else what the app's beat follows, else ``schedules``."""
         if named is None and self.app is not None:
             from supervisor.sending.app_settings import schedules_of
 
@@ -73,12 +74,12 @@ class Context:
 
     @property
     def default_queue(self) -> str:
-        """Where the app sends the jobs that name no queue."""
+        """The queue of jobs that name none."""
         return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
 
     @property
     def effective_settings(self) -> Settings:
-        """The url that was given, else that of a `supervisor up` that runs here, else the app's."""
+        """With the URL that was given, else that of a `supervisor up` here, else the app's."""
         if self.app is None:
             return self.settings
         from supervisor.sending.app_settings import settings_of
@@ -100,13 +101,13 @@ class Failure(click.ClickException):
 
 
 def print_json(value: Any) -> None:
-    """In the letters of the text; what has no picture on a terminal is escaped."""
+    """Non-ASCII letters as they are; what a terminal cannot print is escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
-    """A table as wide as the terminal; elsewhere each row is one line. No cell is ever cut."""
+    """As wide as the terminal; elsewhere each row is one line. No cell is ever cut."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in table_lines(columns, rows, width):
         click.echo(line)
@@ -115,15 +116,13 @@ def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
 def table_lines(
     columns: Columns, rows: Iterable[Sequence[str]], width: int | None = None
 ) -> list[str]:
-    return lines(columns, [tuple(map(printable, row)) for row in rows], width)
+    return lines(columns, [tuple(map(harmless, row)) for row in rows], width)
 
 
-def printable(text: str) -> str:
-    """Without what would move the cursor: reasons are what a job's exception said."""
-    return "".join(c if c.isprintable() else " " for c in text)
+# Options that several verbs have, and types that click does not have.
 
 
-# Kinds of options that click does not have.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]
@@ -142,7 +141,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A moment as it was written, until its zone is known."""
+    """A moment as written on the command line; its zone is known only later."""
 
     text: str
     ahead: bool

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from supervisor.cli.common import Context, documentation, pass_context
+from supervisor.cli.common import Context, documentation, pass_context, print_json
 from supervisor.errors import ScheduleFilesInvalid, SupervisorError
 from supervisor.files.schedule_files import ScheduleSet, load
 from supervisor.files.schedule_schema import json_schema
@@ -20,13 +20,10 @@ from supervisor.job.fields import zone_names
 from supervisor.operate.import_crontab import read_crontab
 from supervisor.operate.import_text import Item, Written, write
 from supervisor.operate.shapes import harmless
+from supervisor.operate.words import plural
 
 if TYPE_CHECKING:
     from celery import Celery
-
-
-if TYPE_CHECKING:
-    pass
 
 
 #: Of the schedule files; `Context.schedules` knows where they are when it is left out.
@@ -37,13 +34,13 @@ path_argument = click.argument(
 
 @click.command()
 @path_argument
-@click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is wrong too.")
+@click.option("--secrets", is_flag=True, help="A ${NAME} that is not set here is a problem too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as a JSON list.")
 @pass_context
 def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> None:
-    """Say all that is wrong in the schedule files at PATH, by default those that beat follows.
+    """List all problems in the schedule files at PATH, by default those that beat follows.
 
-    With -A, a task that the Celery app does not know is wrong too. Exits 1 when something is.
+    With -A, a task that the Celery app does not know is a problem too. Exits 1 if there is any.
     """
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     where = context.schedules(path)
@@ -70,20 +67,16 @@ def read_or_exit(
         for line in map(str, () if as_json else invalid.problems):
             click.echo(harmless(line))
         if as_json:
-            click.echo(json.dumps([asdict(problem) for problem in invalid.problems], indent=2))
+            print_json([asdict(problem) for problem in invalid.problems])
         raise SystemExit(1) from None
 
 
 def _summary(schedules: ScheduleSet) -> str:
     files = {source.rpartition(":")[0] for source in schedules.sources.values()}
-    return f"{_count(len(schedules.specs), 'job')} in {_count(len(files), 'file')}"
+    return f"{plural(len(schedules.specs), 'job')} in {plural(len(files), 'file')}"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-# The verb that makes a first schedule file: init.
+# init
 
 
 EXAMPLE = """\
@@ -120,7 +113,7 @@ keys   {page}
 def init(context: Context, path: Path | None) -> None:
     """Write a first schedule file, example.yaml, into the directory PATH, by default schedules.
 
-    With -A it names a task of the app. What is there already is never overwritten.
+    With -A it names a task of the app. An existing file is never overwritten.
     """
     directory = context.schedules(path)
     file = directory / "example.yaml"
@@ -129,7 +122,7 @@ def init(context: Context, path: Path | None) -> None:
         with file.open("x", encoding="utf-8") as made:
             made.write(EXAMPLE.format(task=task_of(context)))
     except FileExistsError as error:
-        what = f"{error.filename} is there already: nothing was written"
+        what = f"{error.filename} exists already: nothing was written"
         raise click.ClickException(what) from error
     command = f"supervisor -A {context.app_name or 'proj'}"
     page = documentation() / "schedule-file.md"
@@ -141,13 +134,13 @@ def task_of(context: Context) -> str:
     return min((name for name in own if not name.startswith("celery.")), default=SOME_TASK)
 
 
-# `supervisor import`: a schedule file out of what a team has.
+# import
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 GRID = (
-    "`every` is a grid over 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not so long"
+    "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
     " after the last run or the start of beat."
 )
 DEFAULTS = (
@@ -161,8 +154,8 @@ TWICE = "Take these jobs out of {} when you load this file, or they run twice."
 def import_() -> None:
     """Write a schedule file from a Celery app, RedBeat's entries or a crontab.
 
-    What cannot be translated is told on stderr and stands as a comment in its place. Exits 1 when
-    there is any.
+    What cannot be translated is reported on stderr, and stands as a comment in its place. Exits 1
+    if there is any.
     """
 
 
@@ -265,20 +258,11 @@ def _deliver(header: Sequence[str], items: Iterable[Item], output: Path | None) 
 
 
 def _write(written: Written, output: Path) -> None:
-    """At once, because a beat may follow the directory."""
+    """In one step, because a beat may follow the directory."""
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
         unfinished.write_text(written.text, encoding="utf-8")
         unfinished.replace(output)
     except OSError as error:
         raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
-    jobs = len(written.jobs)
-    click.echo(f"{output}: {jobs:,} job{'s' * (jobs != 1)}")
-
-
-VERBS: tuple[click.Command, ...] = (
-    check,
-    schema,
-    init,
-    import_,
-)
+    click.echo(f"{output}: {plural(len(written.jobs), 'job')}")

@@ -15,18 +15,19 @@ from supervisor.cli.common import (
     Context,
     MomentType,
     Named,
+    json_option,
     moment_of,
     pass_context,
     print_json,
     print_table,
-    printable,
 )
 from supervisor.cli.files import path_argument, read_or_exit
 from supervisor.errors import InvalidDuration, NotConfigured, did_you_mean
 from supervisor.files.schedule_files import ScheduleSet
-from supervisor.job.changes import Changes, difference
+from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
+from supervisor.operate.shapes import harmless
 from supervisor.operate.tables import (
     QUEUE_COLUMNS,
     SIMULATED_COLUMNS,
@@ -43,18 +44,16 @@ from supervisor.ticks.simulation import SimulatedJob, Tally, number_of_ticks, ti
 from supervisor.ticks.simulation import simulate as simulated
 from supervisor.times import parse_duration
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.command()
 @path_argument
 @json_option
-@click.option("--exit-code", is_flag=True, help="Exit 1 when something would change.")
+@click.option("--exit-code", is_flag=True, help="Exit 1 if something would change.")
 @pass_context
 def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) -> None:
-    """Say what loading the schedule files at PATH would change, and what comes of it.
+    """Show what loading the schedule files at PATH would change, and with what consequences.
 
-    Files with problems are told as by `check`, and exit 1.
+    If the files have problems, lists them as `check` does, and exits 1.
     """
     wanted = read_or_exit(context, path, as_json)
     found = plan_on(context, context.ledger.loaded(), wanted)
@@ -65,17 +64,17 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 
 @click.command()
 @path_argument
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--take-over", is_flag=True, help="The ledger is this app's from now on.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--take-over", is_flag=True, help="Make this app the owner of the ledger.")
 @json_option
 @pass_context
 def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_json: bool) -> None:
-    """Load the schedule files at PATH at once, as beat would. Prints the plan and asks first.
+    """Load the schedule files at PATH now, as beat would. Prints the plan and asks first.
 
-    A ledger with the jobs of another app is refused. --take-over is for an app that was renamed:
-    beats of the other name end.
+    A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
+    beats of the other name stop.
     """
-    # Whose entries are written depends on the app's RedBeat settings.
+    # Where RedBeat's entries are written depends on the app's settings.
     if context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj apply")
     from supervisor.beat.entries import Entries
@@ -104,15 +103,11 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
 
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     ledger = context.ledger
-    touched = names_of(difference(loaded.specs, wanted.specs, loaded.unread))
-    records = ledger.records_of([wanted.specs[name] for name in touched])
+    changes = difference(loaded.specs, wanted.specs, loaded.unread)
+    touched = [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+    records = ledger.records_of(touched)
     durations = {record.spec.name: record.durations for record in records}
     return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
-
-
-def names_of(changes: Changes) -> tuple[str, ...]:
-    """Of the jobs that a plan says more about."""
-    return *changes.added, *changes.changed
 
 
 def show(found: Plan, as_json: bool) -> None:
@@ -120,11 +115,11 @@ def show(found: Plan, as_json: bool) -> None:
         print_json(plan_shape(found))
         return
     for line in plan_lines(found):
-        click.echo(printable(line))
+        click.echo(harmless(line))
 
 
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
-    """A beat that follows other files loads those again within a second."""
+    """If a beat follows other files, it loads those again within a second."""
     beat, now = context.ledger.beat(), context.ledger.now()
     if beat.leads(now) and beat.follows not in (None, wanted.digest):
         click.echo(
@@ -134,13 +129,13 @@ def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
         )
 
 
-# The verb that tries schedules on a virtual clock: simulate.
+# simulate
 
 
 #: More would take minutes and gigabytes.
 MOST_TICKS = 1_000_000
 
-#: For jobs of which nothing is known.
+#: The duration of jobs that have not run yet.
 ASSUMED = timedelta(seconds=1)
 
 
@@ -153,15 +148,15 @@ ASSUMED = timedelta(seconds=1)
     "given",
     multiple=True,
     metavar="JOB=30s",
-    help="How long the runs of a job last; default: the median of those observed, else 1s.",
+    help="Duration of a job's runs; default: the median of those observed, else 1s.",
 )
 @click.option(
     "--worker-slots",
     "slots",
     type=click.IntRange(min=1),
-    help="Runs at once on each queue that is not serial; default: as many as needed.",
+    help="Concurrent runs on each queue that is not serial; default: as many as needed.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @pass_context
 def simulate(
     context: Context,
@@ -216,17 +211,17 @@ def check_span(specs: Mapping[str, JobSpec], start: datetime, end: datetime) -> 
     ticks = sum(number_of_ticks(spec, start, end) for spec in specs.values())
     if ticks > MOST_TICKS:
         raise click.BadParameter(
-            f"that is {ticks:,} ticks; at most {MOST_TICKS:,} are simulated", param_hint="--to"
+            f"that is {ticks:,} ticks; up to {MOST_TICKS:,} can be simulated", param_hint="--to"
         )
 
 
 def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
-    """Of the durations that the ledger has observed; nothing when it is away."""
+    """Of the durations that the ledger has observed; empty when it is unavailable."""
     try:
         records = context.ledger.records_of(list(specs.values()))
     except (RedisError, OSError) as error:
         words = (
-            f"the ledger is unavailable ({error}): a duration that is not given is taken to be 1s"
+            f"the ledger is unavailable ({error}): durations that are not given are taken to be 1s"
         )
         click.echo(words, err=True)
         return {}
@@ -253,10 +248,3 @@ def given_duration(text: str, specs: Mapping[str, JobSpec]) -> tuple[str, timede
 
 def always(duration: timedelta) -> Callable[[], timedelta]:
     return lambda: duration
-
-
-VERBS: tuple[click.Command, ...] = (
-    plan,
-    apply,
-    simulate,
-)

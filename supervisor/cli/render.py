@@ -26,12 +26,10 @@ from supervisor.deploy.targets import (
 from supervisor.errors import NotConfigured
 from supervisor.files.schedule_files import load
 
-# What the targets of `supervisor render` are asked alike, and where the files go.
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What every target with processes is asked."""
+    """What every target with processes needs."""
 
     output: Path
     check: bool
@@ -55,7 +53,7 @@ class NameValue(click.ParamType):  # type: ignore[type-arg]
             return value
         name, equals, content = value.partition("=")
         if not name.isidentifier() or not equals or not content.isprintable():
-            self.fail(f"{value!r} is not such as NAME=VALUE", param, ctx)
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
         return name, content
 
 
@@ -65,9 +63,9 @@ OUTPUT = (
         "-o",
         required=True,
         type=click.Path(path_type=Path, file_okay=False),
-        help="Directory; files in it that this command did not write stay as they are.",
+        help="Directory; files in it that this command did not write are left alone.",
     ),
-    click.option("--check", is_flag=True, help="Write nothing; exit 1 when DIR differs."),
+    click.option("--check", is_flag=True, help="Write nothing; exit 1 if DIR differs."),
 )
 
 PROCESSES = (
@@ -82,15 +80,15 @@ PROCESSES = (
     click.option(
         "--longest-run",
         type=DurationType(),
-        help="What a job without time_limit is taken to need when its worker stops; default: "
-        "the app's task_time_limit, else 10m.",
+        help="Time for jobs without time_limit to finish when a worker stops; default: the app's "
+        "task_time_limit, else 10m.",
     ),
     click.option(
         "--env",
         "environment",
         type=NameValue(),
         multiple=True,
-        help="NAME=VALUE for every process. Never a secret: it is in the files.",
+        help="NAME=VALUE for every process. No secrets: it is written to the files.",
     ),
 )
 
@@ -179,7 +177,7 @@ def render() -> None:
     "--valkey",
     default="/usr/bin/valkey-server",
     show_default=True,
-    help="The server's program; Redis does too.",
+    help="The server's program; Redis works too.",
 )
 @no_valkey_option
 @click.option(
@@ -216,7 +214,7 @@ def systemd_(
 @click.option(
     "--monitoring",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Has prometheus/ and grafana/ of yours, to be mounted instead of ours.",
+    help="Directory with your own prometheus/ and grafana/, mounted instead of ours.",
 )
 @requested
 def compose_(
@@ -244,7 +242,7 @@ def compose_(
 @image_option
 @valkey_image_option
 @click.option("--namespace", default="supervisor", show_default=True)
-@click.option("--rules", type=click.File(), help="Prometheus rules of yours instead of ours.")
+@click.option("--rules", type=click.File(), help="Your own Prometheus rules instead of ours.")
 @requested
 def kubernetes_(
     request: Request, image: str, valkey_image: str, namespace: str, rules: IO[str] | None
@@ -269,7 +267,7 @@ def kubernetes_(
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     default="requirements.txt",
     show_default=True,
-    help="All packages of the app, celery-beat-supervisor among them.",
+    help="All packages of the app, including celery-beat-supervisor.",
 )
 @click.option(
     "--copy",
@@ -290,8 +288,5 @@ def image_(
 @render.command("monitoring")
 @with_output
 def monitoring_(output: Path, check: bool) -> None:
-    """Rules and configurations of Prometheus and Alertmanager, and a dashboard of Grafana."""
+    """Rules and configuration of Prometheus and Alertmanager, and a dashboard of Grafana."""
     deliver(output, "monitoring", render_monitoring(), check=check)
-
-
-VERBS: tuple[click.Command, ...] = (render,)

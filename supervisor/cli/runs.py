@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
@@ -23,6 +23,7 @@ from supervisor.cli.common import (
     DurationType,
     MomentType,
     Named,
+    json_option,
     moment_of,
     pass_context,
     print_json,
@@ -62,18 +63,10 @@ from supervisor.operate.tables import (
 )
 from supervisor.operate.words import drained_words, stamp
 
-# Follows a run until it has ended: its state, its progress, and the lines of its log.
+# show --follow: the state of a run, its progress and its log, until it has ended.
 
 
 POLL_SECONDS = 0.4
-
-
-class Screen(Protocol):
-    """Where a run is followed: `say` adds a line, `show` tells how the run is, and how far."""
-
-    def say(self, line: str) -> None: ...
-
-    def show(self, state: str, words: str, share: float | None) -> None: ...
 
 
 def follow(ledger: Ledger, run_id: str) -> Run:
@@ -85,7 +78,7 @@ def follow(ledger: Ledger, run_id: str) -> Run:
         transient=True,
     )
     on_terminal = sys.stdout.isatty()
-    screen: Screen = BarScreen(bar) if on_terminal else LineScreen()
+    screen = BarScreen(bar) if on_terminal else LineScreen()
     shown: AbstractContextManager[object] = bar if on_terminal else nullcontext()
     with shown:
         run = follow_on(screen, ledger, run_id)
@@ -94,11 +87,11 @@ def follow(ledger: Ledger, run_id: str) -> Run:
     return run
 
 
-def follow_on(screen: Screen, ledger: Ledger, run_id: str) -> Run:
+def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Run:
     log, last = LogText(), None
     while True:
         run = ledger.run(run_id)
-        # After the state: of a run that has ended, all lines are there.
+        # Read after the state, so that all lines of a run that has ended are printed.
         lines = ledger.reports.lines(run_id, last)
         last = lines[-1].id if lines else last
         for text in log.of(lines):
@@ -110,7 +103,7 @@ def follow_on(screen: Screen, ledger: Ledger, run_id: str) -> Run:
 
 
 def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
-    """In words, and from 0 to 1 where that is known."""
+    """The progress in words, and from 0 to 1 where that is known."""
     if run.has_steps:
         steps = ledger.steps.records(run.id)
         return at_work_words(steps), share_of(steps)
@@ -120,7 +113,7 @@ def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
 
 
 class LineScreen:
-    """Plain lines; how the run is, whenever that has changed."""
+    """Plain lines; state and progress whenever they change."""
 
     def __init__(self) -> None:
         self._shown = ""
@@ -136,7 +129,7 @@ class LineScreen:
 
 
 class BarScreen:
-    """A bar below the lines, on a terminal; one that swings when nobody knows the total."""
+    """On a terminal: a progress bar below the lines, which pulses while the total is unknown."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar = bar
@@ -152,14 +145,14 @@ class BarScreen:
         self._task.total, self._task.completed = (None, 0) if share is None else (1, share)
 
 
-# The table of jobs, drawn anew each second until Ctrl-C.
+# jobs --watch: the table of jobs, drawn again each second.
 
 
 REFRESH_SECONDS = 1.0
 
 
 def watch_jobs(ledger: Ledger) -> None:
-    """A ledger that is away is said, and waited for."""
+    """Until Ctrl-C. While the ledger is unavailable, says so and waits for it."""
     if not sys.stdout.isatty():
         text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
         raise click.UsageError(text)
@@ -183,17 +176,15 @@ def screen_of(ledger: Ledger, width: int) -> Group:
     return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
 
 
-# All that is known of one run: its attempts, its steps, the end of its log.
+# show: all that is known about one run.
 
 
-#: Of the end of a run's log; `show --follow` prints all of it.
+#: Lines from the end of the log; `show --follow` prints all of them.
 LINES_SHOWN = 20
 
-#: Of the items of a batch that are at work, and of those that are looked through for them.
+#: Running items of a batch that are listed, and items that are searched for them.
 ITEMS_SHOWN = 20
-ITEMS_LOOKED_AT = 1_000
-
-NOT_BEGUN = "that item is not queued yet"
+ITEMS_SEARCHED = 1_000
 
 
 def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
@@ -247,17 +238,17 @@ def print_parts(ledger: Ledger, run: Run) -> None:
         rows = [step_row(step, now) for step in ledger.steps.records(run.id)]
         print_table(STEP_COLUMNS, rows)
     if run.batch:
-        at_work = ledger.runs(ledger.steps.below([run.id])[:ITEMS_LOOKED_AT])
-        begun = [item for item in at_work if item.attempt]
-        for item in [*begun[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
+        open_items = ledger.runs(ledger.steps.below([run.id])[:ITEMS_SEARCHED])
+        started = [item for item in open_items if item.attempt]
+        for item in [*started[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
             crashed = f"its worker died {item.crashes} times" if item.crashes else ""
-            said = (progress_words(item.progress), why(item), crashed)
-            words = harmless(", ".join(filter(None, said)))
+            facts = (progress_words(item.progress), why(item), crashed)
+            words = harmless(", ".join(filter(None, facts)))
             click.echo(f"{item.id}  {item.state.value}  {words}".rstrip())
 
 
 def known(ledger: Ledger, run_id: str) -> Run:
-    """Raises UnknownRun, which says of an item of a batch why there is no record of it."""
+    """Raises UnknownRun; for an item of a batch it says why there is no record."""
     try:
         return ledger.run(run_id)
     except UnknownRun:
@@ -266,7 +257,11 @@ def known(ledger: Ledger, run_id: str) -> Run:
         if place is None or place.item is None or place.item >= len(states):
             raise
         has_ended = states[place.item] != "."
-        what = "that item has ended; only of others a record is kept" if has_ended else NOT_BEGUN
+        what = (
+            "that item has ended, and its record is not kept"
+            if has_ended
+            else "that item is not queued yet"
+        )
         raise UnknownRun(run_id, what) from None
 
 
@@ -274,17 +269,16 @@ def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
     return params_shape(run, ledger.steps.params(run.id))
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
 @click.command()
-@click.option("--watch", "watches", is_flag=True, help="Draw it anew each second, until Ctrl-C.")
+@click.option(
+    "--watch", "watches", is_flag=True, help="Draw the table again each second, until Ctrl-C."
+)
 @json_option
 @pass_context
 def jobs(context: Context, watches: bool, as_json: bool) -> None:
     """List the loaded jobs: next run, last run, state, counts."""
     if watches and as_json:
-        raise click.UsageError("--watch shows jobs to people; leave out --json")
+        raise click.UsageError("--watch draws on a terminal; leave out --json")
     if watches:
         watch_jobs(context.ledger)
         return
@@ -305,7 +299,7 @@ def jobs(context: Context, watches: bool, as_json: bool) -> None:
     type=click.IntRange(1, 1000),
     default=50,
     show_default=True,
-    help="At most so many runs, newest first, of those that match.",
+    help="List up to this many matching runs, newest first.",
 )
 @click.option("--outcome", type=click.Choice([state.value for state in RunState]))
 @click.option("--since", type=MomentType(), help="Admitted since: 2h (ago), 06:00, 2026-03-01.")
@@ -346,15 +340,21 @@ def runs(
 
 @click.command()
 @click.argument("run")
-@click.option("--follow", "follows", is_flag=True, help="Until it has ended. Exit 1 if it failed.")
+@click.option(
+    "--follow", "follows", is_flag=True, help="Follow it until it has ended; exit 1 if it failed."
+)
 @json_option
 @pass_context
 def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
-    """Show all that is known of one run, and the end of its log; or follow it."""
+    """Show all that is known about one run, and the end of its log; or follow it."""
     if follows and as_json:
-        raise click.UsageError("--follow shows a run to people; leave out --json")
+        raise click.UsageError("--follow prints text; leave out --json")
     if follows:
-        sys.exit(exit_status_of_followed(context.ledger, run))
+        try:
+            ended = follow(context.ledger, run)
+        except KeyboardInterrupt:
+            sys.exit(1)
+        sys.exit(0 if ended.state is RunState.SUCCEEDED else 1)
     if as_json:
         print_json(whole_shape(context.ledger, run))
     else:
@@ -367,21 +367,13 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
     return progress_words(run.progress)
 
 
-def exit_status_of_followed(ledger: Ledger, run: str) -> int:
-
-    try:
-        return 0 if follow(ledger, run).state is RunState.SUCCEEDED else 1
-    except KeyboardInterrupt:
-        return 1
-
-
 @click.command()
 @click.argument("job")
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
-@click.option("--params", "params_text", help="What the steps begin with, a JSON object.")
+@click.option("--params", "params_text", help="Parameters of a job with steps, a JSON object.")
 @click.option("--overlap", type=click.Choice([word.value for word in OverlapPolicy]))
-@click.option("--key", help="The lock's key, in place of the job's.")
+@click.option("--key", help="Key of the lock, instead of the job's.")
 @click.option("--max-wait", type=DurationType(), help="How long to wait for the lock: 90s, 5m.")
 @json_option
 @pass_context
@@ -419,9 +411,9 @@ def trigger(
 @click.argument("run")
 @pass_context
 def cancel(context: Context, run: str) -> None:
-    """End a run, or RUN/STEP: at once, or within its `stop_grace` when it is at work.
+    """Cancel a run, or RUN/STEP: at once, or within its `stop_grace` if it is running.
 
-    Exit 4 if it has ended.
+    Exits 4 if it has ended already.
     """
     click.echo(f"{run} {control.cancel(context.ledger, run).value}")
 
@@ -437,6 +429,3 @@ def parsed(option: str, text: str | None, kind: type) -> Any:
         what = "a list" if kind is list else "an object"
         raise click.BadParameter(f"must be {what}", param_hint=option)
     return value
-
-
-VERBS: tuple[click.Command, ...] = (jobs, runs, show, trigger, cancel)

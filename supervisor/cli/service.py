@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import socket
@@ -19,14 +18,22 @@ import uvicorn
 from redis.exceptions import RedisError
 
 from supervisor import logs, process
-from supervisor.cli.common import PORT, Context, DurationType, pass_context
+from supervisor.cli.common import (
+    PORT,
+    Context,
+    DurationType,
+    json_option,
+    pass_context,
+    print_json,
+)
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.ledger.connection import connect
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
-from supervisor.ledger.queues import Queues
+from supervisor.ledger.queues import LedgerQueues, Queues
+from supervisor.ledger.queues import queues as queues_of
 from supervisor.operate.words import stamp
 from supervisor.settings import TOKEN, Settings
 from supervisor.web.access import Access
@@ -34,13 +41,13 @@ from supervisor.web.budget import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics
 from supervisor.web.server import create
 
-# Verbs that keep the runs of a queue from beginning, and let them go on: drain, undrain.
+# drain, undrain
 
 
 POLL_SECONDS = 0.4
 
-#: Of the runs that are at work, so many are named.
-MOST_NAMED = 5
+#: Up to this many running runs are listed by name.
+MOST_LISTED = 5
 
 
 @click.command()
@@ -48,25 +55,25 @@ MOST_NAMED = 5
 @click.option(
     *("--wait", "patience"),
     type=DurationType(),
-    help="Wait at most so long for what runs (10m, 30s); exit 1 if it runs then.",
+    help="Wait up to this long for running runs (10m, 30s); exit 1 if any are left.",
 )
-@click.option("--force", is_flag=True, help="Also a queue that no worker consumes now.")
+@click.option("--force", is_flag=True, help="Accept a queue that no worker consumes.")
 @pass_context
 def drain(context: Context, queue: str, patience: timedelta | None, force: bool) -> None:
-    """Let nothing more begin from QUEUE; what runs goes on, what is due waits until `undrain`."""
+    """Start no more runs from QUEUE: running ones go on, due ones wait until `undrain`."""
     ledger = context.ledger
     if not force:
         check_known(ledger, queue)
     since = ledger.drains.drain(queue)
-    click.echo(f"nothing begins from {queue} since {stamp(since)}")
-    at_work = ledger.drains.at_work(queue)
+    click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it")
+    running = ledger.drains.at_work(queue)
     if patience is not None:
         deadline = time.monotonic() + patience.total_seconds()
-        while at_work and time.monotonic() < deadline:
+        while running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            at_work = ledger.drains.at_work(queue)
-    click.echo(at_work_words(queue, at_work))
-    if at_work and patience is not None:
+            running = ledger.drains.at_work(queue)
+    click.echo(running_words(queue, running))
+    if running and patience is not None:
         sys.exit(1)
 
 
@@ -74,35 +81,33 @@ def drain(context: Context, queue: str, patience: timedelta | None, force: bool)
 @click.argument("queue")
 @pass_context
 def undrain(context: Context, queue: str) -> None:
-    """Let runs begin from QUEUE again, at first those that are queued."""
+    """Start runs from QUEUE again, first those that are queued."""
     since = context.ledger.drains.undrain(queue)
     if not since:
         check_known(context.ledger, queue)
-    was = f"it was drained since {stamp(since)}" if since else "it was not drained"
-    click.echo(f"{queue} goes on; {was}")
+    was = f"it had been drained since {stamp(since)}" if since else "it was not drained"
+    click.echo(f"runs start from {queue} again; {was}")
 
 
 def check_known(ledger: Ledger, queue: str) -> None:
     """Raises UnknownQueue."""
-    from supervisor.ledger.queues import LedgerQueues, queues
-
     roll = ledger.presences.roll()
     broker = LedgerQueues(ledger.client, roll)
-    found = queues(ledger.specs().values(), roll, broker, ledger.drains.since())
+    found = queues_of(ledger.specs().values(), roll, broker, ledger.drains.since())
     known = [one.name for one in found]
     if queue not in known:
         raise UnknownQueue(queue, known)
 
 
-def at_work_words(queue: str, run_ids: Sequence[str]) -> str:
+def running_words(queue: str, run_ids: Sequence[str]) -> str:
     if not run_ids:
-        return f"{queue} is drained: nothing is at work"
-    named = ", ".join(run_ids[:MOST_NAMED])
-    more = f" and {len(run_ids) - MOST_NAMED} more" if len(run_ids) > MOST_NAMED else ""
-    return f"{len(run_ids)} at work: {named}{more}"
+        return f"no run of {queue} is running"
+    named = ", ".join(run_ids[:MOST_LISTED])
+    more = f" and {len(run_ids) - MOST_LISTED} more" if len(run_ids) > MOST_LISTED else ""
+    return f"{len(run_ids)} still running: {named}{more}"
 
 
-# The verb that probes ask: is this beat, this worker, this server doing its work?
+# health
 
 
 PATIENCE_SECONDS = 5
@@ -110,18 +115,18 @@ PATIENCE_SECONDS = 5
 
 @click.command()
 @click.argument("what", type=click.Choice(["beat", "worker", "serve"]))
-@click.option("--name", help="The worker's name as Celery was told: default@%h.")
-@click.option("--port", default=9809, show_default=True, help="Of `supervisor serve`.")
+@click.option("--name", help="The worker's name, as given to celery -n: default@%h.")
+@click.option("--port", default=9809, show_default=True, help="Port of `supervisor serve`.")
 @pass_context
 def health(context: Context, what: str, name: str | None, port: int) -> None:
-    """Exit 0 if this host's beat, worker or server does its work, 1 if not.
+    """Exit 0 if this host's beat, worker or server is healthy, 1 if not.
 
-    For liveness probes: one question to Redis, or to the server here. A beat that stands by is
-    fine, and so is a worker that waits for its broker; one that consumes no queue, or whose main
-    loop has not turned for a minute, is not. With Redis unavailable no process is blamed for it.
+    For liveness probes: one request to Redis, or to the server here. A beat on standby is healthy,
+    and so is a worker that waits for its broker; one that consumes no queue, or whose main loop has
+    been stuck for a minute, is not. While Redis is unavailable every process counts as healthy.
     """
     if (what == "worker") != (name is not None):
-        raise click.UsageError("--name is for workers, and a worker needs one")
+        raise click.UsageError("a worker needs --name, and nothing else takes it")
     if what == "serve":
         fault = fault_of_server(port)
     else:
@@ -136,7 +141,7 @@ def health(context: Context, what: str, name: str | None, port: int) -> None:
 
 
 def present(context: Context) -> Iterable[Present]:
-    # The app is not imported where the environment says all: a probe is to be cheap.
+    # Without importing the app where the environment has the URL: a probe should be cheap.
     ledger = Ledger.open(context.settings) if context.given_url else context.ledger
     return ledger.presences.roll().present
 
@@ -145,13 +150,13 @@ def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | Non
     host = socket.gethostname()
     if what == "beat":
         here = any(isinstance(p.facts, BeatFacts) and p.host == host for p in there)
-        return None if here else f"no beat on {host} has said that it is there"
+        return None if here else f"no beat on {host} has reported"
     full = with_host(name or "", host)
     workers = [
         (p, p.facts) for p in there if isinstance(p.facts, WorkerFacts) and p.facts.name == full
     ]
     if not workers:
-        return f"worker {full} has not said that it is there"
+        return f"worker {full} has not reported"
     if all(present.fault for present, _ in workers):
         return f"worker {full} does no work: {workers[0][0].fault}"
     if not any(present.is_waiting or worker.queues for present, worker in workers):
@@ -160,7 +165,7 @@ def fault_of(what: str, name: str | None, there: Iterable[Present]) -> str | Non
 
 
 def with_host(name: str, host: str) -> str:
-    """As Celery's -n: %h is the host's name, %n its first part, %d the rest."""
+    """As celery -n: %h is the host's name, %n its first part, %d the rest."""
     first, _, rest = host.partition(".")
     named = name if "@" in name else f"{name}@%h"
     for mark, value in (("%h", host), ("%n", first), ("%d", rest)):
@@ -180,17 +185,21 @@ def fault_of_server(port: int) -> str | None:
     return None if status == 200 else f"port {port} answers {status}"
 
 
-# The verb that serves /metrics, health, the status page and the API.
+# serve
 
 
-#: The name that Prometheus' own client for Python has for it.
+#: The variable of Prometheus' own client for Python.
 NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=PORT, default=9809, show_default=True)
-@click.option("--proxied", is_flag=True, help="Behind a proxy: the token for all, under any name.")
+@click.option(
+    "--proxied",
+    is_flag=True,
+    help="Behind a proxy: any Host header, and a token for every request.",
+)
 @click.option("--loglevel", "log_level", default="info", show_default=True)
 @pass_context
 def serve(context: Context, host: str, port: int, proxied: bool, log_level: str) -> None:
@@ -235,7 +244,7 @@ def broker_of(context: Context) -> Queues | None:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket of our own, so that a port that is taken is a message and not a traceback."""
+    """Bound here, so that a port in use gives a message and not a traceback."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -280,13 +289,13 @@ def up(
     """Run server, beat, workers and /metrics in the foreground until Ctrl-C."""
     from supervisor.deploy.up import Up, UpOptions
 
-    # A name that leads nowhere is told here, once, and not by five children that die of it.
+    # A wrong name is reported once here, and not by five children that exit.
     if context.app_name is None or context.app is None:
         raise NotConfigured("name the Celery app: supervisor -A proj up")
     if url := redis_url or context.given_url:
         connect(Settings(redis_url=url)).close()
     if serve:
-        # What the HTTP server would die of again and again.
+        # What would end the HTTP server again and again.
         access_at(host, proxied=proxied)
         bound(host, port).close()
     logs.configure(level=log_level)
@@ -310,7 +319,7 @@ def up(
 
 @click.command()
 @schedules_option
-@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+@json_option
 @pass_context
 def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     """Print the queues, and the command line of the worker for each."""
@@ -318,7 +327,7 @@ def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     specs = load(context.schedules(schedules)).specs
     workers = Topology.of(specs.values(), context.default_queue).workers
     if as_json:
-        click.echo(json.dumps([described(worker, app) for worker in workers], indent=2))
+        print_json([described(worker, app) for worker in workers])
         return
     for worker in workers:
         kind = "one run at a time" if worker.serial else "default worker"
@@ -335,13 +344,3 @@ def described(worker: WorkerSpec, app: str) -> dict[str, object]:
         "serial": worker.serial,
         "command": worker.command(app),
     }
-
-
-VERBS: tuple[click.Command, ...] = (
-    drain,
-    undrain,
-    health,
-    serve,
-    up,
-    queues,
-)

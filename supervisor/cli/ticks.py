@@ -14,16 +14,16 @@ from supervisor.cli.common import (
     Context,
     MomentType,
     Named,
+    json_option,
     moment_of,
     pass_context,
     print_json,
     print_table,
-    printable,
 )
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.operate import control
-from supervisor.operate.shapes import instant
+from supervisor.operate.shapes import harmless, instant
 from supervisor.operate.table_layout import Columns
 from supervisor.operate.tables import surprise_shape, surprise_text
 from supervisor.operate.words import pause_words
@@ -32,19 +32,17 @@ from supervisor.ticks.backfill import backfill, ticks_of
 from supervisor.ticks.plan import Upcoming, upcoming
 from supervisor.times import INSTANT
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.command("next")
 @click.argument("job")
 @click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @click.option(
-    "--after", type=MomentType(ahead=True), help="Start from here instead of now: 2h, 2026-03-01."
+    "--after", type=MomentType(ahead=True), help="Start here instead of now: 2h, 2026-03-01."
 )
 @json_option
 @pass_context
 def next_ticks(context: Context, job: str, count: int, after: Named | None, as_json: bool) -> None:
-    """List the next nominal times of a job, what it excludes, and what clock changes do."""
+    """List the next nominal times of a job, those excluded, and the effects of clock changes."""
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
         raise click.UsageError(f"{job} has no schedule: code calls it")
@@ -67,8 +65,8 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
     if not found.ticks:
         click.echo("no more ticks", err=True)
     if record.paused:
-        told = pause_words(record.paused_note, record.paused_until)
-        click.echo(f"{job} is paused" + (f": {printable(told)}" if told else ""), err=True)
+        why = pause_words(record.paused_note, record.paused_until)
+        click.echo(f"{job} is paused" + (f": {harmless(why)}" if why else ""), err=True)
 
 
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
@@ -82,7 +80,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 @click.command("backfill")
 @click.argument("job")
 @click.option("--from", "start", type=MomentType(), required=True, help="The first nominal time.")
-@click.option("--to", "end", type=MomentType(), required=True, help="The end, itself not included.")
+@click.option("--to", "end", type=MomentType(), required=True, help="The end, not included.")
 @click.option(
     "--overlap",
     type=click.Choice([word.value for word in OverlapPolicy]),
@@ -95,9 +93,9 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 def backfill_ticks(
     context: Context, job: str, start: Named, end: Named, overlap: str, limit: int, dry_run: bool
 ) -> None:
-    """Run a job for nominal times that have passed, one after the other, paused or not.
+    """Run a job for nominal times in the past, one after the other, paused or not.
 
-    Times without an offset are in the job's zone. Exit 1 when there are more than --limit.
+    Times without an offset are in the job's zone. Exits 1 if there are more than --limit.
     """
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
@@ -119,11 +117,8 @@ def backfill_ticks(
         return
     admissions = backfill(context.ledger, spec, ticks, OverlapPolicy(overlap))
     placed = Counter(admission.placement.value for admission in admissions)
-    told = ", ".join(f"{count} {placement}" for placement, count in sorted(placed.items()))
-    click.echo(f"{len(ticks)} nominal times: {told or 'none'}")
-
-
-# The verb that proves that every tick has one outcome: audit.
+    counts = ", ".join(f"{count} {placement}" for placement, count in sorted(placed.items()))
+    click.echo(f"{len(ticks)} nominal times: {counts or 'none'}")
 
 
 @click.command("audit")
@@ -131,9 +126,9 @@ def backfill_ticks(
 @click.option(
     "--from", "start", type=MomentType(), help="Also compare record by record, from here."
 )
-@click.option("--to", "end", type=MomentType(), help="The end of that, by default the last tick.")
-@click.option("--acknowledge", is_flag=True, help="What was found is known: count it no longer.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--to", "end", type=MomentType(), help="The end of that; default: the last tick.")
+@click.option("--acknowledge", is_flag=True, help="Stop counting what was found.")
+@json_option
 @pass_context
 def audit_ticks(
     context: Context,
@@ -143,9 +138,9 @@ def audit_ticks(
     acknowledge: bool,
     as_json: bool,
 ) -> None:
-    """Derive the ticks anew and compare them with what was counted. Exit 1 if they differ.
+    """Compare the ticks that schedules name with those counted. Exits 1 if they differ.
 
-    With --from each tick is looked for among the records, which go back `history` runs.
+    With --from, each tick is also looked up among the records, which go back `history` runs.
     """
     ledger = context.ledger
     specs = [ledger.spec(job) for job in jobs] or list(ledger.scheduled().values())
@@ -214,12 +209,9 @@ def records_shape(found: Records) -> dict[str, Any]:
     }
 
 
-# Verbs that stop and start the ticks of jobs: pause, resume.
-
-
 @click.command()
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
-@click.option("--note", default="", help="Why, for those who wonder; `supervisor jobs` shows it.")
+@click.option("--note", default="", help="The reason; `supervisor jobs` shows it.")
 @click.option(
     "--until",
     type=MomentType(ahead=True),
@@ -249,12 +241,3 @@ def resume(context: Context, names: tuple[str, ...], catch_up: bool) -> None:
     for spec in [context.ledger.spec(name) for name in names]:
         caught_up = control.resume(context.ledger, spec.name, catch_up=catch_up)
         click.echo(f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else ""))
-
-
-VERBS: tuple[click.Command, ...] = (
-    next_ticks,
-    backfill_ticks,
-    audit_ticks,
-    pause,
-    resume,
-)

@@ -20,7 +20,6 @@ from supervisor.operate.why_words import (
     lateness,
     named,
     on_worker,
-    plural,
     queue_words,
     steps_of,
     subject,
@@ -29,7 +28,7 @@ from supervisor.operate.why_words import (
     usual,
     why_slow,
 )
-from supervisor.operate.words import LocalTime, ahead, lasted, span
+from supervisor.operate.words import LocalTime, ahead, lasted, plural, span
 
 
 def answer(facts: Facts) -> list[str]:

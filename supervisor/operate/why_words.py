@@ -9,7 +9,7 @@ from itertools import pairwise
 from supervisor.job.run import Attempt, Run, RunState
 from supervisor.operate.shapes import harmless
 from supervisor.operate.why_facts import RunFacts, is_tick
-from supervisor.operate.words import LocalTime, lasted, span
+from supervisor.operate.words import LocalTime, lasted, plural, span
 
 #: In the past tense, as in "09:05 was skipped".
 WENT = {
@@ -52,11 +52,6 @@ def ordinal(number: int) -> str:
     """``1st``, ``2nd``, ``11th``"""
     suffix = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else suffix}"
-
-
-def plural(count: int, noun: str, ending: str = "s") -> str:
-    """``1 worker``, ``2 workers``"""
-    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def times(count: int) -> str:

@@ -25,6 +25,11 @@ def span(seconds: float) -> str:
     return "".join(f"{count}{unit}" for count, unit in parts[:2] if count)
 
 
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """``1 worker``, ``1,200 workers``"""
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
 def age(moment: datetime | None, now: datetime) -> str:
     """``3m12s ago``; empty for what never happened."""
     return f"{span(max(0.0, (now - moment).total_seconds()))} ago" if moment else ""
@@ -41,7 +46,7 @@ def ahead(moment: datetime | None, now: datetime) -> str:
 
 
 def drained_words(queue: str, since: datetime) -> str:
-    return f"nothing begins from {queue} since {stamp(since)} (supervisor undrain {queue})"
+    return f"{queue} is drained since {stamp(since)} (supervisor undrain {queue})"
 
 
 def stamp(moment: datetime | None) -> str:

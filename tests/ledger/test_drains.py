@@ -156,14 +156,14 @@ def test_drain_says_what_is_at_work_and_waits_for_it(ledger: Ledger, ask: Ask) -
     ledger.begin(run_id, "token", "worker", "mail")
     code, text = ask("drain", "mail")
     assert code == 0
-    assert f"1 at work: {run_id}" in text
+    assert f"1 still running: {run_id}" in text
     assert ask("drain", "mail", "--wait", "0s")[0] == 1
     ledger.finish(run_id, "token", RunState.SUCCEEDED)
     code, text = ask("drain", "mail", "--wait", "5s")
-    assert (code, "mail is drained: nothing is at work" in text) == (0, True)
-    assert "nothing begins from mail since" in ask("jobs")[1]
-    assert "mail goes on" in ask("undrain", "mail")[1]
-    assert "nothing begins" not in ask("jobs")[1]
+    assert (code, "no run of mail is running" in text) == (0, True)
+    assert "mail is drained since" in ask("jobs")[1]
+    assert "runs start from mail again" in ask("undrain", "mail")[1]
+    assert "drained" not in ask("jobs")[1]
 
 
 def test_an_unknown_queue_is_drained_only_by_force(ledger: Ledger, ask: Ask) -> None:

@@ -26,7 +26,7 @@ def health(url: str, *words: str) -> tuple[int, str]:
 
 
 def test_a_beat_that_stands_by_is_fine(attendance: Attendance, redis_url: str) -> None:
-    assert health(redis_url, "beat") == (1, f"no beat on {HOST} has said that it is there\n")
+    assert health(redis_url, "beat") == (1, f"no beat on {HOST} has reported\n")
     attendance.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
     assert health(redis_url, "beat") == (0, "fine\n")
     attendance.leave()
