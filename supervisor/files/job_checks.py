@@ -137,8 +137,15 @@ EDGES = ("end_at", "start_at", "exclude")
 
 #: What a job is, as against how it is treated: never shared by all jobs of a file.
 NOT_IN_DEFAULTS = (
-    *("task", "steps", "params", *KINDS),
-    *("phase", "args", "kwargs", "ping_url", "description"),
+    "task",
+    "steps",
+    "params",
+    *KINDS,
+    "phase",
+    "args",
+    "kwargs",
+    "ping_url",
+    "description",
 )
 
 MOST_HINTS = 50
@@ -350,7 +357,14 @@ def _is_readable(value: Any) -> bool:
 #: Keys of a job that mean nothing without a schedule, or that the task itself says.
 NOT_IN_A_GUARD = (
     *When.model_fields,
-    *("task", "steps", "params", "args", "kwargs", "catchup", "catchup_window", "paused"),
+    "task",
+    "steps",
+    "params",
+    "args",
+    "kwargs",
+    "catchup",
+    "catchup_window",
+    "paused",
 )
 
 

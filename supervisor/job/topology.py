@@ -34,9 +34,19 @@ class WorkerSpec:
         """Celery's own command line for it; `concurrency` is for workers that are not serial."""
         processes = 1 if self.serial else concurrency
         return [
-            *("celery", "-A", app, "worker", "-n", f"{self.name}@%h", "-Q", ",".join(self.queues)),
+            "celery",
+            "-A",
+            app,
+            "worker",
+            "-n",
+            f"{self.name}@%h",
+            "-Q",
+            ",".join(self.queues),
             *(("-c", str(processes)) if processes else ()),
-            *("--prefetch-multiplier", "1", "-P", "prefork"),
+            "--prefetch-multiplier",
+            "1",
+            "-P",
+            "prefork",
         ]
 
 

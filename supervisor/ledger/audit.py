@@ -78,8 +78,13 @@ class AuditSpans:
         calls = [
             Call(
                 (
-                    *(a.span.job, ms_of(a.span.first_at), ms_of(a.span.last_at)),
-                    *(a.span.counted, a.wrong, a.overdue, text(a.finding)),
+                    a.span.job,
+                    ms_of(a.span.first_at),
+                    ms_of(a.span.last_at),
+                    a.span.counted,
+                    a.wrong,
+                    a.overdue,
+                    text(a.finding),
                 )
             )
             for a in audited

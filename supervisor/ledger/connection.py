@@ -112,8 +112,10 @@ class Client(Protocol):
 #: The server cannot be reached, or takes no writes after a failover. Scripts are idempotent, so a
 #: caller may try again.
 Unavailable = (
-    *(RedisConnectionError, RedisTimeoutError),
-    *(redis.exceptions.BusyLoadingError, ReadOnlyError),
+    RedisConnectionError,
+    RedisTimeoutError,
+    redis.exceptions.BusyLoadingError,
+    ReadOnlyError,
 )
 
 #: A sentinel that does not answer within this is passed over: it may have died with the primary.
@@ -140,8 +142,10 @@ __all__ = [
 #: Errors of a server that is reachable and refuses for now: out of memory, cut off from its
 #: primary, forbidden by its operators. redis-py has classes for some of them.
 NOT_NOW = (
-    *(redis.exceptions.OutOfMemoryError, redis.exceptions.ClusterDownError),
-    *(redis.exceptions.TryAgainError, redis.exceptions.NoPermissionError),
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.NoPermissionError,
 )
 NOT_NOW_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "ACL failure")
 

@@ -103,16 +103,17 @@ class Leader:
         asked_at = clock()
         leads, at, *found = self._scripts(
             "look",
-            *(self.leadership.token, to_ms(LEADER_TTL), self.instance),
-            *(ms_of(ticked_at) if ticked_at else "", follows or ""),
-            *(
-                to_ms(SILENCE),
-                SILENCES_KEPT,
-                to_ms(GAP),
-                to_ms(MERCY),
-                to_ms(LEAST_STEP),
-                self._app,
-            ),
+            self.leadership.token,
+            to_ms(LEADER_TTL),
+            self.instance,
+            ms_of(ticked_at) if ticked_at else "",
+            follows or "",
+            to_ms(SILENCE),
+            SILENCES_KEPT,
+            to_ms(GAP),
+            to_ms(MERCY),
+            to_ms(LEAST_STEP),
+            self._app,
             keys=(self.leadership.key, self._schedule),
         )
         if leads < 0:

@@ -293,8 +293,13 @@ class Ledger(Readings):
         calls = [
             Call(
                 (
-                    *(tick_id(p.spec.name, p.last_at), p.spec.name, p.state.value, p.reason),
-                    *(ms_of(p.first_at), ms_of(p.last_at), p.ticks),
+                    tick_id(p.spec.name, p.last_at),
+                    p.spec.name,
+                    p.state.value,
+                    p.reason,
+                    ms_of(p.first_at),
+                    ms_of(p.last_at),
+                    p.ticks,
                     p.spec.history,
                     leadership.token if leadership else "",
                 ),
@@ -376,9 +381,16 @@ class Ledger(Readings):
         return renewal(
             self._scripts(
                 "restore",
-                *(work.run_id, token, work.job, ms_of(work.nominal_at)),
-                *(json.dumps(work.rules.json_fields), work.worker, int(work.is_tick)),
-                *(*asked.facts, "1" if asked.is_awaited else "", asked.code),
+                work.run_id,
+                token,
+                work.job,
+                ms_of(work.nominal_at),
+                json.dumps(work.rules.json_fields),
+                work.worker,
+                int(work.is_tick),
+                *asked.facts,
+                "1" if asked.is_awaited else "",
+                asked.code,
             )
         )
 

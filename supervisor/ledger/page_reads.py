@@ -115,7 +115,12 @@ MOST_OPEN = 500
 MOST_CHOSEN_FROM = 20_000
 
 STANDING_FIELDS = (
-    *("paused", "last_outcome", "consecutive_skips", "next", "last_start", "last_failure"),
+    "paused",
+    "last_outcome",
+    "consecutive_skips",
+    "next",
+    "last_start",
+    "last_failure",
     *(f"n:finished:{outcome.value}" for outcome in FAILURES),
 )
 
@@ -164,8 +169,12 @@ def standings(ledger: Ledger, names: Sequence[str]) -> dict[str, Standing]:
 def standing_from(values: Sequence[str | None]) -> Standing:
     paused, outcome, skips, following, started, failed, *failures = values
     return Standing(
-        *(paused == "1", outcome, int(skips or 0)),
-        *(to_instant(following), to_instant(started), to_instant(failed)),
+        paused == "1",
+        outcome,
+        int(skips or 0),
+        to_instant(following),
+        to_instant(started),
+        to_instant(failed),
         sum(int(count or 0) for count in failures),
     )
 
@@ -191,8 +200,11 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
     return Trace(
         run_id,
         RunState(state or ""),
-        *(to_instant(nominal), to_instant(started), to_instant(finished)),
-        *(blocked_by or None, reason or None),
+        to_instant(nominal),
+        to_instant(started),
+        to_instant(finished),
+        blocked_by or None,
+        reason or None,
     )
 
 

@@ -154,8 +154,12 @@ class Attendance:
         keys = self._keys
         return self._scripts(
             "present",
-            *(f"{kind}|{self._id}|{facts.name}", json.dumps(said)),
-            *(to_ms(ttl), to_ms(LAST_SEEN_KEPT), to_ms(TASKS_TTL), SCHEMA),
+            f"{kind}|{self._id}|{facts.name}",
+            json.dumps(said),
+            to_ms(ttl),
+            to_ms(LAST_SEEN_KEPT),
+            to_ms(TASKS_TTL),
+            SCHEMA,
             keys=(keys.presence(self._id), keys.present, keys.tasks(tasks), keys.schema),
         )
 

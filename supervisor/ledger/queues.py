@@ -91,7 +91,10 @@ def queues(
     lengths = broker.lengths(names) if names else {}
     return [
         Queue(
-            *(name, lengths.get(name), roll.consumers(name), name in serial),
+            name,
+            lengths.get(name),
+            roll.consumers(name),
+            name in serial,
             jobs=tuple(jobs.get(name, ())),
             drained_at=drained.get(name),
         )

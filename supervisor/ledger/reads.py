@@ -62,7 +62,9 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
     """`sent`: its score, in ms; and the values of SENT_RUN_FIELDS."""
     state, queue, sends, queued, job = values
     return SentRun(
-        *(run_id, queue if state == RunState.QUEUED else None, instant(sent)),
+        run_id,
+        queue if state == RunState.QUEUED else None,
+        instant(sent),
         sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),
         job=job,

@@ -136,8 +136,13 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
 
 #: The fields of a job's hash that a mark is made of.
 MARK_FIELDS = (
-    *("watermark", "paused", "paused_at", "paused_until"),
-    *("pause_from", "pause_to", "file_paused"),
+    "watermark",
+    "paused",
+    "paused_at",
+    "paused_until",
+    "pause_from",
+    "pause_to",
+    "file_paused",
 )
 
 
@@ -215,8 +220,10 @@ class OpenRuns:
 
     def __add__(self, other: OpenRuns) -> OpenRuns:
         return OpenRuns(
-            *(self.running + other.running, self.retrying + other.retrying),
-            *(self.queued + other.queued, self.waiting + other.waiting),
+            self.running + other.running,
+            self.retrying + other.retrying,
+            self.queued + other.queued,
+            self.waiting + other.waiting,
             earlier(self.oldest_queued_at, other.oldest_queued_at),
             earlier(self.oldest_running_at, other.oldest_running_at),
         )
@@ -253,7 +260,7 @@ def flat(portion: Iterable[tuple[str, str]]) -> list[str]:
 
 def counted(line: str) -> OpenRuns:
     running, retrying, queued, waiting, meant_for, since = map(int, line.split(" "))
-    return OpenRuns(*(running, retrying, queued, waiting), to_instant(meant_for), to_instant(since))
+    return OpenRuns(running, retrying, queued, waiting, to_instant(meant_for), to_instant(since))
 
 
 def earlier(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -151,7 +151,11 @@ def ms_of(moment: datetime) -> int:
 def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:
     placement, reason, blocked_by, *settled = reply
     return Admission(
-        *(run_id, job, Placement(placement), reason or None, blocked_by or None),
+        run_id,
+        job,
+        Placement(placement),
+        reason or None,
+        blocked_by or None,
         settled=rescues(settled),
     )
 

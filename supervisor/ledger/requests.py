@@ -162,11 +162,20 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
     nominal = ms_of(request.nominal_at) if request.nominal_at else ""
     expires = "" if request.expires is None else to_ms(request.expires)
     return (
-        *(run_id, spec.name, nominal, json.dumps(request.rules_for(spec).json_fields), "manual"),
+        run_id,
+        spec.name,
+        nominal,
+        json.dumps(request.rules_for(spec).json_fields),
+        "manual",
         *(request.message.facts if request.message else ("", "", "")),
-        *(text(request.args), text(request.kwargs), text(dict(request.options) or None)),
-        *(to_ms(request.delay), *steps_of(spec, request.params), "1" if request.is_awaited else ""),
-        *(expires, spec.model_dump_json(exclude_defaults=True) if request.is_of_code else ""),
+        text(request.args),
+        text(request.kwargs),
+        text(dict(request.options) or None),
+        to_ms(request.delay),
+        *steps_of(spec, request.params),
+        "1" if request.is_awaited else "",
+        expires,
+        spec.model_dump_json(exclude_defaults=True) if request.is_of_code else "",
     )
 
 
@@ -230,7 +239,11 @@ def tick_facts(tick: Tick) -> tuple[str | int, ...]:
     """A tick as admit.lua reads it: the shorter, the sooner it is read."""
     message, steps = tick.message, steps_of(tick.spec, None)
     return (
-        *(tick.run_id, tick.spec.name, ms_of(tick.nominal_at), tick.spec.rules_text, "tick"),
+        tick.run_id,
+        tick.spec.name,
+        ms_of(tick.nominal_at),
+        tick.spec.rules_text,
+        "tick",
         *(message.facts if message else ("", "", "")),
         *(("", "", "", 0, *steps) if any(steps) else ()),
     )
