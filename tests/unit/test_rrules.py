@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from calendar import monthrange
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.errors import InvalidSchedule
 from supervisor.job.spec import JobSpec
-from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
+from supervisor.schedule import Schedule, schedule_of, ticks_after, ticks_between
 from tests.waiting import patience
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
@@ -86,19 +85,6 @@ def test_a_rule_ends_after_count_times_or_at_until() -> None:
     assert first("FREQ=DAILY;UNTIL=20260103T000000", 9)[-1] == "2026-01-03 00:00"
     berlin = first("FREQ=HOURLY;UNTIL=20260101T030000Z", 99, timezone="Europe/Berlin")
     assert berlin[-1] == "2026-01-01 04:00"
-
-
-def test_an_interval_within_days_counts_through_midnight() -> None:
-    times = first("FREQ=HOURLY;INTERVAL=7", 5, start_at="2026-01-01T20:00:00")
-    assert [time[8:] for time in times] == [
-        "01 20:00",
-        "02 03:00",
-        "02 10:00",
-        "02 17:00",
-        "03 00:00",
-    ]
-    times = first("FREQ=MINUTELY;INTERVAL=50;BYSECOND=0", 3, start_at="2026-01-01T23:30:00")
-    assert [time[8:] for time in times] == ["01 23:30", "02 00:20", "02 01:10"]
 
 
 TIMES = st.sampled_from(["", ";BYHOUR=9", ";BYHOUR=1,13;BYMINUTE=0,30", ";BYMINUTE=5"])
@@ -199,23 +185,6 @@ def test_a_rule_that_cannot_be_read_is_refused_with_the_reason(text: str, what: 
     assert what in str(refused.value)
 
 
-def test_the_beginning_is_a_time_only_if_the_rule_names_it() -> None:
-    times = first("FREQ=WEEKLY;BYDAY=TU", 1, start_at="2026-03-18T07:45:00")
-    assert times == ["2026-03-24 07:45"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["FREQ=MINUTELY", "FREQ=HOURLY;BYMINUTE=0,20", "FREQ=DAILY;BYHOUR=2,3;BYMINUTE=15"],
-)
-@pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25", "2026-06-01"])
-def test_missed_times_of_a_rule_are_counted_as_if_walked(text: str, day: str) -> None:
-    schedule = rule(text, timezone="Europe/Berlin")
-    start = datetime.fromisoformat(day).replace(tzinfo=UTC) - DAY
-    walked = ticks_between(schedule, start, start + 3 * DAY, 10_000)
-    assert missed_before(schedule, start, start + 3 * DAY, 7) == (len(walked), walked[-7:])
-
-
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 NUMBERED = st.builds(
     "{}{}".format, st.sampled_from([1, 2, 4, 5, -1, -2]), st.sampled_from(WEEKDAYS)
@@ -282,15 +251,9 @@ def test_a_week_alone_means_the_weekday_of_the_start(start: str | None, times: l
 def test_an_interval_of_any_length_comes_again(interval: int, freq: str, years: float) -> None:
     start = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)
     pattern = rule(f"FREQ={freq};INTERVAL={interval}", start_at=f"{start:%Y-%m-%dT%H:%M:%SZ}")
-    ticks = list(islice(_walked(pattern, start - DAY), 3))
+    ticks = list(islice(ticks_after(pattern, start - DAY), 3))
     oracle = rrulestr(f"FREQ={freq};INTERVAL={interval}", dtstart=start)
     assert ticks == list(islice(oracle, 3))
-
-
-def _walked(schedule: Schedule, at: datetime) -> Iterator[datetime]:
-    while (tick := schedule.next_after(at)) is not None:
-        yield tick
-        at = tick
 
 
 ALL = ",".join(map(str, range(60)))

@@ -14,7 +14,7 @@ import yaml
 from supervisor.errors import Problem, ScheduleFilesInvalid
 from supervisor.files import schedule_files, yaml_source
 from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
-from supervisor.files.schedule_files import ScheduleSet, load
+from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import plain_value
 from supervisor.job.spec import JobSpec
 
@@ -78,10 +78,6 @@ def test_a_directory_is_its_visible_yaml_files_in_order(write: Write, tmp_path: 
 
 def test_an_empty_directory_is_a_set_without_jobs(tmp_path: Path) -> None:
     assert load(tmp_path).specs == {}
-
-
-def test_a_file_can_say_that_it_has_no_jobs(write: Write) -> None:
-    assert load(write("jobs: {}")).specs == {}
 
 
 def test_the_defaults_of_a_file_hold_where_a_job_says_nothing(write: Write, tmp_path: Path) -> None:
@@ -258,11 +254,6 @@ def test_an_alias_bomb_is_refused_without_being_unfolded(write: Write) -> None:
 # --- files -------------------------------------------------------------------------------------
 
 
-def test_a_path_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    (problem,) = problems_of(tmp_path / "absent")
-    assert problem.what == "cannot be read: No such file or directory"
-
-
 def test_a_link_may_stay_in_the_directory_but_not_lead_out(write: Write, tmp_path: Path) -> None:
     # Kubernetes mounts a config map like this: names link to ..data/, which is a link again.
     inside = tmp_path / "schedules"
@@ -321,88 +312,89 @@ def test_there_is_a_most_of_jobs(
 # --- jobs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "what"),
-    [
-        ("every: soon", "'every': 'soon' is not a duration such as 90s, 5m or 1h30m"),
-        (
-            "every: 1:30",
-            "not a duration such as 90s, 5m or 1h30m (write 1:30 as 1h30m or as 1m30s)",
-        ),
-        ("every: 10ms", "'every': must be at least 1s"),
-        ("every: -5", "'every': -5 is not a duration"),
-        ("every: true", "'every': True is not a duration"),
-        ("every: 1m, lease_ttl: [1]", "'lease_ttl': [1] is not a duration"),
-        ("cron: 5", "'cron': 5 is not text (put it in quotes)"),
-        ("cron: '0 0 31 2 *'", "'cron': '0 0 31 2 *' never fires"),
-        ("cron: '@dayly'", "'cron': '@dayly' is not a known nickname (did you mean '@daily'?)"),
-        ("cron: '* * * * *', every: 1m", "give exactly one of 'cron', 'every', 'rrule' and 'at'"),
-        (
-            "overlap: skip",
-            "give exactly one of 'cron', 'every', 'rrule' and 'at' (it has none of them)",
-        ),
-        ("every: 1m, phase: 1m", "'phase' must be shorter than 'every'"),
-        ("cron: '0 2 * * *', phase: 1s", "'phase' needs 'every'"),
-        ("every: soon, phase: 5m", "'every': 'soon' is not a duration"),
-        ("rrule: FREQ=SECONDLY", "'rrule': FREQ=SECONDLY is not supported; use 'every'"),
-        ("rrule: FREQ=DAILY;BYHOR=1", "BYHOR is not a part of a rule (did you mean 'BYHOUR'?)"),
-        ("rrule: FREQ=DAILY;COUNT=3", "'rrule': COUNT needs 'start_at', the time from which it"),
-        ("rrule: FREQ=DAILY;COUNT=3, start_at: soon", "'start_at': 'soon' is not a time such as"),
-        ("at: []", "'at': 0 times; from 1 to 1,000 are allowed"),
-        ("at: 2026-12-24T18:00:00", "is not a list (such as [2026-12-24T18:00:00])"),
-        ("at: [2026-12-24]", "'2026-12-24' has no time; write 2026-12-24T00:00:00"),
-        ("at: [2026-12-24T25:00:00]", "'2026-12-24T25:00:00' is on no calendar or clock"),
-        (
-            "at: [2026-06-01T12:00:00, '2026-06-01T10:00:00Z'], timezone: Europe/Berlin",
-            "2026-06-01T10:00:00Z is the same time as one before it",
-        ),
-        ("every: 1m, jitter: 1ms", "'jitter': must be at least 1s"),
-        (
-            "every: 1m, start_at: 2026-01-01T00:00:00, end_at: 2026-01-01T00:00:00",
-            "'start_at' must be before 'end_at'",
-        ),
-        ("every: 1m, exclude: SAT", "'exclude': 'SAT' is not a list (such as [SAT, 2026-12-24])"),
-        ("every: 1m, exclude: [SUNDAY]", "'SUNDAY' is not a date, a range or a weekday (did you"),
-        ("every: 1m, exclude: [FRI-MON]", "(write it as two, such as FRI-SUN and MON)"),
-        ("every: 1m, exclude: [MON-SUN]", "'exclude': every day of the week is excluded"),
-        ("every: 1m, exclude: [2026-12-24..2026-12-20]", "ends before it begins"),
-        ("cron: '0 2 * * SAT', exclude: [SAT]", "'cron': the job would never run (look at 'start"),
-        ("cron: '0 2 * * *', dst: skip", "'dst': 'skip' is not a mapping (such as {gap: skip"),
-        ("cron: '0 2 * * *', dst: {gap: skp}", "gap: 'skp' is not one of run, skip (did you mean"),
-        ("cron: '0 2 * * *', dst: {fld: both}", "unknown key 'fld' (did you mean 'fold'?)"),
-        ("cron: '0 * * * *', dst: {gap: skip}", "'dst' says nothing here: the job runs every hour"),
-        ("every: 1m, timezone: Europe/Berln", "unknown time zone 'Europe/Berln' (did you mean 'E"),
-        ("every: 1m, overlp: skip", "unknown key 'overlp' (did you mean 'overlap'?)"),
-        ("every: 1m, zzz: 1", "unknown key 'zzz'"),
-        ("every: 1m, name: b", "unknown key 'name' (a job's name is its key under 'jobs')"),
-        (
-            "every: 1m, overlap: skp",
-            "'overlap': 'skp' is not one of skip, queue_one, queue_all, re",
-        ),
-        ("every: 1m, overlap: null", "'overlap': null is not one of skip"),
-        ("every: 1m, catchup: 5", "'catchup': 5 is not one of none, latest, all"),
-        ("every: 1m, max_waiting: 0", "'max_waiting': 0 is less than 1, the smallest allowed"),
-        ("every: 1m, max_retries: -1", "'max_retries': -1 is less than 0, the smallest allowed"),
-        ("every: 1m, max_retries: 9999999", "is more than 1000000, the largest allowed"),
-        ("every: 1m, max_retries: '5'", "'max_retries': '5' is not a whole number"),
-        ("every: 1m, max_retries: true", "'max_retries': true is not a whole number"),
-        ("every: 1m, paused: yes", "'paused': 'yes' is not true or false (unquoted, and not yes"),
-        ("every: 1m, paused: 1", "'paused': 1 is not true or false"),
-        ("every: 1m, serial: yes", "'serial': 'yes' is no name for a queue; write true or false"),
-        ("every: 1m, serial: 1", "'serial': 1 is not true, false or a name"),
-        ("every: 1m, serial: 'a b'", "'serial': 'a b' is not true, false or a name"),
-        ("every: 1m, serial: true, queue: q", "'serial' names the queue; leave 'queue' out"),
-        ("every: 1m, queue: a/b", "'queue': 'a/b' is not a name (letters, digits"),
-        ("every: 1m, args: one", "'args': 'one' is not a list (such as [1, two])"),
-        ("every: 1m, args: {a: 1}", "'args': {'a': 1} is not a list"),
-        ("every: 1m, kwargs: [a]", "'kwargs': ['a'] is not a mapping of names to values"),
-        ("every: 1m, args: [.nan]", "'args': not JSON"),
-        ("every: 1m, kwargs: {a: {b: -.inf}}", "'kwargs': not JSON"),
-        ("every: 1m, description: 5", "'description': 5 is not text"),
-        (f"every: 1m, description: {'x' * 1001}", "is longer than 1000 characters"),
-        ("every: 1m, soft_time_limit: 2m, time_limit: 2m", "must be shorter than 'time_limit'"),
-    ],
-)
+#: Keys of a job, and what is said of them.
+WRONG = [
+    ("every: soon", "'every': 'soon' is not a duration such as 90s, 5m or 1h30m"),
+    (
+        "every: 1:30",
+        "not a duration such as 90s, 5m or 1h30m (write 1:30 as 1h30m or as 1m30s)",
+    ),
+    ("every: 10ms", "'every': must be at least 1s"),
+    ("every: -5", "'every': -5 is not a duration"),
+    ("every: true", "'every': True is not a duration"),
+    ("every: 1m, lease_ttl: [1]", "'lease_ttl': [1] is not a duration"),
+    ("cron: 5", "'cron': 5 is not text (put it in quotes)"),
+    ("cron: '0 0 31 2 *'", "'cron': '0 0 31 2 *' never fires"),
+    ("cron: '@dayly'", "'cron': '@dayly' is not a known nickname (did you mean '@daily'?)"),
+    ("cron: '* * * * *', every: 1m", "give exactly one of 'cron', 'every', 'rrule' and 'at'"),
+    (
+        "overlap: skip",
+        "give exactly one of 'cron', 'every', 'rrule' and 'at' (it has none of them)",
+    ),
+    ("every: 1m, phase: 1m", "'phase' must be shorter than 'every'"),
+    ("cron: '0 2 * * *', phase: 1s", "'phase' needs 'every'"),
+    ("every: soon, phase: 5m", "'every': 'soon' is not a duration"),
+    ("rrule: FREQ=SECONDLY", "'rrule': FREQ=SECONDLY is not supported; use 'every'"),
+    ("rrule: FREQ=DAILY;BYHOR=1", "BYHOR is not a part of a rule (did you mean 'BYHOUR'?)"),
+    ("rrule: FREQ=DAILY;COUNT=3", "'rrule': COUNT needs 'start_at', the time from which it"),
+    ("rrule: FREQ=DAILY;COUNT=3, start_at: soon", "'start_at': 'soon' is not a time such as"),
+    ("at: []", "'at': 0 times; from 1 to 1,000 are allowed"),
+    ("at: 2026-12-24T18:00:00", "is not a list (such as [2026-12-24T18:00:00])"),
+    ("at: [2026-12-24]", "'2026-12-24' has no time; write 2026-12-24T00:00:00"),
+    ("at: [2026-12-24T25:00:00]", "'2026-12-24T25:00:00' is on no calendar or clock"),
+    (
+        "at: [2026-06-01T12:00:00, '2026-06-01T10:00:00Z'], timezone: Europe/Berlin",
+        "2026-06-01T10:00:00Z is the same time as one before it",
+    ),
+    ("every: 1m, jitter: 1ms", "'jitter': must be at least 1s"),
+    (
+        "every: 1m, start_at: 2026-01-01T00:00:00, end_at: 2026-01-01T00:00:00",
+        "'start_at' must be before 'end_at'",
+    ),
+    ("every: 1m, exclude: SAT", "'exclude': 'SAT' is not a list (such as [SAT, 2026-12-24])"),
+    ("every: 1m, exclude: [SUNDAY]", "'SUNDAY' is not a date, a range or a weekday (did you"),
+    ("every: 1m, exclude: [FRI-MON]", "(write it as two, such as FRI-SUN and MON)"),
+    ("every: 1m, exclude: [MON-SUN]", "'exclude': every day of the week is excluded"),
+    ("every: 1m, exclude: [2026-12-24..2026-12-20]", "ends before it begins"),
+    ("cron: '0 2 * * SAT', exclude: [SAT]", "'cron': the job would never run (look at 'start"),
+    ("cron: '0 2 * * *', dst: skip", "'dst': 'skip' is not a mapping (such as {gap: skip"),
+    ("cron: '0 2 * * *', dst: {gap: skp}", "gap: 'skp' is not one of run, skip (did you mean"),
+    ("cron: '0 2 * * *', dst: {fld: both}", "unknown key 'fld' (did you mean 'fold'?)"),
+    ("cron: '0 * * * *', dst: {gap: skip}", "'dst' says nothing here: the job runs every hour"),
+    ("every: 1m, timezone: Europe/Berln", "unknown time zone 'Europe/Berln' (did you mean 'E"),
+    ("every: 1m, overlp: skip", "unknown key 'overlp' (did you mean 'overlap'?)"),
+    ("every: 1m, zzz: 1", "unknown key 'zzz'"),
+    ("every: 1m, name: b", "unknown key 'name' (a job's name is its key under 'jobs')"),
+    (
+        "every: 1m, overlap: skp",
+        "'overlap': 'skp' is not one of skip, queue_one, queue_all, re",
+    ),
+    ("every: 1m, overlap: null", "'overlap': null is not one of skip"),
+    ("every: 1m, catchup: 5", "'catchup': 5 is not one of none, latest, all"),
+    ("every: 1m, max_waiting: 0", "'max_waiting': 0 is less than 1, the smallest allowed"),
+    ("every: 1m, max_retries: -1", "'max_retries': -1 is less than 0, the smallest allowed"),
+    ("every: 1m, max_retries: 9999999", "is more than 1000000, the largest allowed"),
+    ("every: 1m, max_retries: '5'", "'max_retries': '5' is not a whole number"),
+    ("every: 1m, max_retries: true", "'max_retries': true is not a whole number"),
+    ("every: 1m, paused: yes", "'paused': 'yes' is not true or false (unquoted, and not yes"),
+    ("every: 1m, paused: 1", "'paused': 1 is not true or false"),
+    ("every: 1m, serial: yes", "'serial': 'yes' is no name for a queue; write true or false"),
+    ("every: 1m, serial: 1", "'serial': 1 is not true, false or a name"),
+    ("every: 1m, serial: 'a b'", "'serial': 'a b' is not true, false or a name"),
+    ("every: 1m, serial: true, queue: q", "'serial' names the queue; leave 'queue' out"),
+    ("every: 1m, queue: a/b", "'queue': 'a/b' is not a name (letters, digits"),
+    ("every: 1m, args: one", "'args': 'one' is not a list (such as [1, two])"),
+    ("every: 1m, args: {a: 1}", "'args': {'a': 1} is not a list"),
+    ("every: 1m, kwargs: [a]", "'kwargs': ['a'] is not a mapping of names to values"),
+    ("every: 1m, args: [.nan]", "'args': not JSON"),
+    ("every: 1m, kwargs: {a: {b: -.inf}}", "'kwargs': not JSON"),
+    ("every: 1m, description: 5", "'description': 5 is not text"),
+    (f"every: 1m, description: {'x' * 1001}", "is longer than 1000 characters"),
+    ("every: 1m, soft_time_limit: 2m, time_limit: 2m", "must be shorter than 'time_limit'"),
+]
+
+
+@pytest.mark.parametrize(("keys", "what"), WRONG)
 def test_a_mistake_in_a_job_is_told_in_words_and_once(write: Write, keys: str, what: str) -> None:
     (problem,) = problems_of(write(f"jobs:\n  a: {{task: t, {keys}}}\n"))
     assert (problem.line, problem.job) == (2, "a")
@@ -411,9 +403,26 @@ def test_a_mistake_in_a_job_is_told_in_words_and_once(write: Write, keys: str, w
     assert "Input should" not in str(problem)
 
 
-@pytest.mark.parametrize("name", ["a b", "a/b", "-a", "", "ä", "x" * 101, "a{b}", "a@b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "a/b",
+        "-a",
+        "",
+        "ä",
+        "x" * 101,
+        "a{b}",
+        "a@b",
+        "j\\n",
+        "j\\u202e",
+        "j\\e[31m",
+        "j\\0",
+        "../j",
+    ],
+)
 def test_a_name_that_no_key_metric_or_queue_could_bear_is_refused(write: Write, name: str) -> None:
-    (text,) = texts_of(write(f"jobs:\n  '{name}': {{task: t, every: 1m}}\n"))
+    (text,) = texts_of(write(f'jobs:\n  "{name}": {{task: t, every: 1m}}\n'))
     assert "is not a name for a job" in text
     assert text.startswith("2:")
 
@@ -477,53 +486,20 @@ def test_a_key_that_does_not_go_with_a_default_is_told_at_the_job(write: Write) 
     ]
 
 
-MISTAKES = {
-    "timezone: Mars": "unknown time zone 'Mars'",
-    "lease_ttl: soon": "'lease_ttl': 'soon' is not a duration",
-    "overlap: skp": "'overlap': 'skp'",
-    "overlp: skip": "unknown key 'overlp'",
-    "max_waiting: 0": "'max_waiting': 0",
-    "max_requeues: many": "'max_requeues': 'many'",
-    "requeue_delay: -1": "'requeue_delay': -1",
-    "start_deadline: 1ms": "'start_deadline': must be at least 1s",
-    "soft_time_limit: 1:30": "'soft_time_limit': '1:30'",
-    "time_limit: never": "'time_limit': 'never'",
-    "max_retries: 1.5": "'max_retries': 1.5",
-    "retry_backoff: 5 parsecs": "'retry_backoff': '5 parsecs'",
-    "retry_backoff_max: []": "'retry_backoff_max': []",
-    "on_crash: cry": "'on_crash': 'cry'",
-    "max_crashes: 0": "'max_crashes': 0",
-    "catchup: some": "'catchup': 'some'",
-    "catchup_window: 99999d": "'catchup_window': '99999d' is too long",
-    "paused: on": "'paused': 'on'",
-    "description: [a]": "'description': ['a']",
-    "queue: a b": "'queue': 'a b'",
-    "serial: yes": "'serial': 'yes'",
-    "args: 5": "'args': 5",
-    "kwargs: 5": "'kwargs': 5",
-    "cron: 0 2 * * *": "give exactly one of 'cron', 'every', 'rrule' and 'at'",
-    "task: again": "'task' is given twice",
-    "every: 2m": "'every' is given twice",
-    "name: me": "unknown key 'name'",
-    "7: seven": "key 7 is not text",
-    "lease_ttl: *ttl": "alias *ttl is not allowed",
-    "max_crashes: !!int 5": "tag tag:yaml.org,2002:int is not allowed",
-}
-
-
-def test_thirty_mistakes_among_a_hundred_jobs_all_have_their_lines(write: Write) -> None:
-    assert len(MISTAKES) == 30
-    mistakes = dict(zip(range(3, 100, 3), MISTAKES, strict=False))
+def test_mistakes_among_a_hundred_jobs_all_have_their_lines(write: Write) -> None:
+    alone = [(keys.removeprefix("every: 1m, "), what) for keys, what in WRONG if "1m, " in keys]
+    mistakes = dict(zip(range(3, 100, 3), (m for m in alone if "," not in m[0]), strict=False))
+    assert len(mistakes) >= 30
     lines, expected = ["jobs:"], []
     for number in range(100):
         lines += [f"  job-{number}:", "    task: t", "    every: 1m", "    # all is well"]
         if number in mistakes:
-            lines.append(f"    {mistakes[number]}")
-            expected.append((len(lines), f"job-{number}", MISTAKES[mistakes[number]]))
+            lines.append(f"    {mistakes[number][0]}")
+            expected.append((len(lines), f"job-{number}", mistakes[number][1]))
     found = problems_of(write("\n".join(lines)))
     assert [(problem.line, problem.job) for problem in found] == [(e[0], e[1]) for e in expected]
     for problem, (_, _, what) in zip(found, expected, strict=True):
-        assert what in problem.what
+        assert what in str(problem)
 
 
 BROKEN = "  {}:\n    task: t\n    every: 5parsecs\n    args: [.nan]\n    steps: [{{prio: 1}}]\n"
@@ -573,12 +549,6 @@ def test_nothing_is_loaded_when_one_file_has_a_problem(write: Write, tmp_path: P
     write(A_JOB, "good.yaml")
     write("jobs: {c: {task: t}}", "bad.yaml")
     assert [Path(problem.file).name for problem in problems_of(tmp_path)] == ["bad.yaml"]
-
-
-def test_a_set_cannot_be_changed(write: Write) -> None:
-    schedules: ScheduleSet = load(write(A_JOB))
-    with pytest.raises(AttributeError):
-        schedules.digest = ""  # type: ignore[misc]
 
 
 def test_each_wrong_item_of_a_list_is_told_at_its_own_line(write: Write) -> None:
