@@ -31,7 +31,6 @@ from supervisor.errors import InvalidRedisUrl
 from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, understood
 
 Value = str | int | float
-ScriptText = str | bytes | memoryview
 
 
 class Client(Protocol):
@@ -46,7 +45,7 @@ class Client(Protocol):
     def info(self, section: str) -> Mapping[str, Any]: ...
     def time(self) -> tuple[int, int]: ...
 
-    def eval(self, script: ScriptText, numkeys: int, *keys_and_args: Value) -> Any: ...
+    def eval(self, script: str, numkeys: int, *keys_and_args: Value) -> Any: ...
     def fcall(self, function: str, numkeys: int, *keys_and_args: Value) -> Any: ...
     def function_load(self, code: str, replace: bool) -> str: ...
     def function_list(self, library: str) -> list[Any]: ...
@@ -226,11 +225,11 @@ def check_served(client: Client) -> None:
         raise NotServed(NO_FUNCTIONS)
 
 
-def naming_the_right(error: ResponseError, script: ScriptText) -> ResponseError:
+def naming_the_right(error: ResponseError, script: str) -> ResponseError:
     """Names the command that a script may not call: Redis reports only its line."""
     if not FORBIDDEN.search(str(error)):
         return error
-    lines, found = str(script).split("\n"), LINE.search(str(error))
+    lines, found = script.split("\n"), LINE.search(str(error))
     called = CALLED.findall(lines[int(found[1]) - 1]) if found else []
     if not called or "key" in str(error):
         return NoPermissionError(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from inspect import signature
 from ssl import CERT_NONE, CERT_REQUIRED, VerifyMode
 from typing import Any
 
@@ -13,12 +14,12 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from redbeat.schedulers import ensure_conf, get_redis
-from redis import CredentialProvider, SSLConnection
+from redis import CredentialProvider, Redis, SSLConnection
 
 from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
-from supervisor.ledger.connection import connect
+from supervisor.ledger.connection import Client, connect
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
@@ -203,6 +204,16 @@ def test_a_redbeat_address_in_capitals_is_redbeats_address() -> None:
     app = Celery("capitals", broker="redis://ledger", REDBEAT_REDIS_URL="redis://other/1")
     with pytest.raises(RedBeatElsewhere, match="leads to other:6379/1"):
         required_settings(supervise(app))
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Client) if name[0] != "_"])
+def test_each_method_of_our_client_is_one_of_redis_py(name: str) -> None:
+    if name == "connection_pool":
+        return
+    ours, theirs = (signature(getattr(client, name)).parameters for client in (Client, Redis))
+    if not any(p.kind is p.VAR_KEYWORD for p in theirs.values()):
+        named = [p.name for p in ours.values() if p.kind is p.KEYWORD_ONLY]
+        assert set(named) <= set(theirs), "given by name"
 
 
 def test_options_that_no_connection_has_are_refused() -> None:
