@@ -67,7 +67,7 @@ def test_a_tick_with_nothing_to_do_is_one_call(
 
         # Loading, presence and the audit come first, and the latter two again in five seconds.
         wait_until(lambda: len(calls()) == 1)
-        assert calls() == ["EVALSHA"]
+        assert calls() == ["FCALL"]
     beat.close()
     app.close()
 
