@@ -205,7 +205,7 @@ def test_all_that_pip_reads_reaches_the_build_stage_and_no_other(project: Path) 
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         ("-r gone.txt", "gone.txt is not there"),
         ("-r /etc/hostname", "/etc/hostname is not below the current directory"),
@@ -219,14 +219,14 @@ def test_all_that_pip_reads_reaches_the_build_stage_and_no_other(project: Path) 
     ],
 )
 def test_what_the_build_stage_cannot_have_is_a_problem_of_its_line(
-    project: Path, line: str, said: str
+    project: Path, line: str, problem: str
 ) -> None:
     (project / "linked.txt").symlink_to("/etc/hostname")
     (project / "requirements.txt").write_text(f"celery\n{line}\n./also-gone.whl\n")
     command = ["-A", "imaged.celery", "render", "image", "--output", "deploy"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
-    assert f"requirements.txt:2: {said}" in result.output
+    assert f"requirements.txt:2: {problem}" in result.output
     assert "requirements.txt:3: also-gone.whl is not there" in result.output
     assert not (project / "deploy").exists()
 

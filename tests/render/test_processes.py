@@ -1,4 +1,4 @@
-"""The committed deployments at work: what they would start, as plain processes of this machine.
+"""The committed deployments run: what they would start, as plain processes of this machine.
 
 No container engine and no systemd is asked. What they add, such as isolation, is not
 tested here.

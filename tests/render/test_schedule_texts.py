@@ -125,8 +125,8 @@ def test_exchanging_the_link_is_noticed_and_the_new_jobs_are_read(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["schedules", ".venv/schedules"])
-def test_a_directory_that_was_removed_and_made_anew_is_followed(tmp_path: Path, name: str) -> None:
-    """The new one may have the number of the old one, and nobody tells of it."""
+def test_a_directory_that_was_removed_and_made_again_is_followed(tmp_path: Path, name: str) -> None:
+    """The new one may have the number of the old one, and no event reports it."""
     directory = tmp_path / name
     directory.mkdir(parents=True)
     watching = Watching(directory)

@@ -64,7 +64,7 @@ def test_serve_is_given_its_token_and_no_secret_of_jobs() -> None:
     "unit", ["supervisor.target", *(f"{n}.service" for n in SERVICES + WORKERS)]
 )
 def test_systemd_has_nothing_to_say_of_a_unit(units: Path, unit: str) -> None:
-    # It exits 0 for a key that it does not know, and only tells of it.
+    # It exits 0 for a key that it does not know, and only warns.
     done = subprocess.run(
         ["systemd-analyze", "verify", unit],
         env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:"},

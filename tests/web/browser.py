@@ -38,7 +38,7 @@ def be_patient(context: BrowserContext) -> None:
 
 
 def stays(page: Page) -> None:
-    """Marks the page, so that `has_stayed` can tell whether it was loaded anew."""
+    """Marks the page, so that `has_stayed` knows whether it was loaded again."""
     page.evaluate("window.hasStayed = true")
 
 

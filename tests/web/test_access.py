@@ -58,7 +58,7 @@ def test_everybody_on_this_machine_may_read(reader: httpx.Client, path: str) -> 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:9809", "127.0.0.1.evil.example", ""]
 )
-def test_a_name_that_is_rebound_to_loopback_is_turned_away(reader: httpx.Client, host: str) -> None:
+def test_a_name_that_is_rebound_to_loopback_is_refused(reader: httpx.Client, host: str) -> None:
     assert reader.get("/api/v1/jobs", headers={"host": host}).status_code == 421
 
 
@@ -108,10 +108,10 @@ def test_health_and_the_form_are_for_everybody(serve: Serve, path: str) -> None:
 
 
 def test_the_cookie_proves_the_token_without_containing_it(serve: Serve) -> None:
-    said = log_in(serve(Access(TOKEN))).headers["set-cookie"].lower()
-    assert "httponly" in said
-    assert "samesite=strict" in said
-    assert TOKEN not in said
+    cookie = log_in(serve(Access(TOKEN))).headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in cookie
 
 
 def test_a_session_ends_and_is_bound_to_its_token() -> None:
@@ -124,7 +124,7 @@ def test_a_session_ends_and_is_bound_to_its_token() -> None:
 
 
 @pytest.mark.parametrize("cookie", ["", ".", "..", "9999999999.x.y", "é.é.é", "a" * 5000])
-def test_a_made_up_session_is_none(cookie: str) -> None:
+def test_a_made_up_session_is_refused(cookie: str) -> None:
     assert not is_session(TOKEN, cookie, NOON)
 
 
@@ -188,7 +188,7 @@ def test_a_cookie_alone_neither_acts_nor_reads(
     assert not ledger.job("nightly").paused
 
 
-def test_the_address_of_a_session_alone_is_none(serve: Serve, ledger: Ledger) -> None:
+def test_the_address_of_a_session_alone_opens_nothing(serve: Serve, ledger: Ledger) -> None:
     job(ledger)
     client = serve(Access(TOKEN))
     log_in(client)
@@ -202,8 +202,8 @@ def test_the_address_of_a_session_alone_is_none(serve: Serve, ledger: Ledger) ->
 
 def test_the_cookie_is_sent_under_the_address_of_its_session_alone(serve: Serve) -> None:
     client = serve(Access(TOKEN))
-    said = log_in(client).headers["set-cookie"]
-    assert f"Path={client.base_url.path.rstrip('/')}" in said
+    cookie = log_in(client).headers["set-cookie"]
+    assert f"Path={client.base_url.path.rstrip('/')}" in cookie
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The API keeps what its OpenAPI document says, of every route and with real runs."""
+"""Every route of the API answers as its OpenAPI document describes, with real runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def described(method: str, path: str, status: int) -> dict[str, Any]:
 
 
 def checked(answer: httpx.Response, template: str, status: int) -> Any:
-    """The answer's JSON, once it has this status and is as the document says."""
+    """The answer's JSON, once it has this status and fits the document."""
     assert answer.status_code == status, answer.text
     schema = described(answer.request.method, API + template, status)
     Draft202012Validator(schema, format_checker=FormatChecker()).validate(answer.json())

@@ -91,8 +91,8 @@ def test_a_local_time_is_the_same_instant_everywhere(
     answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": IN_THE_GAP})
     assert datetime.fromisoformat(answer.json()["until"]) == ITS_END
     assert ledger.job("nightly").paused_until == ITS_END
-    told = command(redis_url, "pause", "nightly", "--until", IN_THE_GAP).stdout
-    assert told == "nightly paused until 2027-03-28T03:00:00+02:00\n"
+    output = command(redis_url, "pause", "nightly", "--until", IN_THE_GAP).stdout
+    assert output == "nightly paused until 2027-03-28T03:00:00+02:00\n"
     assert ledger.job("nightly").paused_until == ITS_END
     listed = command(redis_url, "next", "nightly", "-n", "1", "--after", IN_THE_GAP).stdout
     assert "2027-03-28T02:00:00.000Z" in listed

@@ -1,4 +1,4 @@
-"""Requests that are not what they should be: an answer that says so, and never a crash."""
+"""Malformed and hostile requests: an answer that explains, and never a crash."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_an_unknown_name_of_any_letters_is_just_unknown(bearer: httpx.Client, ta
 
 
 def failed_run(ledger: Ledger, **keys: Any) -> str:
-    """One that said nasty things, and failed with them."""
+    """One that wrote nasty texts, and failed with one."""
     spec = job(ledger, description=NASTY, **keys)
     run = ledger.trigger(spec).id
     grant = begin(ledger, run)
@@ -235,7 +235,7 @@ def failed_run(ledger: Ledger, **keys: Any) -> str:
     return run
 
 
-def test_what_a_job_said_moves_no_cursor_and_makes_no_line(ledger: Ledger, redis_url: str) -> None:
+def test_what_a_job_wrote_moves_no_cursor_and_makes_no_line(ledger: Ledger, redis_url: str) -> None:
     run = failed_run(ledger)
     for words in (["show", run], ["runs"], ["jobs"], ["why", "nightly"], ["show", run, "--json"]):
         done = CliRunner().invoke(main, words, env={"SUPERVISOR_REDIS_URL": redis_url})
@@ -244,7 +244,7 @@ def test_what_a_job_said_moves_no_cursor_and_makes_no_line(ledger: Ledger, redis
         assert not any(line.startswith("forged") for line in done.output.splitlines())
 
 
-def test_what_a_job_said_is_no_markup_and_no_sample(ledger: Ledger, reader: httpx.Client) -> None:
+def test_what_a_job_wrote_is_no_markup_and_no_sample(ledger: Ledger, reader: httpx.Client) -> None:
     run = failed_run(ledger)
     for path in ("/", "/jobs/nightly", f"/runs/{run}"):
         text = reader.get(path).text

@@ -1,4 +1,4 @@
-"""Whether a beat leads is the same answer wherever somebody asks."""
+"""Pages, `why` and `doctor` agree on whether a beat leads."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def tick_ago(ledger: Ledger, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(("ago", "leads"), [(SECONDS - 4, True), (SECONDS + 0.1, False)])
-def test_all_who_tell_of_a_leader_agree(
+def test_all_that_report_a_leader_agree(
     ledger: Ledger, reader: httpx.Client, ago: float, leads: bool
 ) -> None:
     job(ledger)
     beat_is_there(ledger, "a", leads=True)
     tick_ago(ledger, 0)
-    told_before = fingerprints(ledger, [Topic(Kind.BEAT)])
+    before = fingerprints(ledger, [Topic(Kind.BEAT)])
     tick_ago(ledger, ago)
     assert ledger.beat().leads(ledger.now()) is leads
     tick_ago(ledger, ago)
@@ -40,6 +40,6 @@ def test_all_who_tell_of_a_leader_agree(
     tick_ago(ledger, ago)
     found = [found.what for found in examine(read(ledger)) if found.check == "beat"]
     assert ("no beat leads, though 1 is running" not in found) is leads
-    # A page that is open hears of it.
+    # An open page is notified.
     tick_ago(ledger, ago)
-    assert (fingerprints(ledger, [Topic(Kind.BEAT)]) == told_before) is leads
+    assert (fingerprints(ledger, [Topic(Kind.BEAT)]) == before) is leads
