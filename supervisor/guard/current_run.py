@@ -1,4 +1,4 @@
-"""What a job's code may ask of the run it works for, and what it may say of it."""
+"""What a job's code may ask of its run, and report of it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from supervisor.guard.progress import Report
+    from supervisor.guard.attempt import Attempt
     from supervisor.job.run import Number
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """The run at work.
+    """The run that this code works for.
 
     nominal_at: the time the schedule named, aware UTC; of a run triggered by hand, when that was.
     attempt: 1 for the first start, one more for each retry and each rerun after a crash.
     fencing_token: grows with every lease of the same lock; a store that remembers the highest
     one it saw can refuse the writes of a run that lost its lease without knowing.
-    step: of a run of several steps the one at work, and then attempt and fencing token are its own;
-    item: of a batch the number of its item, from 0; params: what the stages before handed on.
+    step: the running step of a run of several steps; attempt and fencing token are then its own.
+    item: of a batch the number of its item, from 0. params: what the stages before handed on.
     """
 
     job: str
@@ -33,17 +33,17 @@ class CurrentRun:
     step: str | None = None
     item: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    _report: Report | None = field(default=None, repr=False, compare=False)
+    _attempt: Attempt | None = field(default=None, repr=False, compare=False)
 
     def progress(self, done: Number, total: Number | None = None, text: str = "") -> None:
-        """Says how far the run is; in a loop as often as it likes, the last word counts."""
-        if self._report is not None:
-            self._report.progress(done, total, text)
+        """Reports how far the run is; as often as a loop likes to, the latest counts."""
+        if self._attempt is not None and self._attempt.report is not None:
+            self._attempt.report.progress(done, total, text)
 
     def log(self, text: str, *args: object) -> None:
         """Adds to the run's log, as in logging: ``log("loaded %s rows", n)``."""
-        if self._report is not None:
-            self._report.log(formatted(text, args))
+        if self._attempt is not None and self._attempt.report is not None:
+            self._attempt.report.log(formatted(text, args))
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", default=None)
@@ -59,7 +59,7 @@ def set_current_run(run: CurrentRun | None) -> None:
 
 
 def formatted(text: str, args: tuple[object, ...]) -> str:
-    """A mistake in a line of a log is seen there, and fails no job."""
+    """A mistake in a log line is seen there, and fails no job."""
     try:
         return str(text) % args if args else str(text)
     except (TypeError, ValueError, KeyError):

@@ -1,24 +1,18 @@
-"""A supervised run's message, as the task class and the request class read it."""
+"""The message of a run: what a sender writes into it and a worker reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from supervisor.errors import RunInterrupted
 from supervisor.job.run import Reference, Run, RunRules, StepId
-from supervisor.job.secrets import Place, has_references, put, resolved, texts_in
+from supervisor.job.secrets import Place, has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant
-from supervisor.ledger.requests import NOTHING, Asked, Work
-
-# What the message of a run asks a worker for: the job's task, or that of one of its steps.
-
+from supervisor.ledger.requests import Work
 
 #: Plans of runs, which never change; a process publishes for a few of them at a time.
 MOST_PLANS = 200
@@ -138,17 +132,9 @@ GUARD = "guard"
 TOKEN = "supervisor_token"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a run to this process; `retry_in` is set when it asks for another.
-
-    entered: the task's body was called; at_work: it is running; ended_at: since when it no longer
-    is, by `times.clock`; interrupted: by this it was ended;
-    raised: by it, as Celery was to take it; has_returned: it came to its end. returned: by a step,
-    for those after it. references: as in an Assignment; written: each text that has one, and what
-    became of it, -> the text. asked: for the next attempt. again: what a `retry` that was not to
-    raise would have raised.
-    """
+    """What the message of a run says of one attempt; `references` as in an Assignment."""
 
     run_id: str
     job: str
@@ -159,19 +145,6 @@ class Delivery:
     retry_backoff: timedelta
     retry_backoff_max: timedelta
     references: Sequence[Reference] = ()
-    written: dict[str, str] = field(default_factory=dict, repr=False)
-    grant: Grant | None = None
-    entered: bool = False
-    at_work: bool = False
-    ended_at: float | None = None
-    interrupted: RunInterrupted | None = None
-    raised: BaseException | None = field(default=None, repr=False)
-    has_returned: bool = False
-    returned: dict[str, Any] | None = None
-    retry_in: timedelta | None = None
-    asked: Asked = NOTHING
-    again: BaseException | None = field(default=None, repr=False)
-    error: BaseException | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
@@ -198,18 +171,8 @@ class Delivery:
         doublings = int(2 ** min(self.retries, 30))
         return min(self.retry_backoff * doublings, self.retry_backoff_max)
 
-    def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
-        """The arguments with secrets in place of references. Raises SecretMissing."""
-        given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
-        for place, text in list(texts_in(given)):
-            if self.is_written(place) and has_references(text):
-                secret = resolved(text, environ)
-                self.written |= {text: text, **({secret: text} if secret else {})}
-                put(given, place, secret)
-        return given["args"], given["kwargs"]
-
     def is_written(self, place: Place) -> bool:
-        """Whether what stands there is a word of the schedule file."""
+        """Whether what stands there in the arguments is a word of the schedule file."""
         if [*place] in self.references:
             return True
         step = StepId.of(self.run_id)

@@ -1,13 +1,13 @@
-"""How a run at work is told to end, from its worker's main process.
+"""How a running job is interrupted, from its worker's main process.
 
 1. The main process sends the child a signal: `LEASE_LOST` or `CANCELLED`.
-2. The child's handler raises LeaseLost or RunCancelled in the job's code, if a job is at work. They
+2. The child's handler raises LeaseLost or RunCancelled in the job's code, if that is running. They
    are no Exceptions: a job's ``except Exception`` does not swallow them; ``finally`` runs.
-3. A child that is still at work after its grace is killed, and reported by the heartbeat like any
-   child that died.
+3. A child that still runs the job's code after its grace is killed, and reported by the heartbeat
+   like any child that died.
 
-The first signal is one that Unix ignores unless somebody asks for it; the second would end a child
-that never began a run, which is never sent it.
+The first signal is one that Unix ignores by default; the second would end a child that never began
+a run, which is never sent it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CANCELLED = signal.SIGUSR2
 RAISED: dict[int, type[RunInterrupted]] = {LEASE_LOST: LeaseLost, CANCELLED: RunCancelled}
 
 
-def receive_interrupts(run_at_work: Callable[[], str | None]) -> None:
-    """Installs the handlers in this process; `run_at_work` names the run whose code is running.
+def receive_interrupts(running_run: Callable[[], str | None]) -> None:
+    """Installs the handlers in this process; `running_run` names the run whose code is running.
 
-    Other than in a process' main thread nothing can be raised from outside: nothing is installed.
+    Outside of a process' main thread nothing can be raised by a signal: nothing is installed.
     """
     if threading.current_thread() is not threading.main_thread():
         return
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        run_id = run_at_work()
+        run_id = running_run()
         if run_id is not None:
             raise RAISED[number](run_id)
 
@@ -47,8 +47,8 @@ def receive_interrupts(run_at_work: Callable[[], str | None]) -> None:
 def send(number: int, pid: int, pidfd: int | None) -> bool:
     """Signals the process, by its pidfd where there is one: never another with the same number.
 
-    False for this process where nobody receives the signal, as in a pool of threads: it would end
-    the worker, with all of its runs.
+    False for this process where no handler is installed, as in a pool of threads: it would end the
+    worker, with all of its runs.
     """
     if pid == os.getpid() and signal.getsignal(number) is signal.SIG_DFL:
         return False

@@ -22,7 +22,7 @@ from supervisor.job.run import Run, StepId
 from supervisor.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
-    from supervisor.guard.delivery import Delivery
+    from supervisor.guard.attempt import Attempt
 
 NAME = "supervisor"
 
@@ -86,7 +86,7 @@ def within(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def traced(task: Any, delivery: Delivery) -> Iterator[None]:
+def traced(task: Any, attempt: Attempt) -> Iterator[None]:
     """Around the task's body."""
     if not is_there():
         yield
@@ -95,14 +95,14 @@ def traced(task: Any, delivery: Delivery) -> Iterator[None]:
 
     present = trace.get_current_span()
     if present.get_span_context().is_valid:
-        present.set_attributes(attributes_of(task, delivery))
+        present.set_attributes(attributes_of(task, attempt))
         yield
         return
     span = trace.get_tracer(NAME).start_as_current_span(
-        f"run {delivery.job}",
+        f"run {attempt.job}",
         context=propagate.extract(task.request.headers or {}, context=context.Context()),
         kind=trace.SpanKind.CONSUMER,
-        attributes=attributes_of(task, delivery),
+        attributes=attributes_of(task, attempt),
         record_exception=False,
         set_status_on_exception=False,
     )
@@ -117,15 +117,15 @@ def traced(task: Any, delivery: Delivery) -> Iterator[None]:
             raise
 
 
-def attributes_of(task: Any, delivery: Delivery) -> dict[str, str | int]:
-    place = StepId.of(delivery.run_id)
+def attributes_of(task: Any, attempt: Attempt) -> dict[str, str | int]:
+    place = StepId.of(attempt.run_id)
     attributes: dict[str, str | int] = {
-        "supervisor.job": delivery.job,
-        "supervisor.run": place.run if place else delivery.run_id,
+        "supervisor.job": attempt.job,
+        "supervisor.run": place.run if place else attempt.run_id,
         "celery.task_name": task.name,
     }
-    if delivery.grant:
-        attributes["supervisor.attempt"] = delivery.grant.attempt
+    if attempt.grant:
+        attributes["supervisor.attempt"] = attempt.grant.attempt
     if place:
         attributes["supervisor.step"] = place.step
         if place.item is not None:

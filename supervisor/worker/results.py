@@ -9,9 +9,7 @@ ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,9 +19,6 @@ from celery.app.task import get_actual_ignore_result  # type: ignore[attr-define
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
-from supervisor.guard import child_table
-from supervisor.guard.current_run import current_run, set_current_run
-from supervisor.guard.delivery import Delivery
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import SaidProgress
 from supervisor.ledger.connection import connect_for_heartbeat
@@ -31,7 +26,6 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.progress import Reports
 from supervisor.ledger.scripts import Scripts
 from supervisor.sending.app_settings import required_settings
-from supervisor.times import clock
 
 PROGRESS = "PROGRESS"
 
@@ -64,21 +58,6 @@ def store_started(task: Any, *, is_run: bool) -> None:
         raise
     except Exception:  # each backend has errors of its own
         log.exception("start not stored", run=task.request.id)
-
-
-@contextmanager
-def reporting(task: Any, delivery: Delivery) -> Iterator[None]:
-    """The job's code: what it says is written down, the rest of it before this is left."""
-    run, reporter = current_run(), reporter_of(task.app, os.getpid())
-    report = reporter.open(delivery.run_id, delivery.token, publisher_of_progress(task))
-    set_current_run(replace(run, _report=report) if run else None)
-    try:
-        yield
-    finally:
-        # What is left to do is ours: no cancellation may interrupt it any more.
-        delivery.at_work, delivery.ended_at = False, clock()
-        child_table.set_running(None)
-        reporter.close(report)
 
 
 def publisher_of_progress(task: Any) -> Callable[[SaidProgress], None] | None:

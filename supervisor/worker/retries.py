@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.exceptions import Retry
 
-from supervisor.guard.delivery import Delivery
+from supervisor.guard.attempt import Attempt
 from supervisor.job.run import Reference
 from supervisor.job.secrets import put, texts_in
 from supervisor.ledger.requests import Asked
@@ -38,7 +38,7 @@ def is_sent_again(task_id: str | None) -> bool:
 
 
 def asked_again(
-    delivery: Delivery, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
+    attempt: Attempt, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Asked:
     """What a `retry` says of the next attempt. Raises TypeError for what JSON refuses.
 
@@ -52,11 +52,11 @@ def asked_again(
     references: list[Reference] = []
     for what, given in (("args", args), ("kwargs", kwargs)):
         if given is None:
-            own = (place for place in delivery.references if not isinstance(place, str))
+            own = (place for place in attempt.delivery.references if not isinstance(place, str))
             references += [place for place in own if place[0] == what]
             continue
         for place, text in list(texts_in(given)):
-            written = delivery.written.get(text)
+            written = attempt.written.get(text)
             if written is not None:
                 put(given, place, written)
                 references.append([what, *place])

@@ -15,7 +15,7 @@ import pytest
 from celery import Celery
 
 from supervisor.deploy.embedded import free_port
-from supervisor.guard.guard import PATIENCE
+from supervisor.guard.attempt import PATIENCE
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings

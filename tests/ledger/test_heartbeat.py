@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.guard.guard import Guard
+from supervisor.guard.attempt import Guard
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState

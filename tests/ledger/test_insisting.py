@@ -14,7 +14,7 @@ import structlog
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard import child_table
-from supervisor.guard.guard import Guard
+from supervisor.guard.attempt import Guard
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger

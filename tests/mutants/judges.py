@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 BROKEN = (
     "supervisor/ledger/*.lua",
     "supervisor/job/policies.py",
-    "supervisor/guard/guard.py",
+    "supervisor/guard/attempt.py",
     "supervisor/guard/lease.py",
     "supervisor/guard/heartbeat.py",
     "supervisor/ticks/emission.py",

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery, signals, states
 from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject, Retry
 
+from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.delivery import Delivery
 from supervisor.job.run import manual_id
 from supervisor.worker.task import end_of
 
 
-def delivery() -> Delivery:
+def attempt() -> Attempt:
     """Of a run with an id of its own: Celery remembers ids that have succeeded."""
     run_id = manual_id("nightly")
-    return Delivery(run_id, "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
+    delivery = Delivery(run_id, "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
+    return Attempt(cast(Guard, None), delivery)
 
 
 def app_with_results() -> Celery:
@@ -30,7 +32,7 @@ def app_with_results() -> Celery:
     return app
 
 
-def traced(app: Celery, body: Callable[[], Any], seen: Delivery) -> tuple[str | None, Any, Any]:
+def traced(app: Celery, body: Callable[[], Any], seen: Attempt) -> tuple[str | None, Any, Any]:
     """The end of a redelivered task with this body, and the state that the tracer came with."""
 
     @app.task(name="team.nightly", shared=False)
@@ -83,7 +85,7 @@ def raising(error: BaseException) -> Callable[[], Any]:
 def test_what_an_earlier_delivery_left_in_the_result_backend_is_no_end(
     stored: str | None, body: Callable[[], Any], end: str | None
 ) -> None:
-    app, seen = app_with_results(), delivery()
+    app, seen = app_with_results(), attempt()
     if stored:
         app.backend.store_result(seen.run_id, None, stored)
     assert traced(app, body, seen)[0] == end
@@ -95,7 +97,7 @@ def test_what_an_earlier_delivery_left_in_the_result_backend_is_no_end(
 def test_what_the_body_raised_is_the_end_when_it_cannot_be_stored(
     stored: str | None, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, seen = app_with_results(), delivery()
+    app, seen = app_with_results(), attempt()
     if stored:
         app.backend.store_result(seen.run_id, None, stored)
     for name in ("mark_as_failure", "mark_as_retry"):
@@ -106,6 +108,6 @@ def test_what_the_body_raised_is_the_end_when_it_cannot_be_stored(
 
 
 def test_a_run_told_to_stop_after_its_body_has_returned_has_succeeded() -> None:
-    returned = delivery()
+    returned = attempt()
     returned.has_returned = True
     assert end_of(returned, None, None) == (states.SUCCESS, None)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
+from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.current_run import CurrentRun
+from supervisor.guard.delivery import Delivery
 from supervisor.guard.progress import Report
 from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
 from supervisor.operate.shapes import LogText, harmless, progress_words
@@ -29,7 +32,10 @@ def report(woken: list[Report]) -> Report:
 
 @pytest.fixture
 def run(report: Report) -> CurrentRun:
-    return CurrentRun("nightly", "nightly@1", NOW, 1, 1, _report=report)
+    delivery = Delivery("nightly@1", "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
+    attempt = Attempt(cast(Guard, None), delivery)
+    attempt.report = report
+    return CurrentRun("nightly", "nightly@1", NOW, 1, 1, _attempt=attempt)
 
 
 def taken(report: Report) -> Said:
@@ -144,7 +150,7 @@ def test_outside_of_a_worker_a_run_may_speak_and_nobody_listens() -> None:
     run = CurrentRun("nightly", "nightly@1", NOW, 1, 1)
     run.progress(1)
     run.log("hello")
-    assert "report" not in repr(run)
+    assert "_attempt" not in repr(run)
 
 
 @pytest.mark.parametrize(
