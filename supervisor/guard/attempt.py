@@ -40,6 +40,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -70,8 +71,6 @@ SILENT_SECONDS = 60
 
 log = structlog.get_logger("supervisor.guard")
 
-Publish = Callable[[Sequence[str]], Any]
-
 
 class Phase(IntEnum):
     DELIVERED = 0
@@ -98,6 +97,31 @@ class NextAttempt:
     error: BaseException | None
     asked: Asked = NOTHING
     deferred: Exception | None = None
+
+
+@dataclass(slots=True)
+class Guard:
+    """What the attempts of a process share, one after the other.
+
+    publish: sends the messages of the runs it is given. worker: this process' name, as people see
+    it. decode: reads a step's params. patience: for how long an end is reported once there is a
+    reason to give it up.
+    """
+
+    ledger: Ledger
+    publish: Callable[[Sequence[str]], Any]
+    worker: str
+    decode: Callable[[str], Any] = json.loads
+    patience: timedelta = PATIENCE
+    _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
+
+    def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
+        """The same for all steps and items of a stage: read once by each process."""
+        known = f"{run_id} {stage}"
+        if self._params[0] != known:
+            load = partial(self.ledger.steps.params, run_id)
+            self._params = (known, Params(load, self.decode))
+        return self._params[1]
 
 
 class Attempt:
@@ -132,19 +156,21 @@ class Attempt:
 
     def begin(self) -> Refused | None:
         """Asks for the lease; why the run must not start here and now, if it must not."""
-        own = self.delivery
-        answer = self._guard.begin(own.run_id, own.job, own.token, own.queue)
+        answer = self._ask()
         if isinstance(answer, Refused):
             self.phase = Phase.OVER
             return answer
+        log.info("run started", job=answer.job, run=self.run_id, attempt=answer.attempt)
         self.grant, self.phase = answer, Phase.GRANTED
-        set_current_run(self._guard.run_of(answer, self))
-        child_table.set_running(own.token)
+        set_current_run(self._current_run(answer))
+        child_table.set_running(answer.token)
         return None
 
     def confirm(self) -> Refused | None:
-        """The last step before the body: all before it takes time, and a grant grows old."""
-        answer = self._guard.confirm(self._granted, self.delivery.queue)
+        """The last step before the body: a grant that has grown old is asked for again."""
+        if is_trusted(self._granted.asked_at, self._granted.lease_ttl):
+            return None
+        answer = self._ask()
         if isinstance(answer, Refused):
             self.phase = Phase.OVER
             set_current_run(None)
@@ -175,16 +201,27 @@ class Attempt:
         self, outcome: RunState, reason: str = "", returned: Mapping[str, Any] | None = None
     ) -> None:
         """Reports how it ended; `lost` when the process is going down under it."""
-        set_current_run(None)
-        self._guard.end(self._granted, outcome, reason, returned, self.ended_at)
-        self.phase = Phase.OVER
+        token, ended_at = self._granted.token, self._work_ended_at
+        if not returned:  # what a step returned is known here alone
+            # A server that hangs may hold up the report for longer than this process lives.
+            child_table.record_end(token, outcome, ended_at)
+        finish = self._guard.ledger.finish
+        self._report(
+            outcome,
+            reason,
+            lambda: finish(self.run_id, token, outcome, reason, returned, ended_at=ended_at),
+        )
 
     def retry(self, delay: timedelta, reason: str) -> None:
         """Reports that it failed, and that its run is tried again after `delay`."""
-        set_current_run(None)
+        token, ended_at = self._granted.token, self._work_ended_at
         asked = self.next.asked if self.next else NOTHING
-        self._guard.retry(self._granted, delay, reason, asked, self.ended_at)
-        self.phase = Phase.OVER
+        retry = self._guard.ledger.retry
+        self._report(
+            RunState.RETRYING,
+            reason,
+            lambda: retry(self.run_id, token, delay, reason, asked, ended_at=ended_at),
+        )
 
     def retry_by_backoff(self, failure: Exception) -> timedelta:
         """It is tried again by the job's own rules; after how long."""
@@ -212,6 +249,97 @@ class Attempt:
         assert self.grant is not None, "no lease was granted"
         return self.grant
 
+    @property
+    def _work_ended_at(self) -> float:
+        return clock() if self.ended_at is None else self.ended_at
+
+    def _ask(self) -> Grant | Refused:
+        run_id, job = self.run_id, self.job
+        try:
+            answer = self._trusted()
+        except (RedisError, WrongSchema) as error:
+            if not (may_pass(error) or isinstance(error, WrongSchema)):
+                raise
+            log.error("run not begun", job=job, run=run_id, reason=why(error), error=str(error))
+            return Refused(run_id, Refusal.UNAVAILABLE)
+        if isinstance(answer, Refused):
+            # Those that are sent again later are expected.
+            expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED, Refusal.DRAINED)
+            log.log(
+                logging.INFO if expected else logging.WARNING,
+                "delivery dropped",
+                job=job,
+                run=run_id,
+                reason=answer.refusal.value,
+                detail=answer.detail,
+            )
+        return answer
+
+    def _trusted(self) -> Grant | Refused:
+        """A reply that comes late may be about a lease that has run out meanwhile."""
+        guard, own = self._guard, self.delivery
+        for _ in range(MOST_ASKED):
+            answer = guard.ledger.begin(own.run_id, own.token, guard.worker, own.queue)
+            if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
+                return answer
+            log.warning("grant late", job=answer.job, run=own.run_id)
+        return Refused(own.run_id, Refusal.UNAVAILABLE, "each grant came too late")
+
+    def _current_run(self, grant: Grant) -> CurrentRun:
+        place = StepId.of(grant.run_id)
+        return CurrentRun(
+            job=grant.job,
+            run_id=place.run if place else grant.run_id,
+            nominal_at=grant.nominal_at,
+            attempt=grant.attempt,
+            fencing_token=grant.fencing_token,
+            step=place.step if place else None,
+            item=place.item if place else None,
+            params=self._guard.params_of(place.run, grant.stage) if place else {},
+            _attempt=self,
+        )
+
+    def _report(self, outcome: RunState, reason: str, report: Callable[[], Finished]) -> None:
+        set_current_run(None)
+        grant, word = self._granted, outcome.value
+        facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
+        try:
+            finished = self._insist(report, facts)
+        except (RedisError, WrongSchema) as error:
+            log.error(
+                "end not reported", **facts, outcome=word, reason=why(error), error=str(error)
+            )
+            return
+        finally:
+            self.phase = Phase.OVER
+        if finished.ending is Ending.STALE:
+            if finished.overlapped_with:
+                log.error("runs overlapped", **facts, other=finished.overlapped_with)
+            log.error("lease lost", **facts, outcome=word)
+            return
+        log.info("run ended", **facts, outcome=word, reason=reason or None)
+        if finished.next_up:
+            self._guard.publish(finished.next_up)
+
+    def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
+        """Reports until it is taken. Raises RedisError once the patience is at its end."""
+        given_up_at, logged_again_at = math.inf, 0.0
+        while True:
+            try:
+                return report()
+            except RedisError as error:
+                now = time.monotonic()
+                if may_pass(error) and not child_table.is_stopping():
+                    given_up_at = math.inf
+                else:
+                    given_up_at = min(given_up_at, now + self._guard.patience.total_seconds())
+                if now >= given_up_at:
+                    raise
+                if now >= logged_again_at:
+                    log.warning("ledger unavailable", **facts, error=str(error))
+                    logged_again_at = now + SILENT_SECONDS
+                time.sleep(PAUSE_SECONDS)
+
 
 def current_attempt() -> Attempt | None:
     """The attempt that this code works for; None outside of one, and once its end is reported."""
@@ -225,178 +353,5 @@ def interruptible_run() -> str | None:
     return attempt.run_id if attempt and attempt.phase is Phase.RUNNING else None
 
 
-class Guard:
-    """A process' way to the ledger, for one attempt after the other.
-
-    publish: sends the messages of the runs it is given. worker: this process' name, as people see
-    it. patience: for how long an end is reported once there is a reason to give it up.
-    """
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        publish: Publish,
-        worker: str,
-        decode: Callable[[str], Any] = json.loads,
-        patience: timedelta = PATIENCE,
-    ) -> None:
-        self._ledger = ledger
-        self._patience = patience
-        self._publish = publish
-        self._worker = worker
-        self._decode = decode
-        self._params: tuple[str, Mapping[str, Any]] = ("", {})
-
-    def begin(self, run_id: str, job: str, token: str, queue: str = "") -> Grant | Refused:
-        """The lease for this delivery, or why its run must not start here and now."""
-        answer = self._ask(run_id, job, token, queue)
-        if isinstance(answer, Grant):
-            log.info("run started", job=answer.job, run=run_id, attempt=answer.attempt)
-        return answer
-
-    def confirm(self, grant: Grant, queue: str = "") -> Grant | Refused:
-        """The same grant while it is trusted; else it is asked for again, or why it is refused."""
-        if is_trusted(grant.asked_at, grant.lease_ttl):
-            return grant
-        return self._ask(grant.run_id, grant.job, grant.token, queue)
-
-    def _ask(self, run_id: str, job: str, token: str, queue: str) -> Grant | Refused:
-        try:
-            answer = self._trusted(run_id, token, queue)
-        except (RedisError, WrongSchema) as error:
-            if not (may_pass(error) or isinstance(error, WrongSchema)):
-                raise
-            log.error(
-                "run not begun", job=job, run=run_id, reason=reason_of(error), error=str(error)
-            )
-            return Refused(run_id, Refusal.UNAVAILABLE)
-        if isinstance(answer, Refused):
-            # Those that are sent again later are nothing to wonder about.
-            expected = answer.refusal in (Refusal.GRACE, Refusal.PARKED, Refusal.DRAINED)
-            log.log(
-                logging.INFO if expected else logging.WARNING,
-                "delivery dropped",
-                job=job,
-                run=run_id,
-                reason=answer.refusal.value,
-                detail=answer.detail,
-            )
-        return answer
-
-    def _trusted(self, run_id: str, token: str, queue: str) -> Grant | Refused:
-        """A reply that comes late may tell of a lease that has run out meanwhile."""
-        for _ in range(MOST_ASKED):
-            answer = self._ledger.begin(run_id, token, self._worker, queue)
-            if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
-                return answer
-            log.warning("grant late", job=answer.job, run=run_id)
-        return Refused(run_id, Refusal.UNAVAILABLE, "each grant came too late")
-
-    def run_of(self, grant: Grant, attempt: Attempt) -> CurrentRun:
-        """What the job's code may ask of the run."""
-        place = StepId.of(grant.run_id)
-        return CurrentRun(
-            job=grant.job,
-            run_id=place.run if place else grant.run_id,
-            nominal_at=grant.nominal_at,
-            attempt=grant.attempt,
-            fencing_token=grant.fencing_token,
-            step=place.step if place else None,
-            item=place.item if place else None,
-            params=self._params_of(place.run, grant.stage) if place else {},
-            _attempt=attempt,
-        )
-
-    def _params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
-        """The same for all steps and items of a stage: read once by each process."""
-        known = f"{run_id} {stage}"
-        if self._params[0] != known:
-            load = partial(self._ledger.steps.params, run_id)
-            self._params = (known, Params(load, self._decode))
-        return self._params[1]
-
-    def end(
-        self,
-        grant: Grant,
-        outcome: RunState,
-        reason: str = "",
-        returned: Mapping[str, Any] | None = None,
-        ended_at: float | None = None,
-    ) -> None:
-        """Reports how the attempt ended.
-
-        returned: by a step, for the steps after it. ended_at: when the work was over, by the clock
-        of times.py; now without it.
-        """
-        since = clock() if ended_at is None else ended_at
-        if not returned:  # what a step returned is known here alone
-            # A server that hangs may hold up the report for longer than this process lives.
-            child_table.record_end(grant.token, outcome, since)
-        report = partial(
-            self._ledger.finish,
-            grant.run_id,
-            grant.token,
-            outcome,
-            reason,
-            returned,
-            ended_at=since,
-        )
-        self._report(grant, outcome, reason, report)
-
-    def retry(
-        self,
-        grant: Grant,
-        delay: timedelta,
-        reason: str,
-        asked: Asked = NOTHING,
-        ended_at: float | None = None,
-    ) -> None:
-        """Reports a failed attempt whose run is tried again after `delay`; `ended_at` as above."""
-        since = clock() if ended_at is None else ended_at
-        report = partial(
-            self._ledger.retry, grant.run_id, grant.token, delay, reason, asked, ended_at=since
-        )
-        self._report(grant, RunState.RETRYING, reason, report)
-
-    def _report(
-        self, grant: Grant, outcome: RunState, reason: str, report: Callable[[], Finished]
-    ) -> None:
-        facts = {"job": grant.job, "run": grant.run_id, "attempt": grant.attempt}
-        word = outcome.value
-        try:
-            finished = self._insist(report, facts)
-        except (RedisError, WrongSchema) as error:
-            reason = reason_of(error)
-            log.error("end not reported", **facts, outcome=word, reason=reason, error=str(error))
-            return
-        if finished.ending is Ending.STALE:
-            if finished.overlapped_with:
-                log.error("runs overlapped", **facts, other=finished.overlapped_with)
-            log.error("lease lost", **facts, outcome=word)
-            return
-        log.info("run ended", **facts, outcome=word, reason=reason or None)
-        if finished.next_up:
-            self._publish(finished.next_up)
-
-    def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
-        """Reports until it is taken. Raises RedisError once `patience` is at its end."""
-        given_up_at, said_again_at = math.inf, 0.0
-        while True:
-            try:
-                return report()
-            except RedisError as error:
-                now = time.monotonic()
-                if may_pass(error) and not child_table.is_stopping():
-                    given_up_at = math.inf
-                else:
-                    given_up_at = min(given_up_at, now + self._patience.total_seconds())
-                if now >= given_up_at:
-                    raise
-                if now >= said_again_at:
-                    log.warning("ledger away", **facts, error=str(error))
-                    said_again_at = now + SILENT_SECONDS
-                time.sleep(PAUSE_SECONDS)
-
-
-def reason_of(error: Exception) -> str:
-    return "ledger of another schema" if isinstance(error, WrongSchema) else "ledger away"
+def why(error: Exception) -> str:
+    return "ledger of another schema" if isinstance(error, WrongSchema) else "ledger unavailable"

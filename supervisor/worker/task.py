@@ -96,7 +96,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             if publisher.would_send(self.name, request.args, request.kwargs, header):
                 return
         except RedisError as error:
-            log.error("run not begun", **facts, reason="ledger away", error=str(error))
+            log.error("run not begun", **facts, reason="ledger unavailable", error=str(error))
             raise Ignore("unavailable") from error
         log.error("message refused", **facts, reason="it is not what the ledger has of the run")
         raise Ignore("forged")

@@ -59,12 +59,12 @@ def project(
 
 def unreported(server: EmbeddedServer, project: Project, job: str) -> tuple[Run, Sign]:
     """A run that has ended, and its start in a process that cannot report the end."""
-    failed = len(project.events("worker1", "ledger away"))
+    failed = len(project.events("worker1", "ledger unavailable"))
     run = project.trigger(job)
     start = wait_until(lambda: starts(project, run), 30)[0]
     server.stop()
     project.let_end(run.id)
-    wait_until(lambda: len(project.events("worker1", "ledger away")) > failed, 20)
+    wait_until(lambda: len(project.events("worker1", "ledger unavailable")) > failed, 20)
     return run, start
 
 

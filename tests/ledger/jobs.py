@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from supervisor.guard.delivery import Delivery
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, LeaseState
@@ -38,6 +39,11 @@ def begin(ledger: Ledger, run: str, token: str = "token") -> Grant:
     grant = ledger.begin(run, token, "worker")
     assert isinstance(grant, Grant), grant
     return grant
+
+
+def delivery(run: str, token: str = "token") -> Delivery:
+    """What a message of the run says, of a job without retries."""
+    return Delivery(run, run.split("@")[0], "celery", token, 0, 0, timedelta(), timedelta())
 
 
 def renew(ledger: Ledger, run: str, token: str = "token", *, has_begun: bool = True) -> LeaseState:

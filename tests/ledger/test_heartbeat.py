@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.guard.attempt import Guard
+from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
 from supervisor.job.run import RunState
@@ -24,7 +24,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
 from supervisor.settings import Settings
-from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks, try_often
+from tests.ledger.jobs import begin, delivery, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost
 from tests.waiting import patience, status_of, wait_until
 
@@ -280,6 +280,6 @@ def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))
     guard = Guard(request.getfixturevalue(refusing), lambda _: None, "worker")
-    answer = guard.begin(run_id(spec, 0), spec.name, "token")
-    assert answer == Refused(run_id(spec, 0), Refusal.UNAVAILABLE)
+    refused = Attempt(guard, delivery(run_id(spec, 0))).begin()
+    assert refused == Refused(run_id(spec, 0), Refusal.UNAVAILABLE)
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED

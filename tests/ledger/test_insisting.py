@@ -14,13 +14,12 @@ import structlog
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard import child_table
-from supervisor.guard.attempt import Guard
+from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Grant
 from supervisor.settings import Settings
-from tests.ledger.jobs import job, run_id, ticks
+from tests.ledger.jobs import delivery, job, run_id, ticks
 from tests.proxy import proxy_to
 from tests.waiting import let_pass, patience, wait_until
 
@@ -47,21 +46,20 @@ class Child:
     def __init__(self, url: str) -> None:
         self.ledger = Ledger.open(Settings(redis_url=url))
         self.ledger.acknowledge_server()
-        self.guard = Guard(self.ledger, lambda _: None, "worker", patience=PATIENCE)
         self.spec: JobSpec = job(self.ledger)
         self.ledger.admit(ticks(self.spec, 0))
-        grant = self.guard.begin(run_id(self.spec, 0), self.spec.name, "token")
-        assert isinstance(grant, Grant)
-        self.grant = grant
+        guard = Guard(self.ledger, lambda _: None, "worker", patience=PATIENCE)
+        self.attempt = Attempt(guard, delivery(run_id(self.spec, 0)))
+        assert self.attempt.begin() is None
         self.thread = threading.Thread(target=self._end, daemon=True)
         self.log: list[structlog.typing.EventDict] = []
 
     def _end(self) -> None:
         with structlog.testing.capture_logs() as self.log:
-            self.guard.end(self.grant, RunState.SUCCEEDED)
+            self.attempt.end(RunState.SUCCEEDED)
 
     def is_insisting(self) -> bool:
-        return any(line["event"] == "ledger away" for line in self.log)
+        return any(line["event"] == "ledger unavailable" for line in self.log)
 
     def has_given_up(self) -> bool:
         return any(line["event"] == "end not reported" for line in self.log)
@@ -75,7 +73,7 @@ class Child:
 
     @property
     def outcomes(self) -> list[str | None]:
-        return [attempt.outcome for attempt in self.ledger.run(self.grant.run_id).attempts]
+        return [attempt.outcome for attempt in self.ledger.run(self.attempt.run_id).attempts]
 
 
 def test_an_end_is_reported_however_long_the_server_was_away(fragile: EmbeddedServer) -> None:
@@ -109,7 +107,7 @@ def test_an_end_is_given_up_some_time_after_the_worker_was_told_to_stop(
 
 def test_an_end_that_the_server_can_never_take_is_given_up(redis_url: str) -> None:
     with Child(redis_url) as child:
-        child.ledger.client.hset(child.ledger.keys.run(child.grant.run_id), "rules", "{")
+        child.ledger.client.hset(child.ledger.keys.run(child.attempt.run_id), "rules", "{")
         child.thread.start()
         child.thread.join(patience(20))
         assert child.has_given_up()

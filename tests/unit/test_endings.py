@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -13,16 +12,14 @@ from celery.app.trace import build_tracer
 from celery.exceptions import Ignore, Reject, Retry
 
 from supervisor.guard.attempt import Attempt, Guard
-from supervisor.guard.delivery import Delivery
 from supervisor.job.run import manual_id
 from supervisor.worker.task import end_of
+from tests.ledger.jobs import delivery
 
 
 def attempt() -> Attempt:
     """Of a run with an id of its own: Celery remembers ids that have succeeded."""
-    run_id = manual_id("nightly")
-    delivery = Delivery(run_id, "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
-    return Attempt(cast(Guard, None), delivery)
+    return Attempt(cast(Guard, None), delivery(manual_id("nightly")))
 
 
 def app_with_results() -> Celery:

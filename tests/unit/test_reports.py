@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
 
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.current_run import CurrentRun
-from supervisor.guard.delivery import Delivery
 from supervisor.guard.progress import Report
 from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
 from supervisor.operate.shapes import LogText, harmless, progress_words
+from tests.ledger.jobs import delivery
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)
 
@@ -32,8 +32,7 @@ def report(woken: list[Report]) -> Report:
 
 @pytest.fixture
 def run(report: Report) -> CurrentRun:
-    delivery = Delivery("nightly@1", "nightly", "celery", "token", 0, 0, timedelta(), timedelta())
-    attempt = Attempt(cast(Guard, None), delivery)
+    attempt = Attempt(cast(Guard, None), delivery("nightly@1"))
     attempt.report = report
     return CurrentRun("nightly", "nightly@1", NOW, 1, 1, _attempt=attempt)
 
