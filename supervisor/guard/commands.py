@@ -1,15 +1,15 @@
 """Programs that a job runs, and that do not outlive it.
 
-1. A watcher starts first: a shell in a process group of its own, which reads from a pipe that
-   nobody writes to. The job's process alone holds the other end.
+1. A watcher starts first: a shell in a process group of its own, which reads from a pipe that is
+   never written to. The job's process alone holds the other end.
 2. The program starts in the watcher's group, and with it all that it starts itself.
 3. When the program ends, or an exception ends the wait for it, `run_command` ends the group.
 4. A job's process that is killed - for its hard time limit, with its worker, by hand - can end
    nothing. The kernel closes its end of the pipe; the watcher reads the end of the file and kills
    its group, itself as well.
 
-The watcher is in the group that it kills. So the group's number is not given to anybody else as
-long as it may be used: not while the watcher lives, nor before we have asked how it ended.
+The watcher is in the group that it kills. So the group's number is not given to another process as
+long as it may be used: not while the watcher lives, nor before its exit status was read.
 
 What leaves the group (setsid, a daemon) is not ended, and a process that the job forks without
 starting a program (multiprocessing) holds the pipe as the job does: the group lives as long.
@@ -34,7 +34,7 @@ from supervisor.errors import OutputTooLarge
 #: What a program's group is given to end by itself.
 STOP_GRACE_SECONDS = 5.0
 
-#: Of what a program writes into a pipe, for each stream: a worker's memory is not without end.
+#: Of what a program writes into a pipe, for each stream: a worker's memory is bounded.
 MOST_OUTPUT_BYTES = 16 * 1024 * 1024
 
 CHUNK_BYTES = 65_536

@@ -1,9 +1,15 @@
 """Progress and log lines of a running job, on their way from the child to the ledger.
 
-What a run at work has said and nobody has written down yet: its progress and its log lines.
-
-The job's code only stores values here; the reporter's thread (reporter.py) takes them. The job's
-side takes no lock: a time limit may raise in its code between any two steps.
+1. The job's code only stores values in its `Report`, and takes no lock: a time limit may raise in
+   its code between any two steps. The thread of the `Reporter`, one in each child, writes them.
+2. The thread is started by the first run that reports something, after the fork, with a connection
+   of its own that does not retry and has short time-outs.
+3. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
+   However often a job reports meanwhile, the last progress and the newest lines are kept.
+4. With the ledger unavailable, what was taken is kept and sent again; what comes after it is
+   bounded.
+5. When a job's code has ended, its report is closed before the end is stored or reported: the rest
+   is written, or dropped after `PATIENCE`. Nothing is published once `close` has returned.
 """
 
 from __future__ import annotations
@@ -34,15 +40,20 @@ from supervisor.ledger.progress import Reports
 
 log = structlog.get_logger("supervisor.reports")
 
-#: Seconds that nobody sets: what is written down is how long ago something was said.
+#: In seconds; what is written is how long ago something was reported.
 clock = time.monotonic
+
+#: Seconds: between two writes, before another try with the ledger unavailable, for the last write.
+INTERVAL = 0.33
+UNAVAILABLE_PAUSE = 1.0
+PATIENCE = 1.0
 
 
 class Report:
     """The report of one attempt.
 
-    wake: called when there is news and was none. publish: tells others of a progress that was
-    written. unsent: taken, and perhaps not written. ended: gets a word once all is written.
+    wake: called when there is news and was none. publish: passes on a progress that was written.
+    unsent: taken, and perhaps not written. ended: gets an item once all is written.
     """
 
     def __init__(
@@ -71,14 +82,14 @@ class Report:
     def progress(self, done: Number, total: Number | None, text: str) -> None:
         self._progress = (done, total, text, clock())
         if not self._has_news:
-            self._tell()
+            self._note_news()
 
     def log(self, text: str) -> None:
         now = clock()
         for line in text.splitlines() or [""]:
             self._lines.append((next(self._numbers), line[:LINE_LENGTH], now))
         if not self._has_news:
-            self._tell()
+            self._note_news()
 
     def take(self) -> Said | None:
         """All that is new, for the one thread that writes it."""
@@ -104,30 +115,13 @@ class Report:
             log.warning("progress not understood", run=self.run_id, error=str(error))
             return None
 
-    def _tell(self) -> None:
+    def _note_news(self) -> None:
         self._has_news = self.was_used = True
         self._wake(self)
 
 
-# Writes down what runs say while they are at work: one thread in each child of a worker.
-#
-# 1. The thread is started by the first run that says something, after the fork, with a connection
-#    of its own that does not retry and has short time-outs.
-# 2. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
-#    However often a job says something meanwhile, the last progress and the newest lines are kept.
-# 3. With the ledger away, what was taken is kept and sent again; what comes after it is bounded.
-# 4. When a job's code has ended, its report is closed before the end is stored or reported: the
-#    rest is written, or dropped after `PATIENCE`. Nothing is published once `close` has returned.
-
-
-#: Seconds between two writes, before the next try with the ledger away, and for the last one.
-INTERVAL = 0.33
-AWAY_PAUSE = 1.0
-PATIENCE = 1.0
-
-
 class Reporter:
-    """`connect` is called in the thread."""
+    """Writes the reports of one child's runs; `connect` is called in its thread."""
 
     def __init__(self, connect: Callable[[], Reports]) -> None:
         self._connect = connect
@@ -136,7 +130,7 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._reports: Reports | None = None
         self._next_turn_at = 0.0
-        self._is_away = False
+        self._is_unavailable = False
 
     def open(
         self, run_id: str, token: str, publish: Callable[[SaidProgress], None] | None = None
@@ -144,7 +138,7 @@ class Reporter:
         return Report(run_id, token, self._wake, publish)
 
     def close(self, report: Report) -> None:
-        """The job's code has ended: writes the rest, for a moment at most."""
+        """The job's code has ended: writes the rest, within `PATIENCE`."""
         report.is_over = True
         if not report.was_used:
             return
@@ -174,7 +168,7 @@ class Reporter:
             try:
                 self._turn()
             except Exception:  # the loop outlives whatever one turn meets
-                log.exception("reporter stumbled")
+                log.exception("reporter failed")
 
     def _turn(self) -> None:
         fresh = self._gather()
@@ -206,9 +200,9 @@ class Reporter:
             if report.unsent is not None:
                 self._write(report, report.unsent)
         except RedisError as error:
-            self._note_absence(report, error)
+            self._note_unavailable(report, error)
         else:
-            self._is_away = False
+            self._is_unavailable = False
 
     def _write(self, report: Report, said: Said) -> None:
         self._reports = self._reports or self._connect()
@@ -217,17 +211,17 @@ class Reporter:
         if was_written and said.progress and report.publish:
             publish(report, said.progress)
 
-    def _note_absence(self, report: Report, error: RedisError) -> None:
-        if not self._is_away:
+    def _note_unavailable(self, report: Report, error: RedisError) -> None:
+        if not self._is_unavailable:
             log.warning("report not written", run=report.run_id, error=str(error))
-        self._is_away = True
-        self._next_turn_at = clock() + AWAY_PAUSE
+        self._is_unavailable = True
+        self._next_turn_at = clock() + UNAVAILABLE_PAUSE
         if not report.is_over:
             self._fresh.put(report)
 
 
 def publish(report: Report, progress: SaidProgress) -> None:
-    """Unless the job's code has ended: whoever closes the report waits for this."""
+    """Unless the job's code has ended: `close` waits for this."""
     with report.publishing:
         if report.is_over or report.publish is None:
             return

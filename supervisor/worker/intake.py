@@ -1,8 +1,22 @@
-"""Messages as a worker takes them in: one that is not what it should be ends nothing.
+"""Messages as a worker takes them from its queues.
 
-Who can write to a queue can push anything there. Celery and kombu expect messages of their own
-making: what they trip over would end the worker's main process, or leave a place of its pool taken
-for good. Here such a message is logged and rejected, and the next one is taken.
+1. **Hostile ones end nothing.** Who can write to a queue can push anything there. Celery and kombu
+   expect messages of their own making: what they fail on would end the worker's main process, or
+   keep a place of its pool taken for good. Here such a message is logged and rejected, and the next
+   one is taken.
+2. **Those of another ledger are returned.** They come when two deployments share a queue. The
+   message of a run names its ledger. A worker of another one cannot begin the run, and gives the
+   message back to its queue, behind those that wait there, for a worker of its own ledger. It is
+   held for `HELD` seconds first, so that messages that only such workers consume cost little. While
+   up to `MOST_HELD` are held the worker takes others; with more, it takes fewer until they are
+   back. Both sides report it: this worker in its log and in its presence, and the message carries
+   a note for the worker that begins the run.
+3. **Of those of runs, the broker keeps no record.** Redis has no acknowledgements, so kombu keeps a
+   copy of each message until it is acknowledged: two transactions a message, and a second delivery
+   of whatever takes longer than the visibility timeout. A run's message names its run and nothing
+   more. One that vanishes with its worker is sent again within seconds (beat/vanished.py), one that
+   comes twice is refused, and so the copy is of no use. Messages of tasks that are not supervised
+   are kept as ever.
 """
 
 from __future__ import annotations
@@ -13,15 +27,19 @@ from typing import Any, cast
 from uuid import UUID
 
 import structlog
-from celery import bootsteps
+from celery import Celery, bootsteps
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
-from supervisor.guard.delivery import HEADER, is_well_formed
-from supervisor.worker.strangers import Strangers
+from supervisor.errors import WrongSchema
+from supervisor.guard.delivery import HEADER, LEDGER, RETURNED_BY, is_well_formed, supervised
+from supervisor.ledger.connection import RedisError
+from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.publisher import publisher_of
+from supervisor.times import clock
 
 log = structlog.get_logger("supervisor.intake")
 
@@ -29,28 +47,42 @@ log = structlog.get_logger("supervisor.intake")
 brpop_read = cast(Any, redis.Channel)._brpop_read
 deliver = cast(Any, virtual.Transport)._deliver
 
-#: The mark of a connection on which no message ends anything.
+#: Marks the connection on which no message ends anything.
 TAKES_ANY = "supervisor_takes_any"
 
-#: No fault of a message.
-PASSED = (MemoryError, ResponseError, OperationalError)
+#: Seconds; shorter than beat waits before it takes a message for vanished.
+HELD = 1.0
+MOST_HELD = 100
+
+#: Seconds between two log lines about one of them, and for how long one is reported.
+LOGGED_EVERY = 60
+REPORTED_FOR = 900
+
+#: Headers are made by whoever can write to the queue.
+MOST_KNOWN = 20
+LONGEST_NAME = 200
+
+HINT = "give each deployment queues of its own (docs/settings.md, Two deployments on one Redis)"
+
+#: Of this process: other ledger and queue -> when it was seen last, and when it was logged.
+_seen: dict[tuple[str, str], tuple[float, float]] = {}
 
 
 def check(headers: Mapping[str, Any]) -> None:
-    """Raises InvalidTaskError for values that would only be tripped over later."""
+    """Raises InvalidTaskError for values that would only fail later."""
     limits, retries = headers.get("timelimit"), headers.get("retries")
-    if not isinstance(headers.get("id"), str | UUID):  # kombu gives back what JSON has marks for
+    if not isinstance(headers.get("id"), str | UUID):  # kombu decodes UUIDs in JSON
         raise InvalidTaskError("the id is neither text nor a UUID")
     if limits is not None and not (
         isinstance(limits, list | tuple) and len(limits) == 2 and all(map(is_limit, limits))
     ):
-        raise InvalidTaskError("the time limits are no two numbers")
+        raise InvalidTaskError("the time limits are not two numbers")
     if retries is not None and not (isinstance(retries, int) and retries >= 0):
-        raise InvalidTaskError("the number of retries is none")
+        raise InvalidTaskError("the number of retries is not a number from 0")
     stamped, stamps = headers.get("stamped_headers"), headers.get("stamps")
     are_names = isinstance(stamped, list) and all(isinstance(name, str) for name in stamped)
     if not (stamped is None or are_names) or not isinstance(stamps, dict | None):
-        raise InvalidTaskError("the stamps are none")
+        raise InvalidTaskError("the stamps are not stamps")
     own = headers.get(HEADER)
     if own is None:
         return
@@ -65,7 +97,7 @@ def is_limit(value: Any) -> bool:
 
 
 class TakesAnyMessage(bootsteps.Step):
-    """A message that the consumer trips over is rejected."""
+    """A message that the consumer fails on is rejected."""
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -78,12 +110,12 @@ class TakesAnyMessage(bootsteps.Step):
 
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle = create(*args, **kwargs)
-            passed: tuple[type[Exception], ...] = (*PASSED, *lost(parent.connection_errors))
-            strangers = Strangers(parent)
+            passed = raised_by_others(parent.connection_errors)
+            foreign = ForeignMessages(parent)
 
             def on_task_received(message: Any) -> Any:
                 try:
-                    return None if strangers.takes(message) else handle(message)
+                    return None if foreign.returns(message) else handle(message)
                 except passed:
                     raise
                 except Exception:
@@ -98,9 +130,10 @@ class TakesAnyMessage(bootsteps.Step):
         parent.connect = connect_own
 
 
-def lost(errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
-    """Those of a transport's connection errors that mean it; kombu has KeyError among them."""
-    return tuple(error for error in errors if not issubclass(error, LookupError))
+def raised_by_others(connection_errors: Iterable[type[Exception]]) -> tuple[type[Exception], ...]:
+    """What is no fault of a message; kombu has KeyError among a transport's connection errors."""
+    lost = (error for error in connection_errors if not issubclass(error, LookupError))
+    return (MemoryError, ResponseError, OperationalError, *lost)
 
 
 def read_any(self: Any, **options: Any) -> Any:
@@ -116,16 +149,157 @@ def read_any(self: Any, **options: Any) -> Any:
 def deliver_any(self: Any, message: Any, queue: str) -> Any:
     if not hasattr(self.client, TAKES_ANY):
         return deliver(self, message, queue)
-    passed: tuple[type[Exception], ...] = (*PASSED, *lost(self.connection_errors))
     try:
         deliver(self, message, queue)
-    except passed:
+    except raised_by_others(self.connection_errors):
         raise
     except Exception as error:  # noqa: BLE001 - kombu's own fields are missing or of another type
         log.error("message dropped", queue=queue, error=repr(error))
 
 
 def take_any_message() -> None:
-    """By the connection of a worker's consumer; consumers of tasks hear of what they raise."""
+    """On the connection of a worker's consumer; other consumers get what their callbacks raise."""
     cast(Any, redis.Channel)._brpop_read = read_any
     cast(Any, virtual.Transport)._deliver = deliver_any
+
+
+def run_header(message: Any) -> dict[str, Any] | None:
+    headers = message.headers
+    return supervised(headers, str(headers.get("id"))) if isinstance(headers, dict) else None
+
+
+def shared_queues() -> list[tuple[str, str]]:
+    """Each other ledger whose messages came to this worker lately, and the queue they came by."""
+    limit = clock() - REPORTED_FOR
+    return sorted(both for both, (seen, _) in list(_seen.items()) if seen > limit)
+
+
+class ForeignMessages:
+    """Those of another ledger that one consumer gets. All is called in the worker's main loop."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._app: Celery = consumer.app
+        self._own = [required_settings(self._app).prefix, owner_of(self._app)]
+        self._held = 0
+
+    def returns(self, message: Any) -> bool:
+        """Whether the message is another ledger's, and goes back."""
+        headers, header = message.headers, run_header(message)
+        if header is None:
+            return False
+        theirs = identity_in(header)
+        if theirs is None or not self._is_foreign(theirs, header):
+            if returned_by := headers.get(RETURNED_BY):
+                self._note(str(returned_by)[:LONGEST_NAME], message, "run came late")
+            return False
+        self._note(named(theirs), message, "message of another ledger returned")
+        headers[RETURNED_BY] = named(self._own)  # Redis keeps it; other brokers give back their own
+        self._hold(message)
+        return True
+
+    def _is_foreign(self, theirs: list[str], header: Mapping[str, Any]) -> bool:
+        if theirs == self._own:
+            return False
+        if theirs[0] != self._own[0]:
+            return True
+        # The same prefix: the app was given another name, or its ledger is in another database.
+        try:
+            return not publisher_of(self._app).ledger.runs([str(header["run"])])
+        except (RedisError, WrongSchema):
+            return False
+
+    def _hold(self, message: Any) -> None:
+        qos = self._consumer.qos if self._held < MOST_HELD else None
+        self._held += 1
+        if qos:
+            qos.increment_eventually()
+
+        def give_back() -> None:
+            self._held -= 1
+            if qos:
+                qos.decrement_eventually()
+            errors = self._consumer.connection_errors
+            message.reject_log_error(get_logger(__name__), errors, requeue=True)
+
+        self._consumer.timer.call_after(HELD, give_back)
+
+    def _note(self, other: str, message: Any, event: str) -> None:
+        queue = str(message.delivery_info.get("routing_key"))[:LONGEST_NAME]
+        now, both = clock(), (other, queue)
+        if both not in _seen and len(_seen) >= MOST_KNOWN:
+            return
+        _, logged = _seen.get(both, (now, 0.0))
+        if now - logged > LOGGED_EVERY or not logged:
+            log.error(event, ledger=named(self._own), other=other, queue=queue, hint=HINT)
+            logged = now
+        _seen[both] = now, logged
+
+
+def identity_in(header: Mapping[str, Any]) -> list[str] | None:
+    """The ledger's prefix and owner; None for a message of an older version."""
+    match header.get(LEDGER):
+        case [str(prefix), str(owner)]:
+            return [prefix, owner]
+        case _:
+            return None
+
+
+def named(identity: list[str]) -> str:
+    prefix, owner = identity
+    return f"{prefix} of {owner}"[:LONGEST_NAME]
+
+
+class RunQoS(redis.QoS):
+    """Keeps no copy of the messages of runs at the broker."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._of_runs: set[str] = set()
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if run_header(message) is None:
+            super().append(message, delivery_tag)
+            return
+        self._of_runs.add(delivery_tag)
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        if delivery_tag in self._of_runs:
+            self._forget(delivery_tag)
+        else:
+            super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if delivery_tag not in self._of_runs:
+            super().reject(delivery_tag, requeue)
+            return
+        if requeue:
+            self.restore_by_tag(delivery_tag, leftmost=True)
+        self._forget(delivery_tag)
+
+    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
+        """Puts a message back that no child has taken: the worker is ending, say."""
+        if tag not in self._of_runs:
+            super().restore_by_tag(tag, client, leftmost)
+            return
+        delivered, channel = cast(Any, self._delivered), cast(Any, self.channel)
+        if tag not in delivered:  # put back before, when the connection was lost
+            return
+        message = delivered[tag]
+        place = message.delivery_info["exchange"], message.delivery_info["routing_key"]
+        with channel.conn_or_acquire(client) as connected:
+            channel._do_restore_message(message._raw, *place, connected, leftmost)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        super().restore_unacked(client)
+        self._of_runs.clear()
+
+    def _forget(self, delivery_tag: str) -> None:
+        self._of_runs.discard(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+
+def keep_no_record_of_runs() -> None:
+    """For the connections that this process makes from now on."""
+    redis.Channel.QoS = RunQoS

@@ -1,7 +1,7 @@
-"""A worker says that it is there, and what it consumes, from the moment it is ready until it stops.
+"""A worker's presence: that it is there and what it consumes, from ready until it stops.
 
-A thread of its own, with its own connection, in the worker's main process: a call that hangs must
-not make the heartbeat late. The thread goes on when the main loop does not, and reports that.
+Written by a thread of its own, with its own connection, in the worker's main process: a call that
+hangs must not make the heartbeat late. The thread goes on when the main loop hangs, and reports it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from supervisor.ledger.presence import (
 )
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
-from supervisor.worker.strangers import shared_queues
+from supervisor.worker.intake import shared_queues
 
 log = structlog.get_logger("supervisor.attendance")
 
@@ -38,13 +38,13 @@ _present: dict[str, WorkerAttendance] = {}
 #: Rounds of this thread in which the main loop did not turn, though it does so in each: a minute.
 ROUNDS_WITHOUT_TURN = 12
 
-#: A call that is in one of these waits for the broker, or for the ledger; sockets are theirs.
+#: A call inside one of these waits for the broker, or for the ledger, whose sockets they are.
 WAITING = ("amqp.", "kombu.connection", "kombu.transport.", "kombu.utils.functional", "redis.")
 SOCKETS = ("selectors", "socket", "ssl")
 
 
 class WorkerAttendance(threading.Thread):
-    """Tells what the worker's consumer says of itself, each time anew."""
+    """Writes, in each round, what the worker's consumer shows of itself."""
 
     def __init__(self, consumer: Any) -> None:
         super().__init__(name="supervisor-attendance", daemon=True)
@@ -70,26 +70,24 @@ class WorkerAttendance(threading.Thread):
                     shared_queues=shared_queues(),
                 )
             except (RedisError, OSError) as error:
-                log.warning("presence not told", error=str(error))
+                log.warning("presence not written", error=str(error))
             except WrongSchema as error:
                 log.critical("worker stops", error=str(error))
                 # A warm shutdown, by the consumer's own loop; Celery declares it as None.
                 state.should_stop = EX_FAILURE  # type: ignore[assignment]
                 return
-            except (
-                Exception
-            ):  # the loop outlives whatever a worker that is changing shows of itself
-                log.exception("attendance stumbled")
+            except Exception:  # a worker that is starting or stopping may lack any of this
+                log.exception("presence failed")
             self._stopping.wait(PRESENCE_INTERVAL.total_seconds())
 
     def stop(self) -> None:
         self._stopping.set()
-        # A call that is under way would say again that the worker is there.
+        # A call that is under way would write again that the worker is there.
         self.join(PRESENCE_INTERVAL.total_seconds())
         try:
             self._attendance.leave()
         except (RedisError, OSError) as error:
-            log.warning("leave not taken", error=str(error))
+            log.warning("presence not removed", error=str(error))
 
     def _facts(self) -> WorkerFacts:
         return WorkerFacts(
@@ -121,8 +119,8 @@ class MainLoop:
     def look(self) -> tuple[str | None, bool]:
         """Why it does no work, if it does none; and whether it waits for its broker.
 
-        Once in a round: rounds are counted and no time is measured, for a process that was stopped
-        has not turned for long either.
+        Called once in a round. Rounds are counted and no time is measured: a process that was
+        suspended has not turned for long either.
         """
         if not self._is_running():
             return None, False
@@ -141,9 +139,9 @@ class MainLoop:
 
     def _is_running(self) -> bool:
         """A worker that stops waits for its tasks, and its loop is over."""
-        told: tuple[Any, ...] = (state.should_stop, state.should_terminate)
-        is_told = any(flag is not None and flag is not False for flag in told)
-        return bool(self._consumer.blueprint.state == RUN) and not is_told
+        flags: tuple[Any, ...] = (state.should_stop, state.should_terminate)
+        is_stopping = any(flag is not None and flag is not False for flag in flags)
+        return bool(self._consumer.blueprint.state == RUN) and not is_stopping
 
 
 def innermost_frame() -> Any:
@@ -159,7 +157,7 @@ def module_of(frame: Any) -> str:
 
 
 def consumed(task_consumer: Any) -> tuple[str, ...]:
-    """None while the connection to the broker is away, or once the worker is told to stop."""
+    """Empty while the broker is unavailable, or once the worker is stopping."""
     if task_consumer is None:
         return ()
     names = (queue.name for queue in task_consumer.queues)
@@ -167,7 +165,7 @@ def consumed(task_consumer: Any) -> tuple[str, ...]:
 
 
 def size_of(pool: Any) -> int:
-    """None once it has been stopped, which comes before the worker's own end."""
+    """0 once it has been stopped, which comes before the worker's own end."""
     return 0 if getattr(pool, "_pool", pool) is None else int(pool.num_processes or 0)
 
 

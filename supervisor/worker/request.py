@@ -1,7 +1,7 @@
 """The guard in a worker's main process: the request class of a supervised app.
 
-It tells the heartbeat which child works for which run, and what a child is about to be ended for.
-It never gives a lease back while the child may still be at work: the heartbeat does, once it is
+It hands the heartbeat the lease that a child asks for, and what a child is about to be ended for.
+It never gives a lease back while the child may still be running: the heartbeat does, once it is
 gone.
 """
 
@@ -11,7 +11,7 @@ import os
 import time
 from functools import cache
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -21,7 +21,6 @@ from celery.concurrency import get_implementation
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 from celery.worker.request import Request
-from kombu.transport import redis, virtual
 
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
@@ -40,79 +39,15 @@ from supervisor.sending.calls import asked_of, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.times import clock
 from supervisor.worker.adopting import adopt
-from supervisor.worker.intake import TakesAnyMessage, check, take_any_message
+from supervisor.worker.intake import (
+    TakesAnyMessage,
+    check,
+    keep_no_record_of_runs,
+    take_any_message,
+)
 from supervisor.worker.presence import attend
 from supervisor.worker.results import take_over_started
 from supervisor.worker.task import worker_name
-
-# A worker on Redis keeps no record at the broker of the messages of runs; the ledger does.
-#
-# Redis has no acknowledgements, so kombu keeps a copy of each message until it is acknowledged: two
-# transactions a message, and a second delivery of whatever takes longer than the visibility
-# timeout. A run's message names its run and nothing more. One that vanishes with its worker is
-# sent again within seconds (beat/vanished.py), one that comes twice is refused, and so the copy is
-# of no use. Messages of tasks that are not supervised are kept as ever.
-
-
-class RunQoS(redis.QoS):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._of_runs: set[str] = set()
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        if not is_of_run(message):
-            super().append(message, delivery_tag)
-            return
-        self._of_runs.add(delivery_tag)
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        if delivery_tag in self._of_runs:
-            self._forget(delivery_tag)
-        else:
-            super().ack(delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if delivery_tag not in self._of_runs:
-            super().reject(delivery_tag, requeue)
-            return
-        if requeue:
-            self.restore_by_tag(delivery_tag, leftmost=True)
-        self._forget(delivery_tag)
-
-    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
-        """Puts a message back that no child has taken: the worker is ending, say."""
-        if tag not in self._of_runs:
-            super().restore_by_tag(tag, client, leftmost)
-            return
-        delivered, channel = cast(Any, self._delivered), cast(Any, self.channel)
-        if tag not in delivered:  # put back before, when the connection was lost
-            return
-        message = delivered[tag]
-        place = message.delivery_info["exchange"], message.delivery_info["routing_key"]
-        with channel.conn_or_acquire(client) as connected:
-            channel._do_restore_message(message._raw, *place, connected, leftmost)
-
-    def restore_unacked(self, client: Any = None) -> None:
-        super().restore_unacked(client)
-        self._of_runs.clear()
-
-    def _forget(self, delivery_tag: str) -> None:
-        self._of_runs.discard(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-
-def is_of_run(message: Any) -> bool:
-    headers = message.headers
-    if not isinstance(headers, dict):
-        return False
-    return supervised(headers, str(headers.get("id"))) is not None
-
-
-def keep_no_record_of_runs() -> None:
-    """For the connections that this process makes from now on."""
-    redis.Channel.QoS = RunQoS
-
 
 _starting = Lock()
 
@@ -131,7 +66,7 @@ class GuardedRequest(Request):
             self.request_dict[TOKEN] = self._token
 
     def info(self, safe: bool = False) -> Any:
-        """What `celery inspect` shows, which would be the arguments themselves."""
+        """What `celery inspect` shows: no arguments of a job that masks them."""
         is_masked = bool(self._header and self._header["rules"].get("mask"))
         return super().info(safe=safe or is_masked)
 
@@ -151,17 +86,17 @@ class GuardedRequest(Request):
             )
 
     def _is_active(self, pid: int) -> bool:
-        """Celery calls a task over that it is about to end: its child may be at work still."""
-        is_at_work = pid != os.getpid() and child_table.is_running(pid, self._token)
-        return self in state.active_requests or is_at_work
+        """Celery takes a task for over that it is about to end: its child may still be running."""
+        is_running = pid != os.getpid() and child_table.is_running(pid, self._token)
+        return self in state.active_requests or is_running
 
     def _asked(self) -> Asked:
-        """For a ledger that forgot the run. Called by the heartbeat: it asks nobody."""
+        """For a ledger that forgot the run. Called by the heartbeat: it waits for nothing."""
         context = self._context  # type: ignore[attr-defined]
         return asked_of(self._header, context, self.task) if self._header else Asked()
 
     def revoked(self) -> bool:
-        """A message that Celery drops before any hook of ours: its run has ended as well."""
+        """Celery drops the message of a revoked task before any hook of ours: its run ends here."""
         is_revoked = bool(super().revoked())
         if is_revoked and self._header is not None:
             try:
@@ -195,7 +130,7 @@ def guarded_request(own: Any) -> Any:
 
 
 def take_over_requests(app: Celery) -> None:
-    """Before the worker asks its tasks for them; a lease lives by what they tell the heartbeat."""
+    """Before the worker asks its tasks for their request classes: leases depend on them."""
     for task in app.tasks.values():
         try:
             task.Request = guarded_request(symbol_by_name(task.Request))
@@ -205,7 +140,7 @@ def take_over_requests(app: Celery) -> None:
 
 
 class TellsChildren(bootsteps.StartStopStep):
-    """However the worker is told to stop: a child that waits for the ledger has to know."""
+    """However the worker is stopped: a child that waits for the ledger has to know."""
 
     def close(self, worker: Any) -> None:
         child_table.set_stopping()
@@ -223,7 +158,7 @@ def prepare(sender: Any) -> None:
         set_start_method("fork", force=True)
     adopt(sender.app)
     take_over_requests(sender.app)
-    # A thread that imports while a child is forked leaves it a lock that nobody will give back.
+    # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
     take_over_started(sender.app)
     child_table.share()
@@ -263,8 +198,10 @@ def check_pool(pool: Any) -> None:
 
 
 def end_orphans() -> None:
-    """For the children that this process will fork: Celery has the kernel kill them with it, and
-    asks for that too late where it was killed between the fork and the question."""
+    """Ends children whose main process was killed just after the fork.
+
+    Celery has the kernel kill them with it, but asks for that after the fork.
+    """
     main = os.getpid()
 
     def look(**_: Any) -> None:
@@ -290,7 +227,7 @@ def heartbeat_of(app: Any) -> Heartbeat:
 def _heartbeat_of(app: Celery) -> Heartbeat:
     settings = required_settings(app)
     ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
-    # What another thread publishes, it reads by a connection of its own, that may insist.
+    # The publish thread reads by a connection of its own, which may retry.
     heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
     heartbeat.start()
     return heartbeat
