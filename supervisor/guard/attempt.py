@@ -125,7 +125,7 @@ class Guard:
 
 
 class Attempt:
-    """ended_at: since when the job's code no longer runs, by the clock of times.py.
+    """ended_at: since when the job's code no longer runs, by `times.clock`.
 
     How the body ended: has_returned; raised, as Celery was to take it; interruption, by which its
     main process ended it. returned: by a step, for the steps after it. next: how it is tried again.

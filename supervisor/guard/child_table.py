@@ -18,7 +18,7 @@ from struct import Struct
 
 from supervisor.job.run import RunState
 
-#: State; of the attempt its token, and when it ended, by the clock of times.py.
+#: State; of the attempt its token, and when it ended, by `times.clock`.
 ENTRY = Struct("=B32sd")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.

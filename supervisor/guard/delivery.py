@@ -14,7 +14,7 @@ from supervisor.job.steps import Step, seconds
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Work
 
-#: Plans of runs, which never change; a process publishes for a few of them at a time.
+#: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
 MOST_PLANS = 200
 
 
@@ -46,9 +46,9 @@ class Assignments:
         self._plans: dict[str, Mapping[str, Step]] = {}
 
     def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
-        """By run id; left out are runs whose job, or whose run of several steps, is gone.
+        """By run id, without those whose job, or whose run of several steps, is gone.
 
-        And those of a job that only another version of this code can read.
+        Nor those of a job that only another version of this code can read.
         """
         specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
         places = {run.id: place for run in runs if (place := StepId.of(run.id))}
@@ -93,7 +93,7 @@ def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
 
 
 def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
-    """`item`: of a batch the one that the run is for, else nothing; it is the first argument."""
+    """`item`: of a batch the one that the run is for, its first argument; else empty."""
     return Assignment(
         run=run,
         task=step.task,
@@ -112,7 +112,7 @@ def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
 
 
 def written(run: Run) -> list[str]:
-    """Those that are the job's own, and no caller's."""
+    """Names of the arguments that are the job's own, and not a caller's."""
     return [name for name in ("args", "kwargs") if getattr(run, name) is None]
 
 
@@ -188,7 +188,7 @@ def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:
 
 
 def is_well_formed(header: Any) -> bool:
-    """Whether a worker can make sense of it: whoever writes to the queue may have made it up."""
+    """Whether a worker can read it: any client that can write to the queue may have forged it."""
     try:
         work, delivery = work_of(header, ""), Delivery.of(header, "", 0)
         timedelta(milliseconds=work.rules.lease_ttl_ms + work.rules.stop_grace_ms)
@@ -222,7 +222,7 @@ def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
 
 
 def work_of(header: Mapping[str, Any], worker: str) -> Work:
-    """The run of a message, as the worker that has it would tell a ledger that forgot it."""
+    """The run of a message, as its worker would write it into a ledger that forgot it."""
     return Work(
         run_id=header["run"],
         job=header["job"],

@@ -52,7 +52,7 @@ log = structlog.get_logger("supervisor.heartbeat")
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1
 
-#: Whatever comes of a call: the server is away, refuses it, or another version writes the ledger.
+#: What a call may raise: no server, a server that refuses it, a ledger of another version.
 FAULTS = (RedisError, WrongSchema)
 
 

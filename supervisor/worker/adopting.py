@@ -11,7 +11,7 @@ from supervisor.worker.task import GuardedTask
 
 
 def adopt(app: Celery) -> None:
-    """Also those with a base class that is not the app's, or that keeps the guard's body out."""
+    """Also tasks whose base class is not the app's, or keeps the guard's `__call__` out."""
     for task in app.tasks.values():
         adopt_one(task)
 

@@ -1,4 +1,4 @@
-"""What Celery's result backend, where a task has one, is told of a run at work.
+"""What is stored of a running task in Celery's result backend, where it has one.
 
 Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
 comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
@@ -39,7 +39,7 @@ _tracked: set[str] = set()
 def take_over_started(app: Celery) -> None:
     """In a worker's main process: from now on only `store_started` stores that a task has started.
 
-    Celery would before a delivery can be refused, over what is stored of the run at work.
+    Celery would before a delivery can be refused, over what is stored of the running attempt.
     """
     for task in app.tasks.values():
         if task.track_started:
@@ -48,7 +48,7 @@ def take_over_started(app: Celery) -> None:
 
 
 def store_started(task: Any, *, is_run: bool) -> None:
-    """Of every run, and else as Celery does; a backend that is away fails no run."""
+    """For every run, and else as Celery does; a backend that is unavailable fails no run."""
     if not (is_run or task.name in _tracked) or not keeps_results(task):
         return
     meta = {"pid": os.getpid(), "hostname": task.request.hostname}

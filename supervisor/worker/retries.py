@@ -1,4 +1,4 @@
-"""When and with what a failed attempt is tried again, as Celery's own words for it have it."""
+"""When and with what a failed attempt is tried again, from the arguments of Celery's `retry`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_sent_again(task_id: str | None) -> bool:
 def asked_again(
     attempt: Attempt, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Asked:
-    """What a `retry` says of the next attempt. Raises TypeError for what JSON refuses.
+    """What a `retry` asks of the next attempt. Raises TypeError for what JSON refuses.
 
     Texts that a schedule file wrote go on as they are written there, a secret as its reference,
     wherever the task puts them, and also where it hands on the secret itself.
@@ -64,7 +64,7 @@ def asked_again(
 
 
 def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """What is given by position before and by name now, or the other way round, is not given twice.
+    """An argument given by position before and by name now, or the reverse, is not given twice.
 
     As Celery has it since 5.7.
     """

@@ -86,9 +86,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         store_started(self, is_run=header is not None)
 
     def _check(self, header: Mapping[str, Any]) -> None:
-        """Raises Ignore for a message that says otherwise than the ledger, which is forged.
+        """Raises Ignore for a forged message, which differs from what the ledger has of the run.
 
-        And where the ledger cannot say.
+        Also while the ledger is unavailable.
         """
         request, facts = self.request, {"job": header["job"], "run": header["run"]}
         try:
@@ -98,7 +98,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         except RedisError as error:
             log.error("run not begun", **facts, reason="ledger unavailable", error=str(error))
             raise Ignore("unavailable") from error
-        log.error("message refused", **facts, reason="it is not what the ledger has of the run")
+        log.error(
+            "message refused", **facts, reason="it differs from what the ledger has of the run"
+        )
         raise Ignore("forged")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +162,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise
             raise again from error
         except BaseException as error:
-            # Nothing of Celery's or ours raises one here: that is the job's own.
+            # Neither Celery nor we raise one here: it is the job's own.
             raise self._retry_or(attempt, JobRaised(error)) from error
 
     def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
@@ -190,12 +192,12 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         **options: Any,
     ) -> Any:
         """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        said = {"link": link, "link_error": link_error, "shadow": shadow}
+        named = {"link": link, "link_error": link_error, "shadow": shadow}
         if is_guarded_call(self, options) and not is_sent_again(task_id):
-            options |= given(**said)
+            options |= given(**named)
             return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
-        # A class of the team's own may take no more by position than the task's arguments.
-        options |= given(task_id=task_id, producer=producer, **said)
+        # A project's own class may take nothing but the task's arguments by position.
+        options |= given(task_id=task_id, producer=producer, **named)
         return super().apply_async(args, kwargs, **options)
 
     def retry(
@@ -212,7 +214,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """Celery's own signature; in a supervised run the ledger sends the next attempt."""
         attempt = self._own_attempt()
         if attempt is None or self.request.called_directly:
-            # Celery calls the task again for it: not under the guard, as it is not now.
+            # Celery sends the task again for it: not under the guard, as it is not now.
             options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
             with sent_again(self.request.id):
                 return super().retry(args, kwargs, throw=throw, **options)
@@ -251,7 +253,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
         try:
             report(attempt, task, retval, state)
         except SoftTimeLimitExceeded:
-            # It is for the job's code, which is over; said again, an end changes nothing.
+            # It is for the job's code, which is over; reported twice, an end changes nothing.
             report(attempt, task, retval, state)
     except Exception as error:
         # Celery would swallow it, and a run without an end would keep its lock.
@@ -300,7 +302,7 @@ def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None
     """
     if state == states.SUCCESS or isinstance(retval, BaseException):
         return state, retval
-    # A class of the team's own may raise around the body, where nothing else sees it.
+    # A project's own class may raise around the body, where nothing else sees it.
     match attempt.raised or sys.exc_info()[1]:
         case Retry() as again:
             return states.RETRY, again
