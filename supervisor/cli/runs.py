@@ -40,7 +40,6 @@ from supervisor.operate import control
 from supervisor.operate.shapes import (
     STEP_COLUMNS,
     LogText,
-    at_work_words,
     harmless,
     items_words,
     job_shape,
@@ -49,6 +48,7 @@ from supervisor.operate.shapes import (
     params_shape,
     progress_words,
     run_shape,
+    running_steps_words,
     share_of,
     step_row,
     step_shape,
@@ -106,7 +106,7 @@ def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
     """The progress in words, and from 0 to 1 where that is known."""
     if run.has_steps:
         steps = ledger.steps.records(run.id)
-        return at_work_words(steps), share_of(steps)
+        return running_steps_words(steps), share_of(steps)
     if run.batch:
         return items_words(run.batch), run.batch.done / max(1, run.batch.total)
     return progress_words(run.progress), run.progress.share if run.progress else None
@@ -363,7 +363,7 @@ def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
 
 def how_far_words(ledger: Ledger, run: Run) -> str:
     if run.has_steps:
-        return at_work_words(ledger.steps.records(run.id))
+        return running_steps_words(ledger.steps.records(run.id))
     return progress_words(run.progress)
 
 

@@ -1,1 +1,1 @@
-"""What people ask and do: control, `why`, `doctor`, imports, shapes and tables."""
+"""What people ask and do: control, `why`, `doctor`, imports, and their output as text and JSON."""

@@ -1,6 +1,7 @@
-"""What people do to jobs and runs: alike on the command line, by the API and by the page's buttons.
+"""Actions on jobs and runs: the same for the command line, the API and the page's buttons.
 
-Who asks for what makes no sense gets an error with words for people; each edge tells it in its way.
+A request that makes no sense raises an error with a message for people; each of the three shows it
+in its own way.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.ticks.backfill import backfill, missed_in_pause
 from supervisor.times import instant
 
-#: Farther ahead, instants cannot be told in every time zone.
+#: Later instants cannot be shown in every time zone.
 LONGEST_PAUSE = timedelta(days=36_525)
 
 #: Characters of the note of a pause.
@@ -28,9 +29,9 @@ BY_HAND = "cancelled by hand"
 
 
 def trigger(ledger: Ledger, job: str, request: RunRequest) -> Run:
-    """Runs a job now, paused or not; a run that is skipped stays on record as such.
+    """Runs a job now, paused or not; a run that is skipped is recorded as such.
 
-    Raises UnknownJob, InvalidKey, and InvalidRequest for arguments that the job has no use for.
+    Raises UnknownJob, InvalidKey, and InvalidRequest for arguments that the job cannot take.
     """
     spec = ledger.spec(job)
     check_arguments(spec, request)
@@ -40,7 +41,7 @@ def trigger(ledger: Ledger, job: str, request: RunRequest) -> Run:
 def check_arguments(spec: JobSpec, request: RunRequest) -> None:
     """Raises InvalidRequest."""
     if spec.steps and (request.args is not None or request.kwargs is not None):
-        raise InvalidRequest(f"{spec.name} has several steps: they begin with params")
+        raise InvalidRequest(f"{spec.name} has several steps: they start with params")
     if not spec.steps and request.params is not None:
         raise InvalidRequest(f"{spec.name} is one task: it has args and kwargs, no params")
     for name in ("args", "kwargs", "params"):
@@ -48,7 +49,7 @@ def check_arguments(spec: JobSpec, request: RunRequest) -> None:
 
 
 def check_json(name: str, value: Any) -> None:
-    """Python's reader takes NaN, Infinity and halves of characters, which no other reader does."""
+    """Python's JSON reader accepts NaN, Infinity and lone surrogates; other readers do not."""
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -58,9 +59,9 @@ def check_json(name: str, value: Any) -> None:
 
 
 def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> datetime | None:
-    """Excludes the job's ticks, until it is resumed or until then; gives until when.
+    """Excludes the job's ticks until `until`, or until it is resumed. Returns the end.
 
-    until: without an offset a time of the job's zone. Raises UnknownJob and InvalidRequest.
+    until: without an offset, a time in the job's zone. Raises UnknownJob and InvalidRequest.
     """
     spec = ledger.spec(job)
     if isinstance(spec, GuardedTaskSpec):
@@ -73,7 +74,7 @@ def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> dateti
 
 
 def end_of_pause(until: datetime, spec: JobSpec, now: datetime) -> datetime:
-    """Raises InvalidRequest for a moment that has passed, or that nobody could tell."""
+    """Raises InvalidRequest for a moment in the past, or too far ahead."""
     try:
         moment = instant(until, spec.zone)
     except ValueError as error:
@@ -86,9 +87,9 @@ def end_of_pause(until: datetime, spec: JobSpec, now: datetime) -> datetime:
 
 
 def resume(ledger: Ledger, job: str, *, catch_up: bool = False) -> int:
-    """Ends a pause; gives how many of its ticks are run after all.
+    """Ends a pause; returns how many of its ticks run after all.
 
-    catch_up: those that the job's `catchup` would run after an outage. Raises UnknownJob.
+    catch_up: run those that the job's `catchup` would run after an outage. Raises UnknownJob.
     """
     spec = ledger.spec(job)
     since = ledger.resume(spec.name)
@@ -98,7 +99,7 @@ def resume(ledger: Ledger, job: str, *, catch_up: bool = False) -> int:
 
 
 def cancel(ledger: Ledger, run_id: str) -> Cancellation:
-    """Ends a run, a step or an item: at once, or within its `stop_grace` when it is at work.
+    """Ends a run, a step or an item: at once, or within its `stop_grace` if it is running.
 
     Raises UnknownRun, and RunEnded when it has ended.
     """
@@ -110,7 +111,7 @@ def cancel(ledger: Ledger, run_id: str) -> Cancellation:
 
 
 def ended_as(ledger: Ledger, run_id: str) -> str:
-    """An item that ended well leaves no record."""
+    """An item that succeeded leaves no record."""
     try:
         return ledger.run(run_id).state.value
     except UnknownRun:

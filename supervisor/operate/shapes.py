@@ -154,10 +154,10 @@ def line_shape(line: records.LogLine) -> dict[str, Any]:
     return LogLine.model_validate(line).model_dump(mode="json")
 
 
-# records.Progress and log lines as text for terminals.
+# Progress and log lines as text for terminals.
 
 
-#: What colours text or moves the cursor on a terminal.
+#: Sequences that colour text or move the cursor.
 CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 
 
@@ -170,7 +170,7 @@ class LogText:
     def of(self, lines: Iterable[records.LogLine]) -> Iterator[str]:
         for line in lines:
             place = (line.step, line.attempt)
-            if line.number == 0:  # the ledger's own word
+            if line.number == 0:  # written by the ledger itself
                 yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
                 continue
             dropped = line.number - self._last.get(place, 0) - 1
@@ -197,7 +197,7 @@ def progress_words(progress: records.Progress | None) -> str:
 
 
 def harmless(text: str) -> str:
-    """On one line, and without what a terminal would obey."""
+    """On one line, and without control characters of a terminal."""
     if text.isprintable():
         return text
     text = CONTROL_SEQUENCE.sub("", text)
@@ -207,10 +207,10 @@ def harmless(text: str) -> str:
 # The steps of a run as rows of text, and as one line.
 
 
-STEP_COLUMNS = Columns(
-    ("step", "priority", "task", "attempt", "state", "started", "duration", "reason"),
-    folds=("reason",),
-    drops=("started", "task", "priority", "duration", "attempt"),
+STEP_COLUMNS = Columns.named(
+    "step, priority, task, attempt, state, started, duration, reason",
+    folds="reason",
+    drops="started, task, priority, duration, attempt",
 )
 
 LONGEST_PARAM = 60
@@ -221,11 +221,15 @@ def step_row(step: records.StepRecord, now: datetime) -> Sequence[str]:
     if run is None:
         return (step.name, str(step.priority), step.task, "", "", "", "", "")
     started, ended = run.started_at, run.finished_at
-    lasted = duration(seconds_between(started, ended or now)) if started else ""
     progress = items_words(run.batch) or progress_words(run.progress)
     return (
-        *(step.name, str(step.priority), step.task, str(run.attempt or "")),
-        *(run.state.value, stamp(started) if started else "", lasted),
+        step.name,
+        str(step.priority),
+        step.task,
+        str(run.attempt or ""),
+        run.state.value,
+        stamp(started),
+        duration(seconds_between(started, ended or now)),
         harmless(", ".join(filter(None, (progress, run.reason)))),
     )
 
@@ -240,7 +244,7 @@ def items_words(batch: records.Batch | None) -> str:
 
 
 def share_of(steps: Sequence[records.StepRecord]) -> float:
-    """How far the run is, from 0 to 1, as if all steps took the same time."""
+    """The progress of the run from 0 to 1, as if all steps took the same time."""
     return sum(map(share_of_step, steps)) / max(1, len(steps))
 
 
@@ -254,8 +258,8 @@ def share_of_step(step: records.StepRecord) -> float:
     return (step.run.progress and step.run.progress.share) or 0.0
 
 
-def at_work_words(steps: Sequence[records.StepRecord]) -> str:
-    """``words 120/600 items (20%), 2 failed; scan 40/100 (40%)``: of the steps that are at it."""
+def running_steps_words(steps: Sequence[records.StepRecord]) -> str:
+    """``words 120/600 items (20%), 2 failed; scan 40/100 (40%)``: the running steps."""
     return "; ".join(
         f"{step.name} {items_words(step.run.batch) or progress_words(step.run.progress)}".rstrip()
         for step in steps

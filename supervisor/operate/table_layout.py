@@ -1,13 +1,13 @@
 """Rows of text -> the lines of a table for a screen of some width.
 
-What fits is aligned text. Where it does not, in this order:
+What fits is aligned text. What does not fit is made to, in this order:
 
 1. Cells of columns that may fold are wrapped between words.
 2. The last column, if it may fold, goes below its row.
-3. The least important column is left out, and the table is tried again; a last line names those.
+3. The least important column is left out and the layout tried again; a last line names these.
 
-No cell is ever cut, so that a name or the id of a run can be given to another command. What fits in
-no way is longer than the screen, which wraps it.
+No cell is ever cut, so that a name or the id of a run can be copied. A line that is still too long
+is wrapped by the terminal.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """names: the headers. folds: those whose cells may be wrapped. drops: the dispensable, least
-    important first."""
+    """names: the headers. folds: those whose cells may be wrapped. drops: those that may be left
+    out, the least important first."""
 
     names: tuple[str, ...]
     folds: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
 
+    @classmethod
+    def named(cls, names: str, *, folds: str = "", drops: str = "") -> Columns:
+        """Each a list of headers with commas between them."""
+        return cls(*(tuple(filter(None, text.split(", "))) for text in (names, folds, drops)))
+
 
 def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> list[str]:
-    """The header and the rows; with `width` None on one line each, whatever they take."""
+    """The header and the rows; without a `width` each is one line, however long."""
     rows = list(rows)
     if width is None:
         return list(aligned([columns.names, *rows]))
@@ -65,7 +70,7 @@ def aligned(rows: Sequence[Row], folds: Sequence[str] = (), width: int = 0) -> I
 
 
 def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[str]:
-    """The columns that may fold share what the others leave, each in proportion to what it has."""
+    """The columns that may fold share the width that the others leave."""
     natural = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
     least = [max(map(longest_word, cells)) for cells in zip(*rows, strict=True)]
     folding = [number for number, name in enumerate(rows[0]) if name in folds]

@@ -14,26 +14,30 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import JobRecord
 from supervisor.operate.shapes import instant
 from supervisor.operate.table_layout import Columns
-from supervisor.operate.words import age, ahead, duration, pause_words, seconds_between, span, stamp
+from supervisor.operate.words import (
+    age,
+    ahead,
+    duration,
+    pause_words,
+    plural,
+    seconds_between,
+    span,
+    stamp,
+)
 from supervisor.ticks.clock_changes import Surprise
 from supervisor.ticks.plan import Durations, Foresight, JobPlan, Plan
 from supervisor.ticks.simulation import JobTally, Lateness, Queue, QueueTally, Tally
 
-JOB_COLUMNS = Columns(
-    (
-        *("job", "schedule", "state", "next run", "last run", "outcome"),
-        *("started", "succeeded", "failed", "skipped", "requeued"),
-    ),
-    folds=("schedule", "state"),
-    drops=(
-        *("requeued", "started", "succeeded", "skipped", "last run"),
-        *("failed", "schedule", "outcome", "next run"),
-    ),
+JOB_COLUMNS = Columns.named(
+    "job, schedule, state, next run, last run, outcome, "
+    "started, succeeded, failed, skipped, requeued",
+    folds="schedule, state",
+    drops="requeued, started, succeeded, skipped, last run, failed, schedule, outcome, next run",
 )
-RUN_COLUMNS = Columns(
-    ("run", "attempt", "state", "started", "duration", "reason"),
-    folds=("reason",),
-    drops=("started", "duration", "attempt"),
+RUN_COLUMNS = Columns.named(
+    "run, attempt, state, started, duration, reason",
+    folds="reason",
+    drops="started, duration, attempt",
 )
 
 
@@ -47,7 +51,8 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
         age(job.last_start_at, now),
         job.last_outcome or "",
         str(job.counters.get("started", 0)),
-        *(str(job.counters.get(f"finished:{word}", 0)) for word in ("succeeded", "failed")),
+        str(job.counters.get("finished:succeeded", 0)),
+        str(job.counters.get("finished:failed", 0)),
         str(job.skipped),
         str(job.counters.get("requeued", 0)),
     )
@@ -55,19 +60,19 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
 
 def state_words(job: JobRecord) -> str:
     """The state; of a paused job also why and until when."""
-    told = pause_words(job.paused_note, job.paused_until) if job.paused else ""
-    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{told})" if told else "")
+    pause = pause_words(job.paused_note, job.paused_until) if job.paused else ""
+    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{pause})" if pause else "")
 
 
 def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[str]]:
-    """A row for each attempt, newest first; one for a run that is not at work or never began."""
-    at_work = run.state is RunState.RUNNING
+    """A row for each attempt, newest first; one for a run that is not running or never started."""
+    is_running = run.state is RunState.RUNNING
     ended = bool(run.attempts) and not run.state.is_open
-    if not at_work and not ended:
+    if not is_running and not ended:
         yield (run.id, "", run.state.value, span_of(run), "", why(run))
     for attempt in reversed(run.attempts):
         last = attempt is run.attempts[-1]
-        state = run.state.value if last and (at_work or ended) else str(attempt.outcome)
+        state = run.state.value if last and (is_running or ended) else str(attempt.outcome)
         lasted = seconds_between(attempt.started_at, attempt.finished_at or now)
         yield (
             run.id,
@@ -82,14 +87,14 @@ def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[st
 
 
 def dropped_words(run: Run) -> str:
-    """Of attempts that are not remembered one by one."""
+    """For attempts that are not kept one by one."""
     if not run.attempts_dropped:
         return ""
     return f"{run.attempts_dropped} earlier attempts, of which nothing else is kept"
 
 
 def why(run: Run) -> str:
-    """The reason, the run that stood in the way, and when it goes on."""
+    """The reason, the run that blocked it, and when it is due."""
     parts = [run.reason or ""]
     if run.blocked_by and not run.attempts:
         parts.append(f"blocked by {run.blocked_by}")
@@ -106,14 +111,14 @@ def span_of(run: Run) -> str:
     return f"{run.ticks} ticks from {stamp(run.first_nominal_at)}"
 
 
-# Overlaps foreseen, in a sentence and as JSON.
+# Expected overlaps, in a sentence and as JSON.
 
 
-#: Days in what a frequency is given by: the first in which it comes to one at least.
+#: A frequency is given by the first of these periods, in days, in which it is one or more.
 PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
 
 
-def foretold(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
+def overlaps_text(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
     """``p99 is 6m12s, every 5m: about 14 skips a day; a safe interval is 7m``"""
     distance = span(foresight.distance.total_seconds())
     apart = spec.schedule if spec.every else f"ticks {distance} apart"
@@ -148,7 +153,7 @@ def often(a_day: float, noun: str) -> str:
     count = round(a_day * days)
     if not count:
         return f"less than one {noun} a {period}"
-    return f"about {count:,} {noun}{'s' * (count != 1)} a {period}"
+    return f"about {plural(count, noun)} a {period}"
 
 
 def foresight_shape(foresight: Foresight) -> dict[str, Any]:
@@ -169,8 +174,8 @@ def foresight_shape(foresight: Foresight) -> dict[str, Any]:
 # A plan as text and as JSON.
 
 
-#: More times than these are given as their number, the first and the last.
-NAMED = 3
+#: More times than this are given as their number, the first and the last.
+MOST_LISTED = 3
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
@@ -199,7 +204,7 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
     if job.durations:
         facts.append(("durations", durations_text(job.durations)))
     if job.durations and job.foresight:
-        facts.append(("overlaps", foretold(job.spec, job.durations, job.foresight)))
+        facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.foresight)))
     width, previous = max(len(word) for word, _ in facts), ""
     for word, fact in facts:
         yield f"    {'' if word == previous else word:<{width}}  {fact}"
@@ -218,7 +223,7 @@ def tick_facts(job: JobPlan) -> list[tuple[str, str]]:
 
 
 def ticks_text(ticks: Sequence[datetime], spec: JobSpec) -> str:
-    """In the job's zone; a day and an offset are named where they change."""
+    """In the job's zone; the day and the offset where they change."""
     local = [tick.astimezone(spec.zone) for tick in ticks]
     parts, shown = [], ("", "")
     for tick, time in zip(local, clock_times(local), strict=True):
@@ -231,13 +236,13 @@ def ticks_text(ticks: Sequence[datetime], spec: JobSpec) -> str:
 
 
 def clock_times(times: Sequence[datetime]) -> list[str]:
-    """Seconds are shown of all or of none."""
+    """With seconds, if any of them has some."""
     exactly = any(time.second for time in times)
     return [f"{time:%H:%M:%S}" if exactly else f"{time:%H:%M}" for time in times]
 
 
 def value(thing: Any) -> str:
-    """As one would write it in a schedule file, on one line."""
+    """As in a schedule file, on one line."""
     if thing is None:
         return "none"
     if isinstance(thing, str) and thing and thing.isprintable():
@@ -276,14 +281,14 @@ def outcome(surprise: Surprise) -> str:
 
 def times_text(times: Sequence[datetime]) -> str:
     words = clock_times(times)
-    if len(words) <= NAMED:
+    if len(words) <= MOST_LISTED:
         return ", ".join(words)
     return f"{len(words)} times from {words[0]} to {words[-1]}"
 
 
 def durations_text(durations: Durations) -> str:
     over = " or more" if durations.over else ""
-    attempts = f"{durations.observations:,} attempt{'s' * (durations.observations != 1)}"
+    attempts = plural(durations.observations, "attempt")
     quantiles = f"p50 {span(durations.p50)}, p95 {span(durations.p95)}, p99 {span(durations.p99)}"
     return f"{quantiles}{over}, of {attempts}"
 
@@ -316,7 +321,7 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
 
 
 def surprise_shape(surprise: Surprise) -> dict[str, Any]:
-    """Times of the wall clock, which have no offset."""
+    """Local times, without an offset."""
     return {
         "timezone": surprise.zone,
         "kind": "gap" if surprise.is_gap else "fold",
@@ -338,24 +343,21 @@ def durations_shape(durations: Durations) -> dict[str, Any]:
     }
 
 
-# What a simulation came to, as tables and as JSON.
+# The result of a simulation, as tables and as JSON.
 
 
-SIMULATED_COLUMNS = Columns(
-    (
-        *("job", "duration", "ticks", "started", "skipped", "not started", "waited"),
-        *("requeued", "late p50", "late max"),
-    ),
-    folds=("skipped", "not started", "waited"),
-    drops=("requeued", "late p50", "duration", "late max"),
+SIMULATED_COLUMNS = Columns.named(
+    "job, duration, ticks, started, skipped, not started, waited, requeued, late p50, late max",
+    folds="skipped, not started, waited",
+    drops="requeued, late p50, duration, late max",
 )
-QUEUE_COLUMNS = Columns(
-    ("queue", "slots", "busy", "longest", "late p50", "late max"), drops=("late p50", "late max")
+QUEUE_COLUMNS = Columns.named(
+    "queue, slots, busy, longest, late p50, late max", drops="late p50, late max"
 )
 
 
 def job_rows(tally: Tally, durations: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """`durations`: by job, what its runs were taken to last."""
+    """`durations`: by job, the assumed duration of its runs."""
     for name, lasts in sorted(durations.items()):
         job = tally.jobs.get(name, JobTally())
         yield (
@@ -383,7 +385,7 @@ def queue_rows(tally: Tally, slots: int | None) -> Iterator[Sequence[str]]:
 
 
 def slots_of(name: str, queue: QueueTally, slots: int | None) -> str:
-    """Where there is no bound, what would have been enough."""
+    """Without a limit, how many would have been enough."""
     given = Queue.named(name, slots).slots
     return f"{queue.most_busy} needed" if given is None else str(given)
 
@@ -399,7 +401,7 @@ def by_reason(counts: Mapping[Any, int]) -> str:
 
 
 def not_started(job: JobTally) -> dict[str, int]:
-    """With those started and skipped, these are all ticks."""
+    """Together with those started and skipped, these are all ticks."""
     still = {"excluded": job.excluded, "waiting": job.waiting, "queued": job.queued}
     return {
         **{outcome.value: count for outcome, count in job.unstarted.items()},

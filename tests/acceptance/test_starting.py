@@ -113,4 +113,4 @@ def test_a_trigger_gives_the_steps_other_params(team: Project) -> None:
     handed_on = json.loads(team.ledger.steps.params(run.id)["converted"])
     assert handed_on == ["a/a.pdf", "a/b.pdf", "a/c.pdf"]
     refused = team.supervisor("trigger", "documents", "--kwargs", params)
-    assert (refused.returncode, "they begin with params" in refused.stderr) == (2, True)
+    assert (refused.returncode, "they start with params" in refused.stderr) == (2, True)

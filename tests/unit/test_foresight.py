@@ -11,7 +11,7 @@ import pytest
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Histogram
 from supervisor.ledger.scripts import BOUNDS
-from supervisor.operate.tables import foretold, often
+from supervisor.operate.tables import often, overlaps_text
 from supervisor.ticks.plan import Foresight, drawn_from, durations_of, foresee, round_up
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -125,7 +125,7 @@ def test_each_policy_has_its_own_consequence(overlap: str, sentence: str) -> Non
     durations, found = durations_of(histogram), foresee(job, histogram, NOW)
     assert durations
     assert found
-    assert foretold(job, durations, found) == sentence
+    assert overlaps_text(job, durations, found) == sentence
 
 
 def test_beyond_the_last_bucket_no_interval_is_called_safe() -> None:
@@ -133,7 +133,7 @@ def test_beyond_the_last_bucket_no_interval_is_called_safe() -> None:
     durations, found = durations_of(histogram), foresee(job, histogram, NOW)
     assert durations
     assert found
-    assert foretold(job, durations, found) == "p99 is over 4h, every 1h: about 18 skips a day"
+    assert overlaps_text(job, durations, found) == "p99 is over 4h, every 1h: about 18 skips a day"
 
 
 @pytest.mark.parametrize(
