@@ -176,7 +176,11 @@ def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Mess
     if channel is None or not is_ordinary(publisher.app, spec.task):
         return None
     run = Run(
-        *(request.run_id, spec.name, RunState.QUEUED, now, now),
+        request.run_id,
+        spec.name,
+        RunState.QUEUED,
+        now,
+        now,
         args=request.args,
         kwargs=request.kwargs,
         options=request.options,

@@ -254,8 +254,13 @@ class Envelopes:
 
     def _shape(self, spec: JobSpec, task: str) -> Shape | None:
         key = (
-            *(task, spec.routed_queue, spec.soft_time_limit, spec.time_limit),
-            *(spec.max_retries, spec.retry_backoff, spec.retry_backoff_max),
+            task,
+            spec.routed_queue,
+            spec.soft_time_limit,
+            spec.time_limit,
+            spec.max_retries,
+            spec.retry_backoff,
+            spec.retry_backoff_max,
         )
         if key not in self._shapes:
             self._shapes[key] = self._made(spec, task) if is_ordinary(self._app, task) else None

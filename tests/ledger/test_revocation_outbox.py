@@ -1,4 +1,4 @@
-"""A call that ends before it begins leaves word for those who wait for its result."""
+"""A call that ends before it begins leaves a revocation for those that wait for its result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any)
     return ledger.trigger(spec, RunRequest(is_awaited=is_awaited, **said))
 
 
-def words(ledger: Ledger) -> list[tuple[str, str, str]]:
+def revocations(ledger: Ledger) -> list[tuple[str, str, str]]:
     found = RevocationOutbox(ledger.client, ledger.keys).oldest(100)
-    return [(word.run, word.outcome, word.reason) for word in found]
+    return [(each.run, each.outcome, each.reason) for each in found]
 
 
 def the_wait_is_over(ledger: Ledger, run: Run) -> None:
@@ -35,9 +35,9 @@ def test_one_that_is_skipped_while_it_waits(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all", max_wait="1h")
     call(ledger, spec)
     waits = call(ledger, spec)
-    assert words(ledger) == []
+    assert revocations(ledger) == []
     the_wait_is_over(ledger, waits)
-    assert words(ledger) == [(waits.id, "skipped", "wait_expired")]
+    assert revocations(ledger) == [(waits.id, "skipped", "wait_expired")]
 
 
 def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
@@ -46,22 +46,24 @@ def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
     later = call(ledger, spec, delay=timedelta(hours=1))
     for run in (later, waits, queued):
         ledger.cancel(run.id, "by hand")
-    assert words(ledger) == [(run.id, "cancelled", "by hand") for run in (later, waits, queued)]
+    assert revocations(ledger) == [
+        (run.id, "cancelled", "by hand") for run in (later, waits, queued)
+    ]
 
 
-def test_one_that_nobody_began_in_time(ledger: Ledger) -> None:
+def test_one_that_expired(ledger: Ledger) -> None:
     spec = job(ledger)
     queued = call(ledger, spec)
     lease_runs_out(ledger, spec, queued.id)
     ledger.rescue()
-    assert words(ledger) == [(queued.id, "expired", "start deadline passed")]
+    assert revocations(ledger) == [(queued.id, "expired", "start deadline passed")]
 
 
 def test_one_that_another_replaces(ledger: Ledger) -> None:
     spec = job(ledger, overlap="replace")
     queued = call(ledger, spec)
     second = call(ledger, spec)
-    assert words(ledger) == [(queued.id, "replaced", f"replaced by {second.id}")]
+    assert revocations(ledger) == [(queued.id, "replaced", f"replaced by {second.id}")]
 
 
 def test_one_that_is_not_tried_again(ledger: Ledger) -> None:
@@ -69,60 +71,60 @@ def test_one_that_is_not_tried_again(ledger: Ledger) -> None:
     failing = call(ledger, spec)
     try_often(ledger, failing.id, 2)
     ledger.cancel(failing.id, "enough")
-    assert words(ledger) == [(failing.id, "cancelled", "enough")]
+    assert revocations(ledger) == [(failing.id, "cancelled", "enough")]
 
 
-def test_one_that_is_due_later_and_finds_another_at_work(ledger: Ledger) -> None:
+def test_one_that_is_due_later_and_finds_another_running(ledger: Ledger) -> None:
     spec = job(ledger, overlap="skip")
     later = call(ledger, spec, delay=timedelta(hours=1))
     begin(ledger, call(ledger, spec).id)
     ledger.client.zadd(ledger.keys.delayed, {later.id: 1})
     ledger.rescue()
-    assert words(ledger) == [(later.id, "skipped", "overlap")]
+    assert revocations(ledger) == [(later.id, "skipped", "overlap")]
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "timed_out", "cancelled"])
-def test_none_that_a_worker_had(ledger: Ledger, outcome: str) -> None:
+def test_none_that_a_worker_began(ledger: Ledger, outcome: str) -> None:
     spec = job(ledger)
     run = call(ledger, spec)
     begin(ledger, run.id)
     if outcome == "cancelled":
         ledger.cancel(run.id, "by hand")
     ledger.finish(run.id, "token", RunState(outcome))
-    assert words(ledger) == []
+    assert revocations(ledger) == []
 
 
 def test_none_that_was_skipped_at_the_call(ledger: Ledger) -> None:
-    """The caller is told at once."""
+    """It is revoked at once."""
     spec = job(ledger, overlap="skip")
     call(ledger, spec)
     assert call(ledger, spec).state == "skipped"
-    assert words(ledger) == []
+    assert revocations(ledger) == []
 
 
 def test_none_whose_worker_was_lost(ledger: Ledger) -> None:
-    """Celery has been told, by the worker's main process."""
+    """The worker's main process has stored its result."""
     spec = job(ledger, on_crash="rerun")
     run = call(ledger, spec)
     begin(ledger, run.id)
     ledger.report_dead(run.id, "token", "killed")
     ledger.cancel(run.id, "by hand")
-    assert words(ledger) == []
+    assert revocations(ledger) == []
 
 
-def test_none_that_nobody_waits_for(ledger: Ledger) -> None:
+def test_none_that_no_caller_waits_for(ledger: Ledger) -> None:
     spec = job(ledger)
     ledger.cancel(call(ledger, spec, is_awaited=False).id, "by hand")
-    assert words(ledger) == []
+    assert revocations(ledger) == []
 
 
-def test_what_cannot_be_read_goes(ledger: Ledger) -> None:
+def test_what_cannot_be_read_is_dropped(ledger: Ledger) -> None:
     ledger.client.rpush(ledger.keys.revocations, "no json", '"text"', "[]", '{"at": 1}')
-    assert words(ledger) == []
+    assert revocations(ledger) == []
     assert not ledger.client.exists(ledger.keys.revocations)
 
 
-def test_the_newest_stay(ledger: Ledger) -> None:
+def test_the_newest_are_kept(ledger: Ledger) -> None:
     ledger.client.rpush(ledger.keys.revocations, *["{}"] * MOST_REVOCATIONS)
     ledger.cancel(call(ledger, job(ledger)).id, "by hand")
     assert ledger.client.llen(ledger.keys.revocations) == MOST_REVOCATIONS

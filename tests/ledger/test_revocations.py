@@ -1,4 +1,4 @@
-"""Beat tells Celery's result backend, also one that is away for a while."""
+"""Beat sends revocations to Celery's result backend, also to one that is unavailable at first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Memory(KeyValueStoreBackend):  # type: ignore[misc]
     """A result backend that may be away."""
 
     stored: ClassVar[dict[str, bytes]] = {}
-    is_away: ClassVar = False
+    is_unavailable: ClassVar = False
     asked: ClassVar = 0
 
     def get(self, key: str) -> bytes | None:
@@ -34,8 +34,8 @@ class Memory(KeyValueStoreBackend):  # type: ignore[misc]
 
     def set(self, key: str, value: bytes) -> None:
         Memory.asked += 1
-        if self.is_away:
-            raise ConnectionError("the backend is away")
+        if self.is_unavailable:
+            raise ConnectionError("the backend is unavailable")
         self.stored[key] = value
 
 
@@ -59,24 +59,24 @@ def left(ledger: Ledger) -> int:
     return len(RevocationOutbox(ledger.client, ledger.keys).oldest(100))
 
 
-def told(ledger: Ledger, revoker: Revoker) -> None:
-    """All that can be told now is."""
+def sent(ledger: Ledger, revoker: Revoker) -> None:
+    """All that can be sent now is."""
     revoker.look(ledger.now())
     wait_until(
         lambda: not any(thread.name == "supervisor-revocations" for thread in threading.enumerate())
     )
 
 
-def test_a_backend_that_is_away_is_told_later(
+def test_a_backend_that_is_unavailable_is_told_later(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, revoker = cancelled(ledger), Revoker(app, ledger)
-    monkeypatch.setattr(Memory, "is_away", True)
-    told(ledger, revoker)
+    monkeypatch.setattr(Memory, "is_unavailable", True)
+    sent(ledger, revoker)
     assert (Memory.asked, left(ledger)) == (1, 1)
 
-    monkeypatch.setattr(Memory, "is_away", False)
-    told(ledger, revoker)
+    monkeypatch.setattr(Memory, "is_unavailable", False)
+    sent(ledger, revoker)
     assert left(ledger) == 0
     assert (app.AsyncResult(run).state, str(app.AsyncResult(run).result)) == (
         "REVOKED",
@@ -84,11 +84,11 @@ def test_a_backend_that_is_away_is_told_later(
     )
 
 
-def test_what_it_does_not_take_is_given_up_in_the_end(
+def test_what_it_does_not_store_is_given_up_in_the_end(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, revoker = cancelled(ledger), Revoker(app, ledger)
-    monkeypatch.setattr(Memory, "is_away", True)
+    monkeypatch.setattr(Memory, "is_unavailable", True)
     with capture_logs() as lines:
         revoker.look(ledger.now() + GIVE_UP_AFTER + timedelta(seconds=1))
         wait_until(lambda: left(ledger) == 0)
@@ -96,15 +96,15 @@ def test_what_it_does_not_take_is_given_up_in_the_end(
     assert (line["event"], line["run"], line["log_level"]) == ("revocation not sent", run, "error")
 
 
-def test_some_that_fail_are_enough_to_try(
+def test_some_failures_end_a_look(
     app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(2 * MOST_FAILURES):
         cancelled(ledger, number)
-    monkeypatch.setattr(Memory, "is_away", True)
+    monkeypatch.setattr(Memory, "is_unavailable", True)
     monkeypatch.setattr(notify, "PAUSE_SECONDS", 60.0)
     revoker = Revoker(app, ledger)
     with capture_logs() as lines:
-        told(ledger, revoker)
-        told(ledger, revoker)  # within the pause
+        sent(ledger, revoker)
+        sent(ledger, revoker)  # within the pause
     assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)
