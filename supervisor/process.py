@@ -63,7 +63,7 @@ class Child:
         self._process.start()
         theirs.close()
 
-    def has_said(self, seconds: float = 0) -> bool:
+    def has_value(self, seconds: float = 0) -> bool:
         """Whether there is something to receive, or the child has ended, within `seconds`."""
         return self._pipe.poll(max(0.0, seconds))
 

@@ -251,7 +251,7 @@ class Reloading:
 
     def _read_by(self, reading: Reading, now: datetime, seconds: float = 0) -> Read | None:
         """What the child has read within `seconds`, if the files have no problems."""
-        if not reading.child.has_said(seconds):
+        if not reading.child.has_value(seconds):
             if reading.is_outdated and reading.seconds > OUTDATED_SECONDS:
                 log.warning("schedule files changed while they were read", path=str(self._files))
                 self.stop()
@@ -280,7 +280,7 @@ class Reloading:
         """Has the child write to the ledger, as of `now`, and waits for it."""
         reading.child.send((what, now))
         try:
-            if not reading.child.has_said(APPLY_SECONDS):
+            if not reading.child.has_value(APPLY_SECONDS):
                 raise ChildProcessError("the schedule files could not be written to the ledger")
             reading.child.receive()
         except Exception:

@@ -51,13 +51,13 @@ from supervisor.guard.current_run import CurrentRun, current_run, set_current_ru
 from supervisor.guard.delivery import Delivery
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
-from supervisor.job.run import RunState, SaidProgress, StepId
+from supervisor.job.run import ReportedProgress, RunState, StepId
 from supervisor.job.secrets import has_references, put, resolved, texts_in
 from supervisor.job.steps import Params
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
-from supervisor.ledger.requests import NOTHING, Asked
+from supervisor.ledger.requests import NOTHING, CallArguments
 from supervisor.times import clock
 
 PATIENCE = timedelta(seconds=30)
@@ -95,7 +95,7 @@ class NextAttempt:
 
     delay: timedelta
     error: BaseException | None
-    asked: Asked = NOTHING
+    asked: CallArguments = NOTHING
     deferred: Exception | None = None
 
 
@@ -180,7 +180,7 @@ class Attempt:
 
     @contextmanager
     def running(
-        self, reporter: Reporter, publish: Callable[[SaidProgress], None] | None
+        self, reporter: Reporter, publish: Callable[[ReportedProgress], None] | None
     ) -> Iterator[None]:
         """The job's code; what it reports of itself is written before this is left."""
         self.report = reporter.open(self.run_id, self.delivery.token, publish)

@@ -43,7 +43,7 @@ from enum import Enum, auto
 
 from supervisor.guard import child_table
 from supervisor.job.policies import OnLeaseLost
-from supervisor.ledger.requests import Asked, Begun, Work
+from supervisor.ledger.requests import Begun, CallArguments, Work
 from supervisor.times import clock
 
 #: The part of its life for which a lease is trusted.
@@ -94,7 +94,7 @@ class Lease:
     token: str
     pid: int
     is_active: Callable[[], bool]
-    asked: Callable[[], Asked] = Asked
+    asked: Callable[[], CallArguments] = CallArguments
     taken_at: float = field(default_factory=clock)
     state: State = State.ASKED
     trusted_until: float = 0.0

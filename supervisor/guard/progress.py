@@ -29,9 +29,9 @@ from supervisor.job.run import (
     LINE_LENGTH,
     LINES_KEPT,
     Number,
-    Said,
-    SaidLine,
-    SaidProgress,
+    Reported,
+    ReportedLine,
+    ReportedProgress,
     kept_text,
     plain_number,
 )
@@ -61,13 +61,13 @@ class Report:
         run_id: str,
         token: str,
         wake: Callable[[Report], None],
-        publish: Callable[[SaidProgress], None] | None = None,
+        publish: Callable[[ReportedProgress], None] | None = None,
     ) -> None:
         self.run_id = run_id
         self.token = token
         self.publish = publish
         self.publishing = Lock()
-        self.unsent: Said | None = None
+        self.unsent: Reported | None = None
         self.was_used = False
         self.is_over = False
         self.ended: SimpleQueue[None] = SimpleQueue()
@@ -91,7 +91,7 @@ class Report:
         if not self._has_news:
             self._note_news()
 
-    def take(self) -> Said | None:
+    def take(self) -> Reported | None:
         """All that is new, for the one thread that writes it."""
         self._has_news = False  # before anything is taken: what comes meanwhile is news again
         progress = self._take_progress()
@@ -99,10 +99,10 @@ class Report:
         if progress is None and not lines:
             return None
         # Threads of a job may log side by side.
-        said = (SaidLine(number, kept_text(text), at) for number, text, at in sorted(lines))
-        return Said(next(self._batches), progress, tuple(said))
+        said = (ReportedLine(number, kept_text(text), at) for number, text, at in sorted(lines))
+        return Reported(next(self._batches), progress, tuple(said))
 
-    def _take_progress(self) -> SaidProgress | None:
+    def _take_progress(self) -> ReportedProgress | None:
         latest = self._progress
         if latest is None or latest is self._taken:
             return None
@@ -110,7 +110,7 @@ class Report:
         done, total, text, at = latest
         try:
             whole = None if total is None else plain_number(total)
-            return SaidProgress(plain_number(done), whole, kept_text(text), at)
+            return ReportedProgress(plain_number(done), whole, kept_text(text), at)
         except (TypeError, ValueError, OverflowError) as error:
             log.warning("progress not understood", run=self.run_id, error=str(error))
             return None
@@ -133,7 +133,7 @@ class Reporter:
         self._is_unavailable = False
 
     def open(
-        self, run_id: str, token: str, publish: Callable[[SaidProgress], None] | None = None
+        self, run_id: str, token: str, publish: Callable[[ReportedProgress], None] | None = None
     ) -> Report:
         return Report(run_id, token, self._wake, publish)
 
@@ -204,7 +204,7 @@ class Reporter:
         else:
             self._is_unavailable = False
 
-    def _write(self, report: Report, said: Said) -> None:
+    def _write(self, report: Report, said: Reported) -> None:
         self._reports = self._reports or self._connect()
         was_written = self._reports.write(report.run_id, report.token, said, clock())
         report.unsent = None
@@ -220,7 +220,7 @@ class Reporter:
             self._fresh.put(report)
 
 
-def publish(report: Report, progress: SaidProgress) -> None:
+def publish(report: Report, progress: ReportedProgress) -> None:
     """Unless the job's code has ended: `close` waits for this."""
     with report.publishing:
         if report.is_over or report.publish is None:

@@ -61,8 +61,8 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidProgress:
-    """As the job reported it; `at` is by the clock of `Said`."""
+class ReportedProgress:
+    """As the job reported it; `at` is by the clock of `Reported`."""
 
     done: int | float
     total: int | float | None
@@ -71,22 +71,22 @@ class SaidProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidLine:
+class ReportedLine:
     number: int
     text: str
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Reported:
     """What a run has reported since the last write; instants are seconds of any one clock.
 
     A batch that may have arrived is sent again unchanged: the ledger knows it by its number.
     """
 
     batch: int
-    progress: SaidProgress | None
-    lines: tuple[SaidLine, ...]
+    progress: ReportedProgress | None
+    lines: tuple[ReportedLine, ...]
 
 
 def log_place(run_id: str) -> tuple[str, str | None]:

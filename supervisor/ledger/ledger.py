@@ -55,8 +55,8 @@ from supervisor.ledger.replies import (
 )
 from supervisor.ledger.requests import (
     NOTHING,
-    Asked,
     Begun,
+    CallArguments,
     Leadership,
     PassedOver,
     RunRequest,
@@ -348,7 +348,7 @@ class Ledger(Readings):
         asked_at = 0.0
 
         def call() -> Call:
-            """Asked for each time that it is sent: the reply that came is to the last of them."""
+            """Made again each time that it is sent: the reply is to the last of them."""
             nonlocal asked_at
             asked_at = clock()
             return Call((run_id, token, worker, queue))
@@ -376,7 +376,7 @@ class Ledger(Readings):
             facts += (run_id, token, int(has_begun))
         return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
 
-    def restore(self, work: Work, token: str, asked: Asked = NOTHING) -> Renewal:
+    def restore(self, work: Work, token: str, asked: CallArguments = NOTHING) -> Renewal:
         """Writes again a running run that the server has lost, unless another attempt has begun."""
         return renewal(
             self._scripts(
@@ -422,7 +422,7 @@ class Ledger(Readings):
         token: str,
         delay: timedelta,
         reason: str = "",
-        asked: Asked = NOTHING,
+        asked: CallArguments = NOTHING,
         ended_at: float | None = None,
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
@@ -438,7 +438,7 @@ class Ledger(Readings):
         self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
     ) -> Finished:
         def call() -> Call:
-            """Asked for each time that it is sent: it may be tried for long."""
+            """Made again each time that it is sent, which may be for long."""
             ago = 0 if ended_at is None else ms_since(ended_at)
             return Call((*facts, ago, *returned))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from supervisor.job.run import LogLine, Progress, Said, log_place, parse_number
+from supervisor.job.run import LogLine, Progress, Reported, log_place, parse_number
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
@@ -17,7 +17,7 @@ class Reports:
         self._keys = keys
         self._scripts = scripts
 
-    def write(self, run_id: str, token: str, said: Said, now: float) -> bool:
+    def write(self, run_id: str, token: str, said: Reported, now: float) -> bool:
         """Whether the token's attempt is the running one; `now`: by the clock of the report."""
         whole, step = log_place(run_id)
         facts: list[str | int] = [run_id, token, said.batch, whole, step or ""]

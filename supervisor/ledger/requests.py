@@ -108,7 +108,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CallArguments:
     """Arguments and options that the caller of a run, or a retry, gave it; None for the job's own.
 
     options: of Celery's `apply_async`. references: where these arguments are words of a schedule
@@ -132,7 +132,7 @@ class Asked:
         return args, kwargs, options, text(references)
 
 
-NOTHING = Asked()
+NOTHING = CallArguments()
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
-from supervisor.ledger.requests import Asked, Message, RunRequest
+from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.sending import content
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.messages import is_ordinary, recorded
@@ -308,13 +308,13 @@ def until(moment: Any) -> timedelta | None:
     return timedelta(seconds=min(max(0.0, seconds), LONGEST_SECONDS))
 
 
-def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
+def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArguments:
     """What the caller of a run asked for, read from the run's message.
 
     Empty for the run of a tick, and without arguments that are the schedule file's own.
     """
     if work_of(header, "").is_tick:
-        return Asked()
+        return CallArguments()
     references = header.get("references", ())
     found = {
         **request.as_execution_options(),
@@ -325,7 +325,7 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> Asked:
     options = {k: v for k, v in found.items() if v is not None and k not in MESSAGES_OWN}
     passed_on = options.pop("headers", {})
     headers = {k: v for k, v in passed_on.items() if k not in (HEADER, RETURNED_BY)}
-    return Asked(
+    return CallArguments(
         args=None if "args" in references else as_json(request.args),
         kwargs=None if "kwargs" in references else as_json(request.kwargs),
         options=as_json({**options, **({"headers": headers} if headers else {})}),

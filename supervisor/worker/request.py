@@ -32,7 +32,7 @@ from supervisor.ledger.connection import RedisError, connect_for_heartbeat, expl
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
-from supervisor.ledger.requests import Asked
+from supervisor.ledger.requests import CallArguments
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.calls import asked_of, register_all
@@ -90,10 +90,10 @@ class GuardedRequest(Request):
         is_running = pid != os.getpid() and child_table.is_running(pid, self._token)
         return self in state.active_requests or is_running
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> CallArguments:
         """For a ledger that forgot the run. Called by the heartbeat: it waits for nothing."""
         context = self._context  # type: ignore[attr-defined]
-        return asked_of(self._header, context, self.task) if self._header else Asked()
+        return asked_of(self._header, context, self.task) if self._header else CallArguments()
 
     def revoked(self) -> bool:
         """Celery drops the message of a revoked task before any hook of ours: its run ends here."""

@@ -20,7 +20,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
 from supervisor.guard.progress import Reporter
-from supervisor.job.run import SaidProgress
+from supervisor.job.run import ReportedProgress
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.progress import Reports
@@ -60,12 +60,12 @@ def store_started(task: Any, *, is_run: bool) -> None:
         log.exception("start not stored", run=task.request.id)
 
 
-def publisher_of_progress(task: Any) -> Callable[[SaidProgress], None] | None:
+def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None] | None:
     if not keeps_results(task):
         return None
     request = task.request  # of this thread: the reporter's knows no request
 
-    def publish(said: SaidProgress) -> None:
+    def publish(said: ReportedProgress) -> None:
         meta = {"current": said.done, "total": said.total, "text": said.text}
         task.backend.store_result(request.id, meta, PROGRESS, request=request)
 

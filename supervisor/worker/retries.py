@@ -14,7 +14,7 @@ from celery.exceptions import Retry
 from supervisor.guard.attempt import Attempt
 from supervisor.job.run import Reference
 from supervisor.job.secrets import put, texts_in
-from supervisor.ledger.requests import Asked
+from supervisor.ledger.requests import CallArguments
 from supervisor.sending.calls import sendable
 from supervisor.sending.calls import until as from_now
 from supervisor.sending.publisher import as_json
@@ -39,7 +39,7 @@ def is_sent_again(task_id: str | None) -> bool:
 
 def asked_again(
     attempt: Attempt, task: Any, args: Any, kwargs: Any, options: Mapping[str, Any]
-) -> Asked:
+) -> CallArguments:
     """What a `retry` asks of the next attempt. Raises TypeError for what JSON refuses.
 
     Texts that a schedule file wrote go on as they are written there, a secret as its reference,
@@ -60,7 +60,7 @@ def asked_again(
             if written is not None:
                 put(given, place, written)
                 references.append([what, *place])
-    return Asked(args, kwargs, options_again(options), references)
+    return CallArguments(args, kwargs, options_again(options), references)
 
 
 def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

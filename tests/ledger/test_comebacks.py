@@ -11,7 +11,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import HISTOGRAM_FIELDS
 from supervisor.ledger.replies import LeaseState, Placement, Refusal, Refused, ms_of
-from supervisor.ledger.requests import Asked, Work
+from supervisor.ledger.requests import CallArguments, Work
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.ticks.audit import audit
@@ -147,5 +147,7 @@ def test_a_run_that_comes_back_makes_its_job_known_where_code_has_it(
 ) -> None:
     spec = job(ledger)
     ledger.client.delete(ledger.keys.guarded)
-    assert ledger.restore(work(spec), "token", Asked(code=code)).state is LeaseState.REASSERTED
+    assert (
+        ledger.restore(work(spec), "token", CallArguments(code=code)).state is LeaseState.REASSERTED
+    )
     assert (ledger.client.hget(ledger.keys.guarded, spec.name) or "") == code

@@ -9,7 +9,7 @@ import threading
 import pytest
 from click.testing import Result
 
-from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import Supervisor, Terminal
 from tests.ledger.jobs import begin, job, run_id, ticks
@@ -25,9 +25,9 @@ def run(ledger: Ledger) -> str:
 
 
 def say(ledger: Ledger, run: str, batch: int, done: int, *texts: str) -> None:
-    progress = SaidProgress(done, 4, "loading", 0.0)
-    lines = tuple(SaidLine(number, text, 0.0) for number, text in enumerate(texts, 1))
-    assert ledger.reports.write(run, "token", Said(batch, progress, lines), 0.0)
+    progress = ReportedProgress(done, 4, "loading", 0.0)
+    lines = tuple(ReportedLine(number, text, 0.0) for number, text in enumerate(texts, 1))
+    assert ledger.reports.write(run, "token", Reported(batch, progress, lines), 0.0)
 
 
 def test_show_tells_progress_and_the_end_of_the_log(

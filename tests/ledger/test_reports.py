@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.guard.progress import PATIENCE, Reporter, clock
-from supervisor.job.run import LINES_KEPT, RunState, Said, SaidLine, SaidProgress
+from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
@@ -34,13 +34,15 @@ def run(ledger: Ledger) -> str:
     return run_id(spec, 0)
 
 
-def said(*texts: str, batch: int = 1, done: int | None = None, total: int | None = None) -> Said:
-    progress = None if done is None else SaidProgress(done, total, "so far", 90.0)
-    lines = tuple(SaidLine(number, text, 90.0) for number, text in enumerate(texts, 1))
-    return Said(batch, progress, lines)
+def said(
+    *texts: str, batch: int = 1, done: int | None = None, total: int | None = None
+) -> Reported:
+    progress = None if done is None else ReportedProgress(done, total, "so far", 90.0)
+    lines = tuple(ReportedLine(number, text, 90.0) for number, text in enumerate(texts, 1))
+    return Reported(batch, progress, lines)
 
 
-def write(ledger: Ledger, run: str, what: Said, token: str = "token") -> bool:
+def write(ledger: Ledger, run: str, what: Reported, token: str = "token") -> bool:
     """Ten seconds after it was said."""
     return ledger.reports.write(run, token, what, 100.0)
 
@@ -244,7 +246,7 @@ def test_progress_is_published_once_written_and_never_after_the_close(
 def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter: Reporter) -> None:
     is_publishing, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def publish(_: SaidProgress) -> None:
+    def publish(_: ReportedProgress) -> None:
         is_publishing.set()
         may_end.wait(patience(20))
         ended.set()
@@ -267,7 +269,7 @@ def test_closing_waits_for_a_progress_that_is_being_published(run: str, reporter
 
 
 def test_a_stale_attempt_publishes_nothing(run: str, reporter: Reporter) -> None:
-    published: list[SaidProgress] = []
+    published: list[ReportedProgress] = []
     stale = reporter.open(run, "another's", published.append)
     mine = reporter.open(run, "token", published.append)
     stale.progress(1, 4, "")

@@ -70,7 +70,7 @@ def hang():
     yield
 
 child = Child(hang)
-print(child.has_said())
+print(child.has_value())
 child.end()
 print("ended")
 """

@@ -13,7 +13,7 @@ import pytest
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.current_run import CurrentRun
 from supervisor.guard.progress import Report
-from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Said, log_place
+from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Reported, log_place
 from supervisor.operate.shapes import LogText, harmless, progress_words
 from tests.ledger.jobs import delivery
 
@@ -37,13 +37,13 @@ def run(report: Report) -> CurrentRun:
     return CurrentRun("nightly", "nightly@1", NOW, 1, 1, _attempt=attempt)
 
 
-def taken(report: Report) -> Said:
+def taken(report: Report) -> Reported:
     said = report.take()
     assert said is not None
     return said
 
 
-def texts(said: Said) -> list[str]:
+def texts(said: Reported) -> list[str]:
     return [line.text for line in said.lines]
 
 

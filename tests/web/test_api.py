@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from starlette.routing import Route
 
 from supervisor.job.lock_keys import SERIAL_LOCK
-from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.shapes import instant
 from supervisor.web.api import API, OPERATIONS, document
@@ -63,7 +63,9 @@ def reported(ledger: Ledger) -> str:
     run = run_id(spec, 0)
     for token in ("first", "second"):
         begin(ledger, run, token)
-        said = Said(1, SaidProgress(1, None, "opened", 0.0), (SaidLine(1, "a line", 0.0),))
+        said = Reported(
+            1, ReportedProgress(1, None, "opened", 0.0), (ReportedLine(1, "a line", 0.0),)
+        )
         assert ledger.reports.write(run, token, said, 0.0)
         if token == "first":
             ledger.retry(run, token, timedelta(), "not so")

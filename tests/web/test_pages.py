@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
-from supervisor.job.run import RunState, Said, SaidLine, SaidProgress
+from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
@@ -51,7 +51,7 @@ def evil(ledger: Ledger) -> str:
     ledger.admit(ticks(spec, 0))
     first = run_id(spec, 0)
     begin(ledger, first)
-    said = Said(1, SaidProgress(1, 2, EVIL, 0.0), (SaidLine(1, EVIL, 0.0),))
+    said = Reported(1, ReportedProgress(1, 2, EVIL, 0.0), (ReportedLine(1, EVIL, 0.0),))
     assert ledger.reports.write(first, "token", said, 0.0)
     ledger.finish(first, "token", RunState.FAILED, EVIL)
     ledger.admit(ticks(spec, 1))
