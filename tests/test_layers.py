@@ -169,6 +169,6 @@ WAY_OF_A_TICK = (
 )
 
 
-@pytest.mark.parametrize(("name", "following"), pairwise(WAY_OF_A_TICK))
+@pytest.mark.parametrize(("name", "following"), list(pairwise(WAY_OF_A_TICK)))
 def test_each_file_on_the_way_of_a_tick_names_the_next(name: str, following: str) -> None:
     assert following in (PACKAGE / name).read_text()[:1_000]
