@@ -24,7 +24,7 @@ RUNS = (
 STEPS = ["stages", "batches", "steps_edges"]
 REST = ["reports", "audit", "beat_ticks", "model"]
 HEARTBEAT = (
-    *("tests/unit/test_lease.py", "tests/ledger/test_comebacks.py"),
+    *("tests/unit/guard/test_lease.py", "tests/ledger/test_comebacks.py"),
     "tests/ledger/test_heartbeat.py",
     *("tests/ledger/test_insisting.py", "tests/ledger/test_lost_trust.py"),
     "tests/acceptance/test_told_to_end.py",
@@ -53,12 +53,12 @@ JUDGES = {
     "*/restless.lua": ledger_tests("audit", "beat_ticks"),
     "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
-    "*/policies.py": ["tests/unit/test_overlap.py", *ledger_tests("simulation_agrees")],
+    "*/policies.py": ["tests/unit/job/test_overlap.py", *ledger_tests("simulation_agrees")],
     "*/emission.py": [
-        *("tests/unit/test_emission.py", "tests/unit/test_simulation.py"),
+        *("tests/unit/ticks/test_emission.py", "tests/unit/ticks/test_simulation.py"),
         *ledger_tests("beat_ticks"),
     ],
-    "*/ticks/audit.py": [*ledger_tests("audit"), "tests/unit/test_checkup.py"],
+    "*/ticks/audit.py": [*ledger_tests("audit"), "tests/unit/operate/test_checkup.py"],
     "*/guard/*.py": list(HEARTBEAT),
 }
 

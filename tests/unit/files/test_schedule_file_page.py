@@ -15,7 +15,7 @@ from supervisor.files.yaml_source import DEEPEST, LARGEST_FILE, read
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "schedule-file.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "schedule-file.md").read_text()
 FILE, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| `([^|]+)` \| (.+) \|$", re.MULTILINE)
 ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.findall(PAGE)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.files.job_checks import NOT_IN_A_GUARD
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guarded-tasks.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "guarded-tasks.md").read_text()
 
 
 def test_the_keys_that_a_guard_refuses_are_named() -> None:

@@ -149,7 +149,7 @@ def test_a_report_of_an_app_with_a_wrong_address_has_no_password() -> None:
             *({"username": "me", "password": "p"}, False),
         ),
         (
-            {"broker": "redis://h?credential_provider=tests.unit.test_redis_url.Rotating"},
+            {"broker": "redis://h?credential_provider=tests.unit.sending.test_redis_url.Rotating"},
             *({"username": None}, False),
         ),
         ({"broker": "amqp://h", "broker_use_ssl": {"ssl_cert_reqs": CERT_NONE}}, {}, False),

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 APP = "examples.app"
 
-SCHEDULES = str(Path(__file__).parents[2] / "schedules")
+SCHEDULES = str(Path(__file__).parents[3] / "schedules")
 
 
 def said(*words: str, app: str | None = APP) -> Result:

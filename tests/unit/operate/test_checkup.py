@@ -247,5 +247,5 @@ def test_what_is_found(change: dict[str, Any], wrong: list[str], note: list[str]
 
 
 def test_the_page_lists_every_check() -> None:
-    page = (Path(__file__).parents[2] / "docs/doctor.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/doctor.md").read_text()
     assert re.findall(r"^\| `(.+?)` ", page, re.M) == [*CHECKS, *APP_CHECKS]

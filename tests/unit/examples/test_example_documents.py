@@ -22,7 +22,7 @@ from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import status_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 TEXTS = {"a.md": "A worker holds a lease.\nThe worker!", "deep/b.md": "Nobody holds a café."}
 

@@ -29,7 +29,7 @@ from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
 from tests.waiting import patience, status_of, wait_until
 
-SCHEDULES = Path(__file__).parents[2] / "schedules"
+SCHEDULES = Path(__file__).parents[3] / "schedules"
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
