@@ -8,28 +8,29 @@ SupervisorError
 │   └── UnreadableJob      a job that only another version of this package can read
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── UnknownQueue           a queue that no worker consumes and no job goes to
-├── InvalidRequest         a person asks of a job what makes no sense for it
+├── InvalidRequest         a request that makes no sense for its job
 ├── RunEnded               a run that is to be cancelled has ended
-├── InvalidKey             a lock's key that cannot be made of the arguments
-├── NotTranslatable        a schedule, or a part of one, that no schedule file can say
-├── InvalidGuard           a task's or a call's `guard` says what it cannot say
-├── ArgumentsNotJson       arguments of a run that no JSON can hold
+├── InvalidKey             a lock's key that the arguments cannot fill
+├── NotTranslatable        a schedule, or a part of one, that a schedule file cannot express
+├── InvalidGuard           a task's or a call's `guard` is wrong
+├── ArgumentsNotJson       arguments of a run that are not JSON
 ├── InvalidRedisUrl        an address of Redis that cannot be read
-├── InvalidPrefix          what the ledger's keys are to begin with is no plain text
+├── InvalidPrefix          a prefix of the ledger's keys that is no plain text
 ├── NotConfigured          a setting that the command needs is absent
 ├── RedBeatElsewhere       RedBeat is set to another Redis than the ledger's
-├── SecretMissing          a reference to a secret leads to none in this process
+├── SecretMissing          a reference to a secret that this process does not have
 ├── UnsafeContent          an app sends or takes messages that are not JSON
-├── PlanOutdated           what a plan was made against is no longer what is loaded
+├── PlanOutdated           the loaded jobs have changed since the plan was made
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
 ├── WrongSchema            the ledger is written by another version of this package
-│   └── UpgradeBlocked     it would be upgraded, if older processes did not use it
-├── UnusableReturn         a step returned what cannot be handed on
+│   └── UpgradeBlocked     it cannot be upgraded while older processes use it
+├── ForeignLedger          the ledger holds the jobs of another app
+├── UnusableReturn         a step returned a value that later steps cannot be given
 ├── OutputTooLarge         a program that a job runs wrote more than it may
 ├── JobExited              the job called sys.exit
 ├── JobOutOfMemory         the job ran into a MemoryError
-└── JobRaised              the job raised what is no Exception, such as GeneratorExit
+└── JobRaised              the job raised something other than an Exception
 
 RunInterrupted, a BaseException, raised inside a job's code
 ├── LeaseLost              its lease ended or went to another run
@@ -42,7 +43,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-# What a word that is not known was probably meant to be.
+# Which known word an unknown one was probably meant to be.
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -166,11 +167,11 @@ class InvalidKey(SupervisorError, ValueError):
 
 
 class NotTranslatable(SupervisorError, ValueError):
-    """What is to be imported says something that no schedule file can say."""
+    """What is to be imported cannot be expressed in a schedule file."""
 
 
 class InvalidGuard(SupervisorError, ValueError):
-    """What a task or a call says of its guard does not hold; all that is wrong is listed."""
+    """The `guard` of a task or a call is wrong; all that is wrong is listed."""
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -210,7 +211,7 @@ class InvalidRedisUrl(SupervisorError, ValueError):
 
 
 class InvalidPrefix(SupervisorError, ValueError):
-    """What the ledger's keys are to begin with is no plain text."""
+    """The prefix of the ledger's keys is no plain text."""
 
     def __init__(self, prefix: str) -> None:
         shown = prefix if len(prefix) <= 100 else f"{prefix[:100]}..."
@@ -221,7 +222,7 @@ class InvalidPrefix(SupervisorError, ValueError):
 
 
 class SecretMissing(SupervisorError, LookupError):
-    """A reference of a schedule file leads to no secret in this process."""
+    """This process does not have the secret that a schedule file refers to."""
 
     def __init__(self, reference: str, why: str) -> None:
         self.reference = reference
@@ -277,7 +278,7 @@ class WrongSchema(SupervisorError):
 
 
 class UpgradeBlocked(WrongSchema):
-    """Processes of the older version are there, and could not report the ends of their runs."""
+    """Processes of the older version are running, and could not report the ends of their runs."""
 
     def __init__(self, found: int, own: int, processes: Sequence[str]) -> None:
         self.processes = tuple(processes)
@@ -324,7 +325,7 @@ class JobOutOfMemory(SupervisorError):
 
 
 class JobRaised(SupervisorError):
-    """The job raised what is no Exception; in a worker that would stop the process it runs in."""
+    """The job raised something other than an Exception, which would stop its worker's process."""
 
     def __init__(self, raised: BaseException) -> None:
         super().__init__(f"{type(raised).__name__}: {raised}".removesuffix(": "))

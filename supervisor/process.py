@@ -1,8 +1,8 @@
 """Child processes that do not outlive their parent, and that cannot use more than they are given.
 
-`Child` is for work on what comes from outside, or that needs much memory for a moment: its parent
-never has to wait for it, and the memory ends with it. Python's heap rarely shrinks: a process that
-reads ten thousand jobs once keeps as much memory for ever as it needed then.
+`Child` is for work on untrusted input, or that needs much memory for a moment: its parent never has
+to wait for it, and the memory is freed with it. Python's heap rarely shrinks: a process that reads
+ten thousand jobs once keeps for ever the memory that it needed then.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
-#: A child with limits has time until its first word; its parent, which shares the processors with
-#: it, has less. From then on its parent may wait for it.
+#: A child with limits runs at low priority until its first value, for it shares the processors with
+#: its parent. From then on its parent may wait for it.
 NICE = 10
 
-#: Of the thread that has time, in bytes, as a process has it.
+#: Of the thread that runs at low priority, in bytes: as large as a process' own.
 STACK_SIZE = 8 << 20
 
-#: A process that was killed and is not gone after this hangs in the kernel, and is left to it.
+#: A process that is killed and still there after this hangs in the kernel, and is left behind.
 GONE_SECONDS = 2
 
 Work = Generator[Any, Any, None]
@@ -179,7 +179,7 @@ def _end_of(exit_code: int | None) -> str:
     return f"a child was ended, exit code {exit_code}"
 
 
-# How often Python looks for reference cycles where thousands of jobs are dealt with at once.
+# Garbage collection in processes that deal with thousands of jobs at once.
 #
 # A scrape and an emission make hundreds of thousands of objects, few of which are part of a cycle.
 # Looking at them as often as Python does by default takes a tenth of the time.

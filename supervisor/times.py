@@ -158,7 +158,7 @@ def _clock_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime
     return before + timedelta(seconds=high)
 
 
-# How long ago something was, on a machine that may have slept since.
+# A clock that goes on while the machine sleeps.
 
 
 def clock() -> float:
@@ -174,7 +174,7 @@ def ms_since(moment: float) -> int:
     return max(0, round(1000 * (clock() - moment)))
 
 
-# Points in time as people write them: by a local clock, or with an offset.
+# Moments as people write them: in local time, or with an offset.
 
 
 #: Seconds may be left out; a blank does for the T.

@@ -22,7 +22,7 @@ from supervisor.job.when import KINDS, When
 from supervisor.schedule import EPOCH, is_fixed, schedule_of
 from supervisor.times import Duration
 
-# What is wrong with a job, in words: pydantic's findings as a person would put them.
+# What is wrong with a job: pydantic's errors in plain words.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ KEYS = tuple(key for key in JobSpec.model_fields if key != "name")
 #: Keys that say times of their own, which may be beyond the calendar.
 EDGES = ("end_at", "start_at", "exclude")
 
-#: What a job is, as against how it is treated: never shared by all jobs of a file.
+#: Keys that make a job itself, as against how it is treated: never shared by all jobs of a file.
 NOT_IN_DEFAULTS = (
     "task",
     "steps",
@@ -351,7 +351,7 @@ def _is_readable(value: Any) -> bool:
     return value is not UNREADABLE
 
 
-# What a task and a call say of their guard, checked: all that is wrong at once.
+# The `guard` of a task and of a call: all that is wrong with it is reported at once.
 
 
 #: Keys of a job that mean nothing without a schedule, or that the task itself says.
@@ -409,7 +409,7 @@ def spec_without_schedule(
 
 
 class GuardedCall(BaseModel):
-    """What one call says of its guard; None where it says nothing."""
+    """The guard of one call; None for what the task's own guard has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

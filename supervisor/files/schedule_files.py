@@ -30,7 +30,7 @@ from supervisor.job.spec import MOST_JOBS, JobSpec
 
 
 def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterator[JobFault]:
-    """Those that are none, and with `environ` also those that lead to nothing in it."""
+    """References that are malformed and, with `environ`, those that it does not have."""
     for path, text in texts_in(spec.params):
         if has_references(text):
             what = f"'params': {text!r} would be handed on as it is"

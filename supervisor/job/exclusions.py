@@ -1,4 +1,4 @@
-"""What `exclude` says: weekdays, dates and spans of time, each a text of one form.
+"""The items of `exclude`: weekdays, dates and spans of time, each a text of one form.
 
 The texts are what the ledger keeps of a job, so they say everything: calendar files have become
 dates by then. They are sorted and days are merged, so that a calendar that says the same in other
@@ -30,7 +30,7 @@ Point = TypeVar("Point", date, datetime)
 
 
 class Calendar(tuple[str, ...]):
-    """The texts that a calendar file came to, in normal form, where the file was named."""
+    """The texts of a calendar file in normal form, in place of the file's name."""
 
 
 class InvalidExclusion(ValueError):
@@ -116,7 +116,7 @@ class _Collected:
 
 
 def parse_all(texts: Iterable[Any]) -> Exclusions:
-    """However much it is. Raises InvalidExclusion."""
+    """Without a bound on their number. Raises InvalidExclusion."""
     found = _Collected()
     for text in texts:
         found.add(text)

@@ -168,7 +168,7 @@ def _until(value: str) -> date | datetime:
 
 
 def _check_together(rule: Rule) -> None:
-    """What RFC 5545 does not allow, and the one thing that is not supported."""
+    """Checks what RFC 5545 does not allow, and the one thing that is not supported."""
     numbered = any(number is not None for _, number in rule.weekdays)
     others = [
         part for part in ("BYDAY", *NUMBERS) if rule[part] or (part == "BYDAY" and rule.weekdays)
@@ -387,7 +387,7 @@ class RulePattern:
 
     @property
     def quiet_years(self) -> int:
-        """Who has found nothing for so long does not look further."""
+        """The search for the next day ends here."""
         return HORIZON_YEARS * self.days.years_a_period
 
 

@@ -13,8 +13,8 @@ from supervisor.schedule.clock_times import ClockTimes
 # What every schedule can be asked.
 
 
-#: Who has found nothing for so long does not look further: longer than any calendar's cycle of
-#: leap days and weekdays.
+#: A search that finds no time for this long ends: longer than any calendar's cycle of leap days and
+#: weekdays.
 HORIZON_YEARS = 50
 HORIZON = timedelta(days=366 * HORIZON_YEARS)
 
@@ -29,7 +29,7 @@ class Schedule(Protocol):
 
 @runtime_checkable
 class Counted(Schedule, Protocol):
-    """One that need not go through its times to know how many they are."""
+    """A schedule that counts its times without going through them."""
 
     def count(self, after: datetime, until: datetime) -> int:
         """How many nominal times lie in (after, until]."""
