@@ -50,9 +50,7 @@ def sent(project: Project, job: str) -> Run:
 def test_a_broker_that_hangs_keeps_neither_renewals_nor_deaths_waiting(
     behind: Project, broker: Proxy
 ) -> None:
-    behind.schedule(JOBS)
-    behind.beat()
-    behind.worker()
+    behind.deploy(JOBS)
     ledger = behind.ledger
     wait_until(lambda: len(ledger.scheduled()) >= 2, 20)
     long, killed, waiting = sent(behind, "long"), sent(behind, "killed"), sent(behind, "killed")

@@ -39,18 +39,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    "spelling",
-    ["unix://:open%2Fsesame@{0}?db=1", "redis+socket://:open%2Fsesame@{0}?virtual_host=1"],
-)
-def test_the_product_works_over_a_socket(tmp_path: Path, node: Node, spelling: str) -> None:
-    url = spelling.format(tmp_path / "s")
+def test_the_product_works_over_a_socket(tmp_path: Path, node: Node) -> None:
+    url = f"redis+socket://:open%2Fsesame@{tmp_path / 's'}?virtual_host=1"
     Ledger.open(Settings(url)).acknowledge_server()
     project = Project(tmp_path / "team", url)
     try:
-        project.schedule("jobs: {tick: {task: team.work, every: 1s}}")
-        project.beat()
-        project.worker()
+        project.deploy("jobs: {tick: {task: team.work, every: 1s}}")
         port = free_port()
         project.serve("--port", str(port))
         wait_until(lambda: len(project.starts("tick")) > 1, 60)

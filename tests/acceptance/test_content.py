@@ -55,16 +55,14 @@ def test_a_worker_that_would_take_pickles_does_not_start(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("C_FORCE_ROOT", "1")  # Celery itself refuses no more than root
-    with (project.directory / "team.py").open("a") as source:
-        source.write("\napp.conf.accept_content = ['json', 'pickle']\n")
+    project.extend("\napp.conf.accept_content = ['json', 'pickle']\n")
     worker = project.hire()
     assert status_of(worker, 30) != 0
     assert "JSON, not accept_content='pickle'" in project.log_of(worker)
 
 
 def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: Project) -> None:
-    with (project.directory / "team.py").open("a") as source:
-        source.write("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
+    project.extend("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
     for started in (project.hire(), project.beat()):
         assert status_of(started, 30) != 0
     for name in ("worker0", "beat"):

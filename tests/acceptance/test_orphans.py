@@ -24,8 +24,7 @@ os.register_at_fork(after_in_child=wait_for_the_end_of_the_worker)
 def test_a_child_that_was_forked_as_its_worker_was_killed_does_not_live_on(
     project: Project,
 ) -> None:
-    with (project.directory / "team.py").open("a") as team:
-        team.write(SLOW_FORK)
+    project.extend(SLOW_FORK)
     worker = project.hire(processes=2)
 
     def forked() -> list[int]:

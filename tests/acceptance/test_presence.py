@@ -52,18 +52,3 @@ def test_a_killed_worker_is_missed(project: Project) -> None:
     process.kill()
     wait_until(lambda: roll(project).workers == [], 20)
     assert list(roll(project).last_seen) == [said.name]
-
-
-def test_of_several_beats_one_leads(project: Project) -> None:
-    project.schedule("jobs: {nightly: {task: team.work, every: 24h}}")
-    first = project.beat()
-    wait_until(lambda: [beat.leads for beat in roll(project).beats] == [True], 20)
-    project.beat()
-    wait_until(lambda: sorted(b.leads for b in roll(project).beats) == [False, True], 20)
-    [leader] = [beat.name for beat in roll(project).beats if beat.leads]
-    assert leader.endswith(f":{first.pid}")
-    wait_until(lambda: all(b.follows for b in roll(project).beats if b.leads), 20)
-    first.send_signal(signal.SIGTERM)
-    wait_until(lambda: [beat.leads for beat in roll(project).beats] == [True], 20)
-    beat = project.ledger.keys.beat  # signed with the tick after the first
-    wait_until(lambda: project.ledger.client.hget(beat, "leader_changes") == "1", 20)

@@ -102,7 +102,7 @@ def test_a_secret_gets_to_the_task_and_nowhere_else(
     team: Project,
 ) -> None:
     file = Path(team.directory / "secrets" / "token")
-    team.schedule(f"""
+    team.deploy(f"""
 jobs:
   report:
     {{{EVERY_DAY}, args: ["${{file:{file}}}"], kwargs: {{dsn: "db:${{REPORT_PASSWORD}}@host"}}}}
@@ -111,8 +111,6 @@ jobs:
     steps:
     - {{task: team.spend, priority: 1, foreach: items, kwargs: {{key: "${{REPORT_PASSWORD}}"}}}}
 """)
-    team.beat()
-    team.worker()
     run = run_of(team, "report")
     team.run_when(run, "succeeded")
     assert given(team) == [[f"file-{SECRET}"], {"dsn": f"db:{SECRET}@host"}]
@@ -130,7 +128,7 @@ jobs:
 
 
 def test_a_retry_with_other_arguments_hands_secrets_on_by_reference(team: Project) -> None:
-    team.schedule("""
+    team.deploy("""
 jobs:
   report:
     every: 1d
@@ -138,8 +136,6 @@ jobs:
     args: ["${REPORT_PASSWORD}"]
     kwargs: {dsn: "db:${REPORT_PASSWORD}@host", done: []}
 """)
-    team.beat()
-    team.worker()
     run = run_of(team, "report")
     assert team.run_when(run, "succeeded").attempt == 4
     lines = (team.directory / "given.jsonl").read_text().splitlines()
@@ -157,9 +153,7 @@ jobs:
 
 
 def test_a_secret_that_a_worker_lacks_fails_the_run_and_is_named(team: Project) -> None:
-    team.schedule("jobs: {report: {task: team.spend, every: 1s, args: ['${NOT_SET_ANYWHERE}']}}")
-    team.beat()
-    team.worker()
+    team.deploy("jobs: {report: {task: team.spend, every: 1s, args: ['${NOT_SET_ANYWHERE}']}}")
     ledger = team.ledger
     wait_until(lambda: RunState.FAILED in {run.state for run in ledger.history("report")}, 20)
     failed = next(run for run in ledger.history("report") if run.state is RunState.FAILED)
@@ -168,7 +162,7 @@ def test_a_secret_that_a_worker_lacks_fails_the_run_and_is_named(team: Project) 
 
 
 def test_what_is_masked_is_shown_nowhere_and_given_to_the_task(team: Project) -> None:
-    team.schedule(f"""
+    team.deploy(f"""
 jobs:
   report: {{{EVERY_DAY}, mask: [password]}}
   all-masked: {{{EVERY_DAY}, mask: true}}
@@ -213,8 +207,6 @@ jobs:
     key: "{{secret}}"
     steps: [{{task: team.fail, priority: 1, kwargs: {{attempts: 0}}}}]
 """)
-    team.beat()
-    team.worker()
     failed = team.run_when(run_of(team, "report"), "failed")
     assert SECRET in str(failed.reason)
     team.run_when(run_of(team, "in-steps"), "succeeded")

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from supervisor.job.run import RunState
 from tests.acceptance.project import Project
-from tests.waiting import wait_until
 
+SETTINGS = 'app.conf.imports = ("team_steps",)\n'
+PROCESSES = 4
 
-@pytest.fixture
-def team(project: Project) -> Iterator[Project]:
-    with (project.directory / "team.py").open("a") as module:
-        module.write('app.conf.imports = ("team_steps",)\n')
-    project.schedule("jobs: {scheduled: {task: team.work, every: 24h}}")
-    project.beat()
-    project.worker()
-    wait_until(project.ledger.scheduled, 20)
-    yield project
-
+JOBS = """
+defaults: {paused: true}
+jobs:
+  scheduled: {task: team.work, every: 24h}
+  documents:
+    every: 24h
+    params: {tree: a, suffix: b}
+    steps: [{task: team_steps.extract, priority: 2}, {task: team_steps.convert, priority: 1}]
+"""
 
 START = "import supervisor, team_steps\nstart = supervisor.start\n"
 
@@ -77,7 +74,7 @@ print(json.dumps([start(steps, run_id="note@order-17") for _ in range(2)]))"""
     assert team.ledger.job("note").counters["started"] == 1
 
 
-def test_what_cannot_be_started_is_told_at_once_and_recorded_nowhere(team: Project) -> None:
+def test_what_cannot_be_started_is_refused_at_once(team: Project) -> None:
     told = team.code(
         START
         + """
@@ -102,11 +99,6 @@ print(json.dumps([
 
 
 def test_a_trigger_gives_the_steps_other_params(team: Project) -> None:
-    team.schedule(
-        "jobs: {documents: {every: 24h, params: {tree: a, suffix: b}, steps: "
-        "[{task: team_steps.extract, priority: 2}, {task: team_steps.convert, priority: 1}]}}"
-    )
-    wait_until(lambda: "documents" in team.ledger.scheduled())
     params = json.dumps({"suffix": "pdf"})
     done = team.supervisor("trigger", "documents", "--params", params, "--json")
     run = team.run_when(json.loads(done.stdout)["run"], RunState.SUCCEEDED)

@@ -96,11 +96,16 @@ def test_a_leader_that_is_stopped_hands_over_at_once(project: Project) -> None:
     ledger = project.ledger
     wait_until(lambda: project.starts("steady"), 20)
     project.beat()
-    wait_until(lambda: project.events("beat", "standing by"), 20)
-    leading = ledger.beat().leader
+    beats = ledger.presences
+    wait_until(lambda: sorted(beat.leads for beat in beats.roll().beats) == [False, True], 20)
+    [leading] = [beat.name for beat in beats.roll().beats if beat.leads]
+    assert leading.endswith(f":{leader.pid}")
 
     leader.terminate()
-    wait_until(lambda: ledger.beat().leader != leading, 0.8 * LEADER_TTL.total_seconds())
+    wait_until(
+        lambda: [beat.name for beat in beats.roll().beats if beat.leads] not in ([], [leading]),
+        0.8 * LEADER_TTL.total_seconds(),
+    )
     seen = len(project.starts("steady"))
     wait_until(lambda: len(project.starts("steady")) > seen + 2, 10)
     assert set(ticks_between(project.starts("steady"))) == {1.0}

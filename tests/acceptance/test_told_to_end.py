@@ -27,9 +27,7 @@ def connects(self):
 
 
 def test_what_celery_revokes_is_ended_before_the_next_run_begins(project: Project) -> None:
-    project.schedule(JOBS)
-    project.beat()
-    project.worker()
+    project.deploy(JOBS)
     ledger = project.ledger
     spec = wait_until(lambda: ledger.scheduled().get("cling"), 20)
     first = ledger.trigger(spec)
@@ -45,11 +43,8 @@ def test_what_celery_revokes_is_ended_before_the_next_run_begins(project: Projec
 
 
 def test_a_run_is_cancelled_that_is_not_yet_at_its_own_code(project: Project) -> None:
-    with (project.directory / "team.py").open("a") as module:
-        module.write(CONNECTS)
-    project.schedule(JOBS)
-    project.beat()
-    project.worker()
+    project.extend(CONNECTS)
+    project.deploy(JOBS)
     ledger = project.ledger
     run = ledger.trigger(wait_until(lambda: ledger.scheduled().get("connects"), 20))
     project.run_when(run.id, "running")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from signal import SIGKILL
 
-from supervisor.job.run import Run, RunState
+from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.scripts import SCHEMA
 from supervisor.ticks.audit import audit
@@ -96,28 +95,6 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(
     assert counted(ledger, "steady").get("ticks") == ticks
 
 
-def test_beat_goes_on_with_the_others_when_it_cannot_read_one_job(project: Project) -> None:
-    both = "jobs: {ours: {task: team.work, every: 1s}, theirs: {task: team.work, every: 1s}}"
-    project.schedule(both)
-    beat, ledger = project.beat(), project.ledger
-    wait_until(lambda: len(ledger.scheduled()) == 2, 20)
-    wait_until(lambda: counted(ledger, "theirs").get("ticks"), 20)
-    newer = json.loads(ledger.client.hget(ledger.keys.jobs, "theirs")) | {"colour": "red"}
-    ledger.client.hset(ledger.keys.jobs, "theirs", json.dumps(newer))
-    before = counted(ledger, "ours")["ticks"]
-    wait_until(lambda: counted(ledger, "ours")["ticks"] > before + 3, 20)
-    assert beat.poll() is None
-    told = project.events("beat", "job cannot be read by this version")
-    assert [event["job"] for event in told] == ["theirs"]
-    # The files that it reads when it starts have the last word.
-    beat.terminate()
-    assert status_of(beat, 30) == 0
-    project.beat()
-    before = wait_until(lambda: len(ledger.scheduled()) == 2 and counted(ledger, "theirs"), 20)
-    wait_until(lambda: counted(ledger, "theirs")["ticks"] > before["ticks"] + 3, 20)
-    assert list(audit(ledger, ledger.scheduled().values(), ledger.now())) == []
-
-
 def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None:
     ledger = project.ledger
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)
@@ -125,23 +102,3 @@ def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None
     assert done.returncode == 4
     assert "install the version that the other processes run" in done.stderr
     assert "docs/upgrading.md" in done.stderr
-
-
-def test_a_drained_queue_stays_so_for_a_worker_that_starts_later(project: Project) -> None:
-    project.schedule("jobs: {steady: {task: team.work, at: ['2026-03-01T02:00:00']}}")
-    project.beat()
-    ledger = project.ledger
-    wait_until(ledger.scheduled, 20)
-    first = project.worker()
-    ledger.drains.drain("celery")
-    run = ledger.trigger(ledger.spec("steady"))
-    wait_until(lambda: project.events_of(first, "delivery dropped"), 20)
-    first.send_signal(SIGKILL)
-    first.wait()
-    second = project.worker()
-    other = ledger.trigger(ledger.spec("steady"))
-    assert other.state is RunState.SKIPPED
-    assert project.events_of(second, "run started") == []
-    ledger.drains.undrain("celery")
-    project.run_when(run.id, "succeeded")
-    assert [sign.run for sign in project.starts("steady")] == [run.id]
