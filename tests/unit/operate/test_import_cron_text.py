@@ -1,19 +1,21 @@
-"""Sets of times as cron expressions: the same times, and short."""
+"""Any crontab of Celery as a job: the same times, in a short expression or a rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
+from typing import Any
 
 import pytest
 from celery import Celery
 from celery.schedules import crontab
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from supervisor.errors import NotTranslatable
 from supervisor.job.spec import JobSpec
+from supervisor.operate.import_celery import when_of
 from supervisor.operate.import_text import (
     CRON_WEEKDAYS,
     DAYS,
@@ -22,10 +24,13 @@ from supervisor.operate.import_text import (
     MONTHS,
     compact,
     expression,
+    rule_for,
+    rule_text,
 )
 from supervisor.schedule import schedule_of
 
 APP = Celery("proj", set_as_current=False)
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 YEARS = timedelta(days=6 * 366)
 COUNT = 20
 
@@ -69,16 +74,16 @@ def times_of_celery(source: crontab, at: datetime) -> Iterator[datetime]:
         yield at
 
 
-def times_of_ours(cron: str, at: datetime) -> Iterator[datetime]:
-    schedule = schedule_of(JobSpec(name="j", task="t", cron=cron))
+def times_of_job(keys: dict[str, Any], at: datetime) -> Iterator[datetime]:
+    schedule = schedule_of(JobSpec.model_validate({"name": "j", "task": "t", **keys}))
     following = schedule.next_after(at)
     while following is not None:
         yield following
         following = schedule.next_after(following)
 
 
-def first(times: Iterator[datetime], until: datetime) -> list[datetime]:
-    return list(islice(takewhile(lambda time: time <= until, times), COUNT))
+def first(times: Iterator[datetime], at: datetime) -> list[datetime]:
+    return list(islice(takewhile(lambda time: time <= at + YEARS, times), COUNT))
 
 
 def cron_of(source: crontab) -> str:
@@ -101,8 +106,7 @@ def test_the_next_times_are_those_of_celerys_own_schedule(source: crontab, naive
         assert source.day_of_month != set(DAYS)
         assert source.day_of_week != set(CRON_WEEKDAYS)
         return
-    until = at + YEARS
-    assert first(times_of_ours(cron, at), until) == first(times_of_celery(source, at), until)
+    assert first(times_of_job({"cron": cron}, at), at) == first(times_of_celery(source, at), at)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +147,6 @@ def test_days_that_match_both_fields_are_translated_where_that_is_exact(
     assert cron_of(source) == f"0 9 {fields}"
 
 
-def test_days_that_must_match_both_fields_are_refused_elsewhere() -> None:
-    with pytest.raises(NotTranslatable, match="both"):
-        cron_of(crontab(0, 0, day_of_month=13, day_of_week="fri"))
-
-
 def test_two_values_are_a_step_only_where_it_comes_out_even() -> None:
     assert compact({0, 12}, HOURS) == "*/12"
     assert compact({1, 17}, DAYS) == "1,17"
@@ -156,3 +155,70 @@ def test_two_values_are_a_step_only_where_it_comes_out_even() -> None:
 @given(subsets(DAYS))
 def test_a_field_holds_the_values_it_was_made_of(values: set[int]) -> None:
     assert crontab(day_of_month=compact(values, DAYS)).day_of_month == values
+
+
+def some(field: range) -> st.SearchStrategy[set[int]]:
+    return st.one_of(st.just(set(field)), st.sets(st.sampled_from(field), min_size=1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    some(MINUTES),
+    some(HOURS),
+    st.sets(st.integers(1, 28), min_size=1),
+    some(MONTHS),
+    some(CRON_WEEKDAYS),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)),
+)
+def test_every_crontab_of_celery_has_a_translation(
+    minutes: set[int],
+    hours: set[int],
+    days: set[int],
+    months: set[int],
+    weekdays: set[int],
+    naive: datetime,
+) -> None:
+    source = crontab(minutes, hours, weekdays, days, months, app=APP)
+    at = naive.replace(microsecond=0, tzinfo=UTC)
+    theirs = first(times_of_celery(source, at), at)
+    keys = when_of(source, APP, NOW).values
+    event(next(iter(keys)))
+    assert first(times_of_job(keys, at), at) == theirs
+    rule = {"rrule": rule_for(minutes, hours, days, months, weekdays)}
+    assert first(times_of_job(rule, at), at) == theirs
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        (
+            crontab(30, 6, day_of_month="1,15", day_of_week="mon"),
+            "FREQ=MONTHLY;BYMONTHDAY=1,15;BYDAY=MO;BYHOUR=6;BYMINUTE=30",
+        ),
+        (
+            crontab(0, "6,18", day_of_month=13, day_of_week="fri,sat", month_of_year="1-3"),
+            "FREQ=MONTHLY;BYMONTH=1,2,3;BYMONTHDAY=13;BYDAY=FR,SA;BYHOUR=6,18;BYMINUTE=0",
+        ),
+        (
+            crontab("0,30", day_of_month=13, day_of_week="fri"),
+            "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=0,30",
+        ),
+        (
+            crontab(hour=9, day_of_month=13, day_of_week="fri"),
+            "FREQ=MINUTELY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=9",
+        ),
+    ],
+    ids=str,
+)
+def test_days_that_must_match_both_fields_are_a_rule(source: crontab, rule: str) -> None:
+    assert when_of(source, APP, NOW).values == {"rrule": rule, "timezone": "UTC"}
+
+
+def test_a_field_without_values_never_fires() -> None:
+    with pytest.raises(NotTranslatable, match="never fires"):
+        rule_for({0}, set(), DAYS, MONTHS, CRON_WEEKDAYS)
+
+
+def test_a_part_that_a_job_cannot_have_says_so() -> None:
+    with pytest.raises(NotTranslatable, match="SECONDLY"):
+        rule_text({"FREQ": ["SECONDLY"], "COUNT": []})
