@@ -71,7 +71,8 @@ OUTPUT = (
 PROCESSES = (
     schedules_option,
     click.option(
-        *("--concurrency", "-c"),
+        "--concurrency",
+        "-c",
         type=click.IntRange(1),
         default=4,
         show_default=True,

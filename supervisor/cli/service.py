@@ -53,7 +53,8 @@ MOST_LISTED = 5
 @click.command()
 @click.argument("queue")
 @click.option(
-    *("--wait", "patience"),
+    "--wait",
+    "patience",
     type=DurationType(),
     help="Wait up to this long for running runs (10m, 30s); exit 1 if any are left.",
 )

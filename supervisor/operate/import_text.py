@@ -219,7 +219,7 @@ def _blocks(item: Item, written: Written) -> Iterator[str]:
             yield _left_out(item, written)
         case Found():
             name = job_name(item.name, written.jobs)
-            values = said(item.values)
+            values = without_defaults(item.values)
             if fault := fault_of(name, values):
                 original = [f"{key}: {value}" for key, value in values.items()]
                 yield _left_out(LeftOut(item.source, fault, original), written)
@@ -240,8 +240,8 @@ def _found(item: Found, written: Written) -> str:
     return "".join(map(_comment, [*item.comments, *reports]))
 
 
-def said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values in order, without those that a job has anyway."""
+def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values in the documented order, without those that are defaults."""
     return {
         key: values[key]
         for key in ORDER
@@ -325,8 +325,8 @@ def rule_text(parts: Mapping[str, Iterable[object]]) -> str:
 
     Raises NotTranslatable for a rule that a job cannot have.
     """
-    said = {name: ",".join(map(str, values)) for name, values in parts.items()}
-    text = ";".join(f"{name}={value}" for name, value in said.items() if value)
+    lists = {name: ",".join(map(str, values)) for name, values in parts.items()}
+    text = ";".join(f"{name}={value}" for name, value in lists.items() if value)
     try:
         parse(text)
     except InvalidSchedule as error:

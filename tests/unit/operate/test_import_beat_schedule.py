@@ -11,7 +11,7 @@ from celery.schedules import crontab, schedule, solar
 
 from supervisor.errors import NotTranslatable
 from supervisor.operate.import_celery import read_beat_schedule, zone_name, zone_remark
-from supervisor.operate.import_text import Found, Item, LeftOut, fault_of, said
+from supervisor.operate.import_text import Found, Item, LeftOut, fault_of, without_defaults
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -31,8 +31,8 @@ def read(entry: Any, **conf: Any) -> Item:
 def values(entry: Any, **conf: Any) -> dict[str, Any]:
     item = read({"task": "t", **entry}, **conf)
     assert isinstance(item, Found), item
-    assert fault_of("nightly", said(item.values)) is None
-    return said(item.values)
+    assert fault_of("nightly", without_defaults(item.values)) is None
+    return without_defaults(item.values)
 
 
 def why(entry: Any, **conf: Any) -> str:
