@@ -1,1 +1,1 @@
-"""A run at work under its lease, from delivery to end, without Celery."""
+"""One attempt of a run under its lease, from delivery to end, without Celery."""

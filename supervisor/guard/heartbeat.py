@@ -17,7 +17,7 @@ The way of a tick goes on in ledger/finish.lua, where a run ends.
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
    last one did, outlast the moment at which a child is to be interrupted or killed. Nor must one
    that refuses: whatever comes of a call, the clock is asked, and no run holds up another.
-5. A server that has forgotten a run is told of it again: the work goes on, and so does its lease.
+5. Into a server that has forgotten a run it is written again: the work and its lease go on.
 6. A server that has forgotten a run's end says that it goes on: a replica was promoted that had not
    heard of it. Its lease is renewed no longer, and rescue deals with it as `on_crash` says.
 """

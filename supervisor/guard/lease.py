@@ -86,7 +86,7 @@ class Lease:
     pid: the child's. is_active: whether the worker still waits for this delivery's task. asked:
     gives what the run's caller gave it, for a ledger that forgot the run.
     kill_at: when interrupted work is killed; None before, and once that has been seen to.
-    overlapped_with: the run that began while this one was at work, as logged. over_since: when the
+    overlapped_with: the run that began while this one was running, as logged. over_since: when the
     heartbeat first found that the task is no longer active. All times by `times.clock`.
     """
 

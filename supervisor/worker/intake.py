@@ -58,7 +58,7 @@ MOST_HELD = 100
 LOGGED_EVERY = 60
 REPORTED_FOR = 900
 
-#: Headers are made by whoever can write to the queue.
+#: Bounds: any client that can write to the queue makes up headers.
 MOST_KNOWN = 20
 LONGEST_NAME = 200
 

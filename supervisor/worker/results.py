@@ -2,7 +2,7 @@
 
 Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
 comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
-unless it is told that one may be shared); the report is closed before Celery stores how the task
+unless one may be shared); the report is closed before Celery stores how the task
 ended.
 """
 

@@ -93,11 +93,11 @@ def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
     """`expires` counts from now, and is sent later."""
-    said = sendable(options)
-    left = from_now(said.pop("expires", None))
+    kept = sendable(options)
+    left = from_now(kept.pop("expires", None))
     if left is not None:
-        said["expires"] = (datetime.now(UTC) + left).isoformat()
-    return dict(as_json(said))
+        kept["expires"] = (datetime.now(UTC) + left).isoformat()
+    return dict(as_json(kept))
 
 
 def retry_of(error: Any, delay: timedelta) -> Retry:
