@@ -9,12 +9,22 @@ local function note_in_log(run, outcome, reason)
   redis.call('PEXPIRE', K.log(root), HISTORY_TTL)
 end
 
-local function end_attempt(run, outcome, reason, token)
-  redis.call('HSET', K.run(run.id), 'attempts', attempts_with(run, outcome, reason), 'last_token', token)
+-- The attempt ends; `is_last`: and with it the run, whose end writes what there is of a run of its own.
+local function end_attempt(run, outcome, reason, token, is_last)
+  local fields = { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }
+  local counters = outcome ~= 'lost' and observation('duration', now - run.started) or {}
   write_interval(run, now_us)
-  if outcome ~= 'lost' and not run.parent then tally(run.job, observation('duration', now - run.started)) end
-  redis.call('HDEL', K.run(run.id), 'ending', 'why_ending')
-  if run.parent and outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
+  if run.ending ~= '' then redis.call('HDEL', K.run(run.id), 'ending', 'why_ending') end
+  if is_last and not run.parent then
+    run.end_fields, run.end_counters = fields, counters
+    return
+  end
+  redis.call('HSET', K.run(run.id), unpack(fields))
+  if run.parent then
+    if outcome ~= 'succeeded' then note_in_log(run, outcome, reason) end
+  elseif #counters > 0 then
+    tally(run.job, counters)
+  end
 end
 
 -- Its worker's heartbeat is told to end the run, by the first who asks for it.
@@ -40,7 +50,7 @@ end
 -- (rescued, lost, or what it was being ended for) and the ids of runs to publish.
 local function crash(run, reason, publish_at)
   if run.ending ~= '' then
-    end_attempt(run, run.ending, reason, run.token)
+    end_attempt(run, run.ending, reason, run.token, true)
     return run.ending, finish(run, run.ending, run.why_ending, publish_at)
   end
   end_attempt(run, 'lost', reason, run.token)

@@ -85,6 +85,11 @@ local function forget_indexes(id)
   if queue then redis.call('SADD', K.leftovers, queue) end
 end
 
+-- Of a run that is running, only the lease has an entry.
+local function leave_indexes(run)
+  if run.state == 'running' then redis.call('ZREM', K.leases, run.id) else forget_indexes(run.id) end
+end
+
 -- The end state of a run. It stays readable for HISTORY_TTL. `...`: more fields of it, and their values.
 local function close(id, job, state, reason, ...)
   redis.call('HSET', K.run(id), 'state', state, 'finished', now, 'reason', reason or '', ...)

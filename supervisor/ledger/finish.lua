@@ -17,11 +17,10 @@ local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8) 
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
-local was_lost = hget(K.run(id), 'lost:' .. token)
 local tells_of_itself = outcome ~= 'dead'
 if outcome == 'dead' then outcome = 'lost' end
 if run.state ~= 'running' or run.token ~= token then
-  if not was_lost then return { run.last_token == token and 'already' or 'stale' } end
+  if not hget(K.run(id), 'lost:' .. token) then return { run.last_token == token and 'already' or 'stale' } end
   if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
     local other = tells_of_itself and measure_overlap(run, token, now_us - ago * 1000) or nil
@@ -44,7 +43,7 @@ if outcome ~= 'retry' then
   for i = 9, run.parent and #ARGV or 0, 2 do
     redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
   end
-  end_attempt(run, outcome, reason, token)
+  end_attempt(run, outcome, reason, token, true)
   return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_GRACE)) }
 end
 

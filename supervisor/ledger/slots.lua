@@ -126,9 +126,9 @@ end
 -- The end of a run that holds nothing, or gives it back itself.
 local function dismiss(run, outcome, reason)
   if run.stage then keep_small_params(run.id) end
-  note_end(run, outcome, reason, {})
+  note_end(run, outcome, reason, run.end_counters or {}, unpack(run.end_fields or {}))
   leave_word(run, outcome, reason)
-  forget_indexes(run.id)
+  leave_indexes(run)
 end
 
 -- Whether a schedule file names the job, or code does.

@@ -83,7 +83,7 @@ end
 
 -- The end of a run of several steps, all of which have ended.
 local function conclude(run, outcome, reason, publish_at)
-  if run.state == 'running' then end_attempt(run, outcome, reason, run.token) end
+  if run.state == 'running' then end_attempt(run, outcome, reason, run.token, true) end
   return finish(run, outcome, reason, publish_at)
 end
 
@@ -174,10 +174,22 @@ local STATE_LETTERS = {
 }
 
 -- One letter stands for an item that has ended; those that ended badly keep their record as well.
-local function note_item(batch, run, outcome, reason, publish_at)
+local function count_item(batch, run, outcome)
   redis.call('SETRANGE', K.states(batch.id), run.item, STATE_LETTERS[outcome])
   redis.call('HINCRBY', K.run(batch.id), 'items:' .. outcome, 1)
-  if is_success(outcome) and run.crashes == 0 or redis.call('SCARD', K.kept(batch.id)) >= MOST_KEPT_ITEMS then
+end
+
+local function has_no_trouble(run, outcome) return is_success(outcome) and run.crashes == 0 end
+
+-- The ordinary end of an item: nothing of it stays, and it stops no other.
+local function forget_good_item(batch, run)
+  count_item(batch, run, 'succeeded')
+  redis.call('UNLINK', K.run(run.id))
+end
+
+local function note_item(batch, run, outcome, reason, publish_at)
+  count_item(batch, run, outcome)
+  if redis.call('SCARD', K.kept(batch.id)) >= MOST_KEPT_ITEMS then
     redis.call('UNLINK', K.run(run.id))
   else
     redis.call('SADD', K.kept(batch.id), run.item)
@@ -197,10 +209,15 @@ end
 -- The end of a run below another. Returns ids of runs to publish.
 function end_one_below(run, outcome, reason, publish_at)
   local next_up, parent = { leave_serial(run, publish_at) }, load_run(run.parent)
+  local was_open = redis.call('SREM', K.below(run.parent), run.id) == 1 and parent and not is_closed(parent.id)
+  leave_indexes(run)
+  if was_open and is_item(run) and has_no_trouble(run, outcome) then
+    forget_good_item(parent, run)
+    return append(next_up, advance_batch(parent, publish_at))
+  end
   close(run.id, run.job, outcome, reason)
-  forget_indexes(run.id)
   if run.foreach then redis.call('UNLINK', K.items(run.id)) end
-  if redis.call('SREM', K.below(run.parent), run.id) == 0 or not parent or is_closed(parent.id) then return next_up end
+  if not was_open then return next_up end
   if is_item(run) then
     append(next_up, note_item(parent, run, outcome, reason, publish_at))
   elseif not is_success(outcome) then
