@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState
+from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from tests.ledger.jobs import (
     begin,
@@ -21,6 +21,19 @@ from tests.ledger.jobs import (
     try_often,
 )
 from tests.waiting import wait_until
+
+
+def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    again = ledger.begin(run_id(spec, 0), "another", "worker")
+    assert again == Refused(run_id(spec, 0), Refusal.DUPLICATE, "running")
+    ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
+    late = ledger.begin(run_id(spec, 0), "third", "worker")
+    assert late == Refused(run_id(spec, 0), Refusal.DUPLICATE, "succeeded")
+    assert ledger.job(spec.name).counters["duplicates"] == 2
+    assert ledger.run(run_id(spec, 0)).duplicates == 2
 
 
 def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
