@@ -1,7 +1,7 @@
 """Writes a ledger as this version leaves it: `python -m tests.acceptance.first_release > FILE`.
 
-first_release.json was made so by the first release, and is not made anew: later versions have to go
-on with it. Another release that changes the schema gets a file of its own beside it.
+first_release.json was made so by the first release, and is not made again: later versions have to
+go on with it. Another release that changes the schema gets a file of its own beside it.
 """
 
 from __future__ import annotations

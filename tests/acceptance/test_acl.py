@@ -161,7 +161,7 @@ FORBIDDEN = (
 
 @pytest.mark.parametrize("user", USERS)
 @pytest.mark.parametrize("command", FORBIDDEN)
-def test_no_user_may_do_what_nobody_needs(guarded: Guarded, user: str, command: str) -> None:
+def test_no_user_may_do_more_than_is_needed(guarded: Guarded, user: str, command: str) -> None:
     with pytest.raises(redis.exceptions.NoPermissionError):
         guarded.client(user).execute_command(*command.split())
 

@@ -59,7 +59,7 @@ def test_a_broker_that_hangs_keeps_neither_renewals_nor_deaths_waiting(
     broker.freeze()
     os.kill(child, SIGKILL)
     behind.run_when(killed.id, "lost")
-    # Nobody renews it while whoever does so waits for the broker, for three times its life.
+    # Its lease ends three times over meanwhile, were it not renewed while the broker hangs.
     wait_until(lambda: not ledger.run(long.id).state.is_open, 30)
     assert [attempt.outcome for attempt in ledger.run(long.id).attempts] == ["succeeded"]
     assert ledger.run(waiting.id).state == "queued"

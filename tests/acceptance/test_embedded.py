@@ -40,7 +40,7 @@ def test_a_directory_has_one_server_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_nobody_else_reads_the_password(tmp_path: Path) -> None:
+def test_no_other_user_reads_the_password(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path) as server:
         password = server.url.split(":")[2].partition("@")[0]
         for name in ("password", "server.conf"):

@@ -1,4 +1,4 @@
-"""Messages that nobody's producer made: whatever one says, it ends no worker and wedges none."""
+"""Messages that no producer made: whatever one says, it ends no worker and wedges none."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def texts(workers: Workers, run: Run) -> list[tuple[int, str]]:
 
 
 def gate_of(workers: Workers) -> str:
-    """What a run waits for, once somebody opens it; each call gives another."""
+    """What a run waits for, once it is opened; each call gives another."""
     return str(workers.project.directory / f"gate-{ulid()}")
 
 

@@ -40,7 +40,7 @@ def busy(project: Project) -> Iterator[Project]:
 
 
 def restart(project: Project, process: Process, kind: str) -> Process:
-    """As a deployment does: told to stop, waited for, started anew, waited for."""
+    """As a deployment does: stopped, waited for, started again, waited for."""
     process.send_signal(SIGTERM)
     status_of(process, 60)
     return project.beat() if kind == "beat" else project.worker()

@@ -104,7 +104,7 @@ def hire_all(project: Project) -> None:
 def goes_on(project: Project, moment: float) -> bool:
     """All jobs start after that moment. Returns whether others had to be hired for it.
 
-    Celery can end a worker whose connection breaks, or stay between two steps of connecting anew:
+    Celery can end a worker whose connection breaks, or stay between two steps of connecting again:
     `supervisor health worker` finds it, and whatever runs workers starts another.
     """
     relieved = False

@@ -1,4 +1,4 @@
-"""Runs of several steps, on real workers: in order, each step once, whoever is killed."""
+"""Runs of several steps, on real workers: in order, each step once, also after kills."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_ledger_of_the_first_release_is_gone_on_with(project: Project) -> None
     assert states(ledger, "given-up") == ["lost", "succeeded"]
     assert states(ledger, "retrying") == ["succeeded"]
     assert states(ledger, "queued") == ["succeeded"]
-    # What was paused is, with its reason; a tick that nobody emitted is missed.
+    # What was paused is, with its reason; a tick that no beat emitted is missed.
     paused = ledger.job("paused")
     assert (paused.state, paused.paused_note) == ("paused", "until the move is done")
     assert counted(ledger, "paused")["excluded:paused"] == 1

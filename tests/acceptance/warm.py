@@ -22,7 +22,7 @@ from select import select
 from tempfile import TemporaryFile
 from typing import IO, Any
 
-#: Read when modules are imported, so that who has one needs a process that imports them itself.
+#: Read when modules are imported: a process that has one of these imports them itself.
 READ_AT_IMPORT = {"REMAP_SIGTERM"}
 
 LONGEST_REQUEST = 1 << 17
@@ -92,7 +92,7 @@ def asked(request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
 
 
 def serve(channel: socket.socket) -> dict[str, Any] | None:
-    """Forks until there is nobody to ask. Returns what to do in a child, and nothing at the end."""
+    """Forks for each request. Returns what a child is to do, and None once no more can come."""
     while True:
         message, files, _, _ = socket.recv_fds(channel, LONGEST_REQUEST, 2)
         if not message:

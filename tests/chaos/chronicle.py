@@ -64,7 +64,7 @@ class OpenWindow:
 class Chronicle:
     """kills: signals that end something, by fault; others: those that do not.
 
-    unasked: ends of processes that nobody had told to end. strikes: when each fault began, in the
+    unasked: ends of processes that no fault had ended. strikes: when each fault began, in the
     time of the logs. ends: pids of workers and children, and when they were killed, told to end, or
     found to have ended; 0 for a message that was lost.
     """

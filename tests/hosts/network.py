@@ -65,7 +65,7 @@ class Network:
 
     @contextmanager
     def cut(self, host: Host) -> Iterator[None]:
-        """The cable is out: nobody hears anything of anybody, no connection is refused or ended."""
+        """The cable is out: no packet arrives, and no connection is refused or ended."""
         self.switch.run(f"ip link set {host.name} down")
         try:
             yield
