@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from pytest_timeout import Settings as TestTimeout
 from pytest_timeout import timeout_sigalrm
 
+from supervisor.beat.scheduler import Watchdog
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
@@ -67,11 +68,14 @@ def heard_interrupts() -> None:
 
 @pytest.fixture(autouse=True)
 def no_watchdog_left() -> Iterator[None]:
-    """A beat that a test forgot to close would end this whole process two minutes later."""
+    """A beat that a test did not close would end this whole process two minutes later."""
     before = threading.enumerate()
     yield
     after = [thread for thread in threading.enumerate() if thread not in before]
-    assert [thread for thread in after if thread.name == "supervisor-watchdog"] == []
+    left = [thread for thread in after if isinstance(thread, Watchdog)]
+    for watchdog in left:
+        watchdog.stop()
+    assert left == []
 
 
 @pytest.fixture(scope="session")
