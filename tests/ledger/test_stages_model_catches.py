@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import scripts
@@ -24,8 +25,8 @@ BREAKS = {
     ),
     "a step that ends is not taken out": (
         "stages",
-        "redis.call('SREM', K.below(run.parent), run.id) == 0",
-        "redis.call('SISMEMBER', K.below(run.parent), run.id) == 0",
+        "redis.call('SREM', K.below(run.parent), run.id) == 1",
+        "redis.call('SISMEMBER', K.below(run.parent), run.id) == 1",
     ),
     "a run that is put back leaves its first stage": ("holding", "withdraw_stage(run)", "do end"),
     "a run's lock is forgotten while its steps are at work": (
@@ -43,6 +44,9 @@ BREAKS = {
 
 STEPS = 30_000
 
+#: Deadlines are real: what is found of them may not be found in the same sequence again.
+NOTICED = (AssertionError, ResponseError, Flaky)
+
 #: With it each break is found within seconds.
 SEED = 2
 
@@ -52,5 +56,5 @@ SEED = 2
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr(scripts, "ITEMS_PER_END", 1)
     break_scripts(monkeypatch, *BREAKS[what])
-    with pytest.raises((AssertionError, ResponseError)):
+    with pytest.raises(NOTICED):
         run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS, first_seed=SEED)
