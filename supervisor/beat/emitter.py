@@ -1,6 +1,6 @@
 """Turns entries that are due into runs, thousands of them in a second.
 
-The way of a tick goes on in ledger/admit.lua, which gives its runs their places.
+Next: ledger/admit.lua, which gives the runs their places.
 
 1. **Load** the entries that are due, a portion at a time: specs, watermarks, pauses.
 2. **Decide** which nominal times since its watermark each job runs for, and which have passed for
@@ -33,8 +33,8 @@ from supervisor.schedule import schedule_of
 from supervisor.sending.messages import Envelopes
 from supervisor.ticks.emission import PROMPT, Emission, emission, note_all
 
-#: Entries dealt with in one tick, of all jobs there can be; of more, which RedBeat's own means put
-#: there, the rest are due in the next tick, which follows at once.
+#: Entries dealt with in one tick: all jobs there can be. Of more, with those that others entered
+#: into the schedule, the rest are due in the next tick, which follows at once.
 ENTRIES_PER_TICK = MOST_JOBS
 
 #: Entries read at a time. The server reads between its admissions: with few, the first tick waits
@@ -63,7 +63,7 @@ def collect_rarely(**_: Any) -> None:
 
 @dataclass
 class Emitted:
-    """`stock`: keys of entries that RedBeat's own means put there. next_at: of all the others.
+    """`stock`: keys of entries that are none of ours (`beat_schedule`, other programs).
 
     is_all: nothing is left that is due already, and the next tick of beat may wait.
     """

@@ -37,7 +37,7 @@ HOURLY = schedule(timedelta(hours=1))
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """An entry that is due; `spec` is None for one that RedBeat's own means created."""
+    """An entry that is due; `spec` is None for one that is none of ours."""
 
     key: str
     spec: JobSpec | None

@@ -24,7 +24,7 @@ Only a look extends the leader's lock, once a tick: a beat that does not come to
 not lead, whatever it does instead. One whose ticks fail before they have emitted resigns. A beat
 that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
-Entries that RedBeat's own means created (`beat_schedule`, other programs) are emitted by RedBeat's
+Entries that are none of ours (`beat_schedule`, other programs) are emitted by RedBeat's
 own code, unguarded, as before.
 """
 
@@ -73,7 +73,7 @@ log = structlog.get_logger("supervisor.beat")
 def emit_stock(
     scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], look: Look
 ) -> None:
-    """Has RedBeat's own code emit the entries that RedBeat's own means put into its schedule."""
+    """Has RedBeat's own code emit the entries that are none of ours."""
     for key in keys:
         # No script of the ledger looks at the lock again. What is left is due for the next leader.
         if not look.is_trusted:

@@ -18,8 +18,8 @@ from struct import Struct
 
 from supervisor.job.run import RunState
 
-#: State; of the attempt its token, and when it ended, by `times.clock`.
-ENTRY = Struct("=B32sd")
+#: State; of the attempt its token, and when it ended, by `times.clock`; whose entry it is, by pid.
+ENTRY = Struct("=B32sdI")
 IDLE, RUNNING = 0, 1
 #: Outcomes that are reported with nothing but a reason; their states follow those above.
 ENDS = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED)
@@ -44,7 +44,7 @@ def set_running(token: str | None) -> None:
     place = place_of(os.getpid())
     _table[place] = IDLE
     if token is not None:
-        ENTRY.pack_into(_table, place, IDLE, token.encode(), 0.0)
+        ENTRY.pack_into(_table, place, IDLE, token.encode(), 0.0, os.getpid())
         _table[place] = RUNNING
 
 
@@ -52,7 +52,9 @@ def is_running(pid: int, token: str) -> bool:
     """Whether that process is inside this attempt's code; True also when it cannot be known."""
     if _table is None:
         return True
-    state, whose, _ = ENTRY.unpack_from(_table, place_of(pid))
+    state, whose, _, owner = ENTRY.unpack_from(_table, place_of(pid))
+    if owner not in (0, pid):  # another process' number falls on the same entry
+        return True
     return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
 
 
@@ -61,7 +63,7 @@ def record_end(token: str, outcome: RunState, ended_at: float) -> None:
     if _table is None or outcome not in ENDS:
         return
     place = place_of(os.getpid())
-    ENTRY.pack_into(_table, place, IDLE, token.encode(), ended_at)
+    ENTRY.pack_into(_table, place, IDLE, token.encode(), ended_at, os.getpid())
     _table[place] = RUNNING + 1 + ENDS.index(outcome)
 
 
@@ -69,7 +71,7 @@ def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
     """How that process' attempt ended, and when its work did, if it has recorded that."""
     if _table is None:
         return None
-    state, whose, ended_at = ENTRY.unpack_from(_table, place_of(pid))
+    state, whose, ended_at, _ = ENTRY.unpack_from(_table, place_of(pid))
     is_own = state > RUNNING and whose.rstrip(b"\0") == token.encode()
     return (ENDS[state - RUNNING - 1], ended_at) if is_own else None
 

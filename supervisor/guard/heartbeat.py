@@ -270,7 +270,6 @@ class Heartbeat(threading.Thread):
             return
         self._forget(lease)
         if finished.next_up:
-            log.warning("run rescued", run=lease.run_id, next_up=finished.next_up)
             self._publish_thread.give(finished.next_up)
 
     def _finish_for(self, lease: Lease) -> Finished:
@@ -278,7 +277,10 @@ class Heartbeat(threading.Thread):
         reason = f"worker process {lease.pid} died"
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
-            return self._ledger.report_dead(lease.run_id, lease.token, reason)
+            finished = self._ledger.report_dead(lease.run_id, lease.token, reason)
+            event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"
+            log.warning(event, job=lease.work.job, run=lease.run_id, reason=reason)
+            return finished
         outcome, ended_at = recorded
         note = "" if outcome is RunState.SUCCEEDED else f"{reason} before it could say why"
         finished = self._ledger.finish(lease.run_id, lease.token, outcome, note, ended_at=ended_at)

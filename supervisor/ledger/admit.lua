@@ -100,10 +100,27 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     queue = queue, list = list, message = message ~= '' and message or nil }, now)
 end
 
+-- What was written of a run that then could not be placed: its tick is due still.
+local function take_back(id, job, kind, watermark, ticks)
+  if redis.call('EXISTS', K.run(id)) == 1 then return end
+  redis.pcall('SREM', K.open(job), id)
+  redis.pcall('ZREM', K.history(job), id)
+  if kind == 'manual' or hget(K.job(job), 'watermark') == watermark then return end
+  if watermark then
+    redis.call('HSET', K.job(job), 'watermark', watermark)
+  else
+    redis.call('HDEL', K.job(job), 'watermark')
+  end
+  count(job, 'ticks', ticks - tonumber(hget(K.job(job), 'n:ticks') or 0))
+end
+
 local fields, places = tonumber(ARGV[2]), {}
 for i = 3, #ARGV, fields do
   settled = {}
+  local id, job, kind = ARGV[i], ARGV[i + 1], ARGV[i + 4]
+  local known = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks')
   local is_done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
+  if not is_done then pcall(take_back, id, job, kind, known[1], tonumber(known[2] or 0)) end
   places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
 end
 return places

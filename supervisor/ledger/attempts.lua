@@ -1,5 +1,4 @@
--- How attempts end: reported, crashed, or silent until the lease ran out. And what two runs at work
--- at once are worth.
+-- How attempts end: reported, crashed, or silent until the lease ran out; and how overlaps are measured.
 
 -- A step that did not end well says so in the log of its run, where people follow it.
 local function note_in_log(run, outcome, reason)

@@ -63,7 +63,7 @@ class Backlog(Generic[E]):
 
 
 class PingKind(StrEnum):
-    """What a ping makes of the check; see attempts.lua."""
+    """What a ping makes of the check; see accounts.lua."""
 
     START = "start"
     SUCCESS = "success"

@@ -1,4 +1,4 @@
--- Where a run goes: overlap.decide(), taken atomically with what follows from it.
+-- Where a run goes: what policies.decide() says, taken atomically with what follows from it.
 
 local function by_policy(policy, rules, waiting, requeues)
   if policy == 'queue_one' then

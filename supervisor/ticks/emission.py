@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -160,8 +161,20 @@ RESCUES = {
 log = structlog.get_logger("supervisor.beat")
 
 
+#: Those that are not a matter of course, and how grave they are.
+LEVELS = {
+    "skipped": logging.WARNING,
+    "expired": logging.WARNING,
+    "rescued": logging.WARNING,
+    "timed_out": logging.WARNING,
+    "lost": logging.ERROR,
+    "failed": logging.ERROR,
+}
+
+
 def note_rescue(rescue: Rescue) -> None:
-    log.info(RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+    level = LEVELS.get(rescue.kind, logging.INFO)
+    log.log(level, RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
 
 
 def note_all(admissions: Iterable[Admission]) -> None:

@@ -1,4 +1,4 @@
-"""A discrete-event simulation of the supervisor: `overlap.decide` on a virtual clock.
+"""A discrete-event simulation of the supervisor: `policies.decide` on a virtual clock.
 
 1. The agenda is a heap of what happens when; the clock jumps from one entry to the next.
 2. A tick asks for its job's lock; `decide` says what becomes of the run, as admission does.

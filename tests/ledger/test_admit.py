@@ -13,7 +13,16 @@ from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.replies import Placement, instant, ms_of
 from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
-from tests.ledger.jobs import MIDNIGHT, begin, job, lock_is_free, pause, run_id, ticks
+from tests.ledger.jobs import (
+    MIDNIGHT,
+    begin,
+    job,
+    lease_runs_out,
+    lock_is_free,
+    pause,
+    run_id,
+    ticks,
+)
 from tests.waiting import wait_until
 
 
@@ -146,6 +155,25 @@ def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Le
     assert refused.placement is Placement.FAILED
     assert "WRONGTYPE" in str(refused.reason)
     assert placed.placement is Placement.START
+    ledger.client.delete(ledger.keys.open("broken"))
+    assert ledger.admit(ticks(broken, 0))[0].placement is Placement.START, "still due"
+
+
+def test_a_tick_beside_a_broken_record_stays_due(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    before = ledger.job(spec.name)
+    holder = ledger.keys.run(run_id(spec, 0))
+    rules = ledger.client.hget(holder, "rules")
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.client.hset(holder, "rules", "{")
+    for _ in range(2):
+        assert ledger.admit(ticks(spec, 1))[0].placement is Placement.FAILED
+    after = ledger.job(spec.name)
+    assert after.counters["ticks"] == before.counters["ticks"]
+    assert ledger.client.smembers(ledger.keys.open(spec.name)) == {run_id(spec, 0)}
+    ledger.client.hset(holder, "rules", str(rules))
+    assert ledger.admit(ticks(spec, 1))[0].placement is not Placement.FAILED
 
 
 def test_a_request_that_the_server_refuses_raises(ledger: Ledger) -> None:

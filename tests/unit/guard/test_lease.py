@@ -179,3 +179,9 @@ def test_an_overlap_and_a_loss_are_logged_once() -> None:
         for _ in range(3):
             beats._note(lease, Renewal(LeaseState.LOST, "nightly@2"), TAKEN_AT)
     assert [line["event"] for line in lines] == ["runs overlapped", "lease lost"]
+
+
+def test_a_process_whose_entry_another_took_counts_as_running() -> None:
+    child_table.set_running("another")
+    assert child_table.is_running(CHILD, "token")
+    assert not child_table.is_running(os.getpid(), "token")
