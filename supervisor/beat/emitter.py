@@ -119,10 +119,11 @@ class Emitter:
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]
-        for over in passed:
-            event = f"ticks {over.state.value}"
-            log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
-        self._ledger.pass_over(passed, self._leadership)
+        verdicts = self._ledger.pass_over(passed, self._leadership)
+        for over, verdict in zip(passed, verdicts, strict=True):
+            if verdict == "passed":
+                event = f"ticks {over.state.value}"
+                log.warning(event, job=over.spec.name, ticks=over.ticks, reason=over.reason)
 
     def _record(
         self,
@@ -172,14 +173,13 @@ class Emitter:
 
 def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
     """What is due for the jobs among the entries."""
-    return [
-        emission(
-            entry.spec,
-            schedule_of(entry.spec),
-            entry.mark.watermark or now,
-            now,
-            entry.mark.pause,
-        )
-        for entry in entries
-        if entry.spec is not None
-    ]
+    found = []
+    for entry in entries:
+        if entry.spec is None:
+            continue
+        watermark, pause = entry.mark.watermark or now, entry.mark.pause
+        try:
+            found.append(emission(entry.spec, schedule_of(entry.spec), watermark, now, pause))
+        except Exception:  # a job that cannot be decided on keeps no other from its ticks
+            log.exception("tick not decided", job=entry.spec.name)
+    return found

@@ -193,18 +193,24 @@ class Attempt:
 
     def leave(self) -> None:
         """The job's code has ended, or never will begin."""
+        if self.phase is Phase.LEFT:  # what it recorded of its end is to stay
+            return
         if self.phase < Phase.LEFT:
             self.phase, self.ended_at = Phase.LEFT, clock()
         child_table.set_running(None)
+
+    def record_end(self, outcome: RunState) -> None:
+        """For its main process, which reports this end should the process die before it can."""
+        if outcome is not RunState.SUCCEEDED or not self.returned:  # that is known here alone
+            child_table.record_end(self._granted.token, outcome, self._work_ended_at)
 
     def end(
         self, outcome: RunState, reason: str = "", returned: Mapping[str, Any] | None = None
     ) -> None:
         """Reports how it ended; `lost` when the process is going down under it."""
         token, ended_at = self._granted.token, self._work_ended_at
-        if not returned:  # what a step returned is known here alone
-            # A server that hangs may hold up the report for longer than this process lives.
-            child_table.record_end(token, outcome, ended_at)
+        # A server that hangs may hold up the report for longer than this process lives.
+        self.record_end(outcome)
         finish = self._guard.ledger.finish
         self._report(
             outcome,

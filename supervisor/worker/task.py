@@ -122,6 +122,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             attempt.raised = error
             raise
         attempt.has_returned = True
+        # What Celery does next, with the result and with callbacks, may take its time.
+        attempt.record_end(RunState.SUCCEEDED)
         return returned
 
     def _own_attempt(self) -> Attempt | None:

@@ -31,6 +31,7 @@ jobs:
   plain: {task: team.raises, every: 24h, args: [BaseException]}
   around: {task: team.around, every: 24h}
   unready: {task: team.unready, every: 24h}
+  killed-after: {task: team.killed_after, every: 24h}
 """
 
 WORKERS, PROCESSES = 1, 4
@@ -102,6 +103,14 @@ class Unready(app.Task):
 
 @app.task(base=Unready)
 def unready(): ...
+
+class KilledAfter(app.Task):
+    def on_success(self, *_):
+        os.kill(os.getpid(), 9)
+
+@app.task(bind=True, base=KilledAfter, ignore_result=True)
+def killed_after(self):
+    sign("start", self)
 """
 
 
@@ -150,4 +159,10 @@ def test_what_a_task_class_raises_around_the_body_is_a_failure_too(
 ) -> None:
     run = ended(workers, job)
     assert workers.outcomes(run) == ["failed"]
+    assert len(workers.starts(run)) == 1
+
+
+def test_a_body_that_returned_and_is_killed_is_not_run_again(workers: Workers) -> None:
+    run = ended(workers, "killed-after")
+    assert workers.outcomes(run) == ["succeeded"]
     assert len(workers.starts(run)) == 1
