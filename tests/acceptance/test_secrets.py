@@ -162,7 +162,7 @@ def test_a_secret_that_a_worker_lacks_fails_the_run_and_is_named(team: Project) 
 
 
 def test_what_is_masked_is_shown_nowhere_and_given_to_the_task(team: Project) -> None:
-    team.deploy(f"""
+    team.schedule(f"""
 jobs:
   report: {{{EVERY_DAY}, mask: [password]}}
   all-masked: {{{EVERY_DAY}, mask: true}}
@@ -198,7 +198,7 @@ jobs:
 
 
 def test_nothing_of_a_runs_arguments_or_errors_is_in_the_metrics(team: Project) -> None:
-    team.schedule(f"""
+    team.deploy(f"""
 jobs:
   report: {{{EVERY_DAY}, args: [{SECRET}], kwargs: {{fails: true, password: {SECRET}}}}}
   in-steps:
