@@ -62,7 +62,7 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_ur
 
             with Celery(broker=project.url) as app:
                 wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
-            # With so few rounds allowed, a loop that has just connected again may seem to hang, too.
+            # With so few rounds allowed, a loop that has just reconnected may seem to hang, too.
             wait_until(lambda: "is in team.wedged" in health(project).stdout, 60)
             done = health(project)
             assert done.returncode == 1
