@@ -71,13 +71,13 @@ check: $(STAMP) ## formatting, lint (Lua where luacheck is installed), types, th
 RENDER := $(BIN)/supervisor -A examples.app render
 EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
-render: $(STAMP) ## write deploy/ anew: systemd, compose, kubernetes from schedules/, and what monitors
+render: $(STAMP) ## write deploy/ again: systemd, compose, kubernetes from schedules/, and what monitors
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
 	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES)
 	$(RENDER) monitoring --output deploy
 
-lock: ## write all requirements.txt anew from pyproject.toml
+lock: ## write all requirements.txt again from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --all-extras --group dev pyproject.toml -o requirements.txt

@@ -45,7 +45,7 @@ class Trigger:
     send: Callable[[], object]
 
     def fire(self) -> None:
-        """Never raises an Exception: the database has committed, and whoever saw the commit fail
+        """Never raises an Exception: the database has committed, and a caller that saw it fail
         would do her work a second time."""
         try:
             self.send()

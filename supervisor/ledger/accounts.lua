@@ -1,7 +1,7 @@
 -- What is written down of the start and the end of a run and of its attempts.
 
 -- What the job's `ping_url` is to be told: kind is start, success, fail or log. Written with the state
--- itself, so that nobody's death in between can lose it.
+-- itself, so that no crash in between can lose it.
 local function ping(run, kind, outcome, reason)
   if not run.rules.ping then return end
   redis.call('RPUSH', K.pings, cjson.encode({

@@ -8,7 +8,7 @@
 --       sent at once, its list, and the message, else ''
 --       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
---       (JSON object, name -> JSON as text), else ''; whether somebody may wait for its result in Celery
+--       (JSON object, name -> JSON as text), else ''; whether a caller may wait for its result in Celery
 --       (1 or ''); ms from now in which it has to begin, or ''; and the job's spec (JSON) where code has it
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or

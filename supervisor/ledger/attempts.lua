@@ -113,7 +113,7 @@ function settle_silent(id, publish_at)
   local is_in_grace = server_since() + run.rules.lease_ttl > now
   if not owner and run.state == 'queued' and not left_for and not has_expired
     and (is_in_grace or is_drained(id)) then
-    -- Nobody was allowed to begin it: another deadline.
+    -- No worker was allowed to begin it: another deadline.
     hold_lease(run, run.token, patience(run))
     return 'held', {}
   end

@@ -15,7 +15,7 @@ if there >= 0 and 4 + there <= #ARGV then
 end
 if redis.call('LLEN', K.items(id)) < total then return { 'more' } end
 
--- With its items the run begins, and nobody who comes back could have its place any more.
+-- With its items the run begins, and no attempt that comes back can have its place any more.
 local granted_from = server_since() + batch.rules.lease_ttl
 if granted_from > now then
   redis.call('ZADD', K.outbox, granted_from, id)

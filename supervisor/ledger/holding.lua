@@ -25,7 +25,7 @@ local function is_contested(run, token)
   return owner and owner ~= token and not is_reservation(owner)
 end
 
--- Renews the lease, or takes it back where nobody contests it.
+-- Renews the lease, or takes it back where no other attempt contests it.
 local function keep(run, token)
   local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
   local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)

@@ -88,7 +88,7 @@ TEMPLATES = {
     # SET     locks with a waiting list; rescue looks whether anybody holds them
     "contended": "index:contended",
     # HASH    run_id of the server process that answers, and since when in ms it does; of a clock
-    #         that was set back, from when and by how many ms nobody has made up for
+    #         that was set back, from when, and by how many ms that are not made up for
     "server": "server",
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded jobs), follows (digest of the schedule files that

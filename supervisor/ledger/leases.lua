@@ -24,7 +24,7 @@ local function holders(lock)
   return found
 end
 
--- Compare and delete: nobody gives back a stranger's slot.
+-- Compare and delete: no process gives back a slot that is not its own.
 local function give_back(lock, slot, id, token)
   local key, state, holder = slot_key(lock, slot), K.lock_state(lock), 'holder:' .. slot
   local is_own = redis.call('GET', key) == token

@@ -1,4 +1,4 @@
--- What schedule files say anew of jobs, where beat and people may write in the same moment.
+-- What edited schedule files say of jobs, where beat and people may write in the same moment.
 --
 -- ARGV  since when it holds, in ms; then for each job its name, '1' when its times are new (or ''), and
 --       '1' or '0' when its file pauses or resumes it (or '')

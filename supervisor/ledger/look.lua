@@ -5,13 +5,13 @@
 -- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
 --       time without any beat is remembered, how many of these are, ms without a look after which the
---       server may have been away, for how many ms nobody at work is given up then, by how many ms the
+--       server may have been away, for how many ms no running run is given up then, by how many ms the
 --       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
 -- gives {-1, now, app} when the ledger is another app's; {0, now} when another beat leads; else {1, now,
 --       whether there is something to rescue, whether an entry is due, when the next one is in ms (or ''),
 --       whether the outbox has a run to be sent, whether sent runs have not begun, whether there are pings,
---       whether there are calls whose end nobody has told, digest of the files that are loaded, by how many
---       ms the server's clock was set back that nobody has made up for yet (rewind.lua), whether messages of
+--       whether there are calls whose end is not reported, digest of the files that are loaded, by how many
+--       ms the server's clock was set back that is not made up for yet (rewind.lua), whether messages of
 --       ended runs may lie in queues, and from when in ms the clock was set back}
 
 local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
@@ -47,7 +47,7 @@ if owner and ticked ~= '' then
 end
 server_since()  -- a change is noticed within one tick of beat
 
--- A server that nobody could write to lets rescue in before those who renew their leases. Once in ten
+-- A server that took no writes lets rescue in before those who renew their leases. Once in ten
 -- times that long: a beat whose ticks are slow is no outage.
 if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
   redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))

@@ -2,7 +2,7 @@
 
 1. A beat or a worker that starts looks at the ledger's schema, and makes the steps that lack.
 2. A step is one script, which writes the new number as well: it was made or it was not, and it is
-   made once, whoever else starts at the same time. What an error in a script has written already
+   made once, however many processes start together. What an error in a script has written already
    stays: a step has to bear that it is made again.
 3. While a process is there that runs the older code nothing is upgraded: it could not report how
    its runs end. Who is there at an older ledger runs older code, for newer code would have upgraded

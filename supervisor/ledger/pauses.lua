@@ -1,4 +1,4 @@
--- A job's pause: its beginning and its end, whoever asks for them.
+-- A job's pause: its beginning and its end, whether a file or a command asks for them.
 
 -- Paused since `at`, or longer if it is so already; until `ends_at` (ms, or '' for until it is resumed).
 local function begin_pause(job, at, note, ends_at)

@@ -71,7 +71,7 @@ local function snapshot(id)
 end
 
 -- Whether what is in the way is there only because nothing begins yet on a server that is new: it would be
--- blamed for an overlap that nobody's work caused.
+-- blamed for an overlap that no run caused.
 local function is_held_by_grace(blocker, ttl)
   local v = redis.call('HMGET', K.run(blocker), 'state', 'attempt')
   if v[1] ~= 'queued' or tonumber(v[2] or 0) > 0 then return false end

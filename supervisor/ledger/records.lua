@@ -116,7 +116,7 @@ local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
   local excess = redis.call('ZCARD', K.history(job)) - length
   if excess <= 0 then return end
-  -- Of many that are open no more are looked at than keep nobody waiting, each time others: they make room
+  -- Of many that are open a few are looked at, each time others, so that no client waits: they make room
   -- when they end, and must not keep those behind them.
   local from = excess > 20 and now_us % (excess - 19) or 0
   for _, old in ipairs(redis.call('ZRANGE', K.history(job), from, from + math.min(excess, 20) - 1)) do

@@ -6,7 +6,7 @@
 -- gives for each {verdict, detail}; verdict:
 --       renewed
 --       reasserted  the lease had run out, or the run was to be run again, or the server had lost
---                   the begin; and nobody else had begun
+--                   the begin; and no other attempt had begun
 --       stop        renewed, and the run is to be ended; detail: cancelled or replaced
 --       not_begun   the worker has the message, the run has not begun
 --       ended       the attempt is over
@@ -14,7 +14,7 @@
 --       unknown     the ledger does not know the run
 --       failed      the record of the run is broken; detail: how. The others are renewed all the same
 
--- A lease that had run out goes on: nobody else had begun.
+-- A lease that had run out goes on: no other attempt had begun.
 local function note_late(run, ran_out_at)
   count(run.job, 'reasserted')
   count(run.job, 'renew_delay_ms', math.max(0, now - ran_out_at))

@@ -1,5 +1,5 @@
--- One pass over what nobody else will bring forward: silent leases, due retries and re-queues,
--- runs that wait for a lock nobody holds.
+-- One pass over what no other call will bring forward: silent leases, due retries and re-queues,
+-- runs that wait for a lock that is free.
 --
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')

@@ -1,8 +1,8 @@
--- A running run that the ledger has forgotten, data and all: its living worker writes it anew.
+-- A running run that the ledger has forgotten, data and all: its living worker writes it again.
 --
 -- ARGV  run id, token, job, nominal time in ms, rules (JSON), worker, '1' when it is a tick's run,
 --       args, kwargs and options that its caller gave it (JSON, or '' for the job's own), and which of these
---       arguments are to be resolved (JSON, or ''), whether somebody may wait for its result in Celery (1 or
+--       arguments are to be resolved (JSON, or ''), whether a caller may wait for its result in Celery (1 or
 --       ''), and the job's spec (JSON) where code has it
 -- gives {'reasserted', ''}, or {'lost', ''} when another run has begun in its place
 
@@ -11,7 +11,7 @@ local asked = { args = ARGV[8], kwargs = ARGV[9], options = ARGV[10], references
   awaited = ARGV[12] }
 local spec = ARGV[13]
 
--- What a step would be handed on to is forgotten as well, and nothing keeps its job from running anew.
+-- What a step would be handed on to is forgotten as well, and nothing keeps its job from running again.
 if root_of(id) ~= id then return { 'lost', '' } end
 if redis.call('EXISTS', K.run(id)) == 1 then return { 'reasserted', '' } end  -- by the first call
 -- The server knows this tick, and not its run: that has ended, by another worker, and is history no more.

@@ -4,7 +4,7 @@
    (SHARED), and one function for each other `.lua` file, which is called with its KEYS and ARGV.
 2. The name of the library, and of each function, has a digest of the text: processes of two
    versions on one server, as in an upgrade, call functions of their own.
-3. Whoever calls a function that the server does not have loads the library and calls again. The
+3. A process whose function the server does not have loads the library and calls again. The
    library is kept and replicated with the data, and outlives FLUSHALL.
 4. A beat that starts deletes the libraries of other versions; a process that still needs one loads
    it again.
@@ -47,10 +47,10 @@ from supervisor.ledger.connection import (
 from supervisor.ledger.keys import Keys
 from supervisor.times import to_ms
 
-# One connection of a client's pool, kept at hand for whoever calls next.
+# One connection of a client's pool, kept at hand for the next call.
 #
 # To take one from redis-py's pool and give it back costs a worker's child a sixth of the processor
-# that the guard costs it, in locks and in counters that nobody reads. What the pool looks at is
+# that the guard costs it, in locks and in counters that are never read. What the pool looks at is
 # looked at here as well.
 
 
@@ -172,10 +172,10 @@ LARGEST_KEPT_PARAM = 10_000
 #: Of a job whose key was edited, about so many runs are looked at for those of the key before.
 MOST_PREDECESSORS = 1_000
 
-#: Of starts and ends that nobody could tell a job's `ping_url`, so many are kept.
+#: Of starts and ends that could not be sent to a job's `ping_url`, up to this number are kept.
 MOST_PINGS = 10_000
 
-#: Of calls that ended before they began and whose callers nobody could tell, likewise.
+#: Of calls that ended before they began and whose callers could not be informed, likewise.
 MOST_REVOCATIONS = 10_000
 
 #: Packets of calls that are sent before the replies to the first of them are read, and how many

@@ -1,10 +1,10 @@
 -- Who holds the slots of a lock, up to `max_running` runs one each, and who is next. A run without that
--- bound takes a slot of its own beyond all of those with one, whoever holds the others.
+-- bound takes a slot of its own beyond all of those with one, whichever runs hold the others.
 
 local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, end_below, settle_family, withdraw_stage  -- in stages.lua
 
--- Who holds the run's lease. A step has no lock, for there is nobody to contend with: its lease is the
+-- Who holds the run's lease. A step has no lock, for nothing contends with it: its lease is the
 -- entry in the index alone.
 local function owner_of(run)
   if run.parent then
@@ -54,7 +54,7 @@ local function living_holders(lock)
     end
   end
   local found = has_changed and holders(lock) or known
-  -- A lock that somebody else set is respected like our own.
+  -- A lock that another program set is respected like our own.
   if not found[1] and redis.call('EXISTS', K.lock(lock)) == 1 then found[1] = redis.call('GET', K.lock(lock)) end
   return found, #slots_of(found)
 end
@@ -138,7 +138,7 @@ end
 
 -- A job's key may be edited while its runs are open. Runs that were placed under one template of it are a
 -- generation; the next begins when all before it are over, so that two runs of the job never hold two locks
--- that one edit made different. A run that is due later is in nobody's way: it joins a generation when it is
+-- that one edit made different. A run that is due later is in no one's way: it joins a generation when it is
 -- placed. A job whose key was never edited has no generations.
 local function generation_of(job, key)
   local v = redis.call('HMGET', K.job(job), 'key', 'generation')

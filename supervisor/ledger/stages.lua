@@ -1,6 +1,6 @@
 -- Runs of several steps. The run holds the lock of its job; its steps, and the items of a step that is
 -- fanned out (a batch), are runs of their own below it, with a lease and no lock. What is open is a
--- set of ids, so that a step which ends twice is taken out once; whoever takes the last one out opens
+-- set of ids, so that a step which ends twice is taken out once; the call that takes the last one out opens
 -- the next stage, or ends the run, in the same call.
 
 local function is_item(run) return run.item ~= nil end
@@ -100,8 +100,8 @@ local function advance_run(run, publish_at)
   return conclude(run, never_began and 'expired' or 'failed', 'step ' .. failed .. ' ' .. v[1], publish_at)
 end
 
--- How many more items of a batch to queue in one call, which is to keep nobody waiting for the server.
--- Without a bound of the job's own it is worth the while of whoever publishes them only when there is
+-- How many more items of a batch to queue in one call, which is not to keep other clients waiting.
+-- Without a bound of the job's own it is worth publishing them only when there is
 -- room for as many.
 local function items_to_open(next_item, total, max_parallel, open)
   local bound = tonumber(max_parallel)
@@ -302,7 +302,7 @@ end
 
 -- Ends what is open below a run: at once what has not begun; what is at work is asked to end, if
 -- `also_at_work`. A thousand items would keep the server from all others: some are left, whose leases
--- end now. They cannot begin any more, and whoever meets one of them next - rescue, its message, a
+-- end now. They cannot begin any more, and what meets one of them next - rescue, its message, a
 -- second call - ends it (settle_silent). Returns ids of runs to publish.
 function end_below(id, outcome, why, also_at_work, publish_at)
   local next_up, left = {}, {}

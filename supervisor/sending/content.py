@@ -1,6 +1,6 @@
 """The content types of a supervised app's messages: JSON, and signed JSON.
 
-A pickle runs code while it is read, so whoever can write to the broker could run anything in every
+A pickle runs code while it is read, so what can write to the broker could run anything in every
 worker. A setting that accepts or sends one ends the process that has it.
 """
 

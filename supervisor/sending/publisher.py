@@ -195,7 +195,7 @@ class Publisher:
 def as_json(value: Any) -> Any:
     """The value in plain JSON, with kombu's marks for times, UUIDs and decimals.
 
-    Whoever reads the message gets them back as what they were.
+    The reader of the message gets them back as what they were.
     """
     return json.loads(dumps(value))
 
