@@ -110,22 +110,22 @@ class Reading:
     gap: timedelta = timedelta()
 
 
-def reading(wall: datetime, zone: ZoneInfo) -> Reading:
-    """When the clocks of `zone` show `wall`, which has no zone itself."""
-    early, late = (_offset(wall.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
-    first = (wall - early).replace(tzinfo=UTC)
+def reading(local: datetime, zone: ZoneInfo) -> Reading:
+    """When the clocks of `zone` show `local`, which has no zone itself."""
+    early, late = (_offset(local.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
+    first = (local - early).replace(tzinfo=UTC)
     if early == late:
         return Reading(first, first)
-    second = (wall - late).replace(tzinfo=UTC)
+    second = (local - late).replace(tzinfo=UTC)
     if early > late:
         return Reading(first, second)
-    end = _clock_change(second, first, zone)
+    end = offset_change(second, first, zone)
     return Reading(end, end, late - early)
 
 
-def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
+def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
     """When the clock first shows this, or else jumps over it."""
-    return reading(wall, zone).first
+    return reading(local, zone).first
 
 
 def midnight(day: date, zone: ZoneInfo) -> datetime:
@@ -145,7 +145,7 @@ def _offset(at: datetime) -> timedelta:
 
 
 @lru_cache(maxsize=4096)
-def _clock_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
+def offset_change(before: datetime, after: datetime, zone: ZoneInfo) -> datetime:
     """The first second of the new offset, which is in (before, after]: bisection."""
     old = before.astimezone(zone).utcoffset()
     low, high = 0, round((after - before).total_seconds())
@@ -248,11 +248,11 @@ def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> date
         return instant(moment, zone)
     hour, minute, second = (int(part or 0) for part in found.groups())
     today = now.astimezone(zone).replace(tzinfo=None, microsecond=0)
-    wall = today.replace(hour=hour, minute=minute, second=second)
-    at = first_instant(wall, zone)
+    local = today.replace(hour=hour, minute=minute, second=second)
+    at = first_instant(local, zone)
     if ahead:
-        return at if at > now else first_instant(wall + DAY, zone)
-    return at if at <= now else first_instant(wall - DAY, zone)
+        return at if at > now else first_instant(local + DAY, zone)
+    return at if at <= now else first_instant(local - DAY, zone)
 
 
 Moment = Annotated[

@@ -12,11 +12,12 @@ Next: ledger/admit.lua, which gives the runs their places.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 import structlog
 from celery import signals
@@ -27,11 +28,11 @@ from supervisor.job.spec import MOST_JOBS
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.replies import Admission, Placement
+from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.requests import Leadership
 from supervisor.schedule import schedule_of
 from supervisor.sending.messages import Envelopes
-from supervisor.ticks.emission import PROMPT, Emission, emission, note_all
+from supervisor.ticks.emission import PROMPT, Emission, emission
 
 #: Entries dealt with in one tick: all jobs there can be. Of more, with those that others entered
 #: into the schedule, the rest are due in the next tick, which follows at once.
@@ -52,6 +53,35 @@ JOBS_PER_PORTION = 100
 MARGIN_SECONDS = 0.1
 
 NOT_TAKEN = (Placement.NOT_LEADER, Placement.FAILED)
+
+#: The log events of what rescue did.
+RESCUES = {
+    "due": "run due",
+    "requeued": "run requeued",
+    "skipped": "run skipped",
+    "waiting": "run waiting",
+    "promoted": "run promoted",
+    "expired": "run expired",
+    "rescued": "run rescued",
+    "lost": "run lost",
+    "cancelled": "run ended",
+    "replaced": "run ended",
+    "timed_out": "run ended",
+    "ended": "run ended",
+    "failed": "run cannot be rescued",
+    "reasserted": "lease reasserted",
+    "held": "run held back",
+}
+
+#: The level of the events above that are not informational.
+LEVELS = {
+    "skipped": logging.WARNING,
+    "expired": logging.WARNING,
+    "rescued": logging.WARNING,
+    "timed_out": logging.WARNING,
+    "lost": logging.ERROR,
+    "failed": logging.ERROR,
+}
 
 log = structlog.get_logger("supervisor.beat")
 
@@ -183,3 +213,42 @@ def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
         except Exception:  # a job that cannot be decided on keeps no other from its ticks
             log.exception("tick not decided", job=entry.spec.name)
     return found
+
+
+def note_rescue(rescue: Rescue) -> None:
+    level = LEVELS.get(rescue.kind, logging.INFO)
+    log.log(level, RESCUES[rescue.kind], job=rescue.job, run=rescue.run_id)
+
+
+def note_all(admissions: Iterable[Admission]) -> None:
+    bound = log.bind()  # once, and not for each of thousands
+    for admission in admissions:
+        for rescue in admission.settled:
+            note_rescue(rescue)
+        note(admission, bound)
+
+
+def note(admission: Admission, log: structlog.stdlib.BoundLogger) -> None:
+    facts = {"job": admission.job, "run": admission.run_id}
+    match admission.placement:
+        case Placement.START:
+            log.info("run queued", **facts)
+        case Placement.WAIT | Placement.DELAY:
+            log.info("run waiting", **facts, blocked_by=admission.blocked_by)
+        case Placement.REPLACE:
+            log.warning("run waiting", **facts, replaces=admission.blocked_by)
+        case Placement.REQUEUE:
+            log.info("run requeued", **facts, blocked_by=admission.blocked_by)
+        case Placement.SKIP:
+            reason, blocker = admission.reason, admission.blocked_by
+            log.warning("run skipped", **facts, reason=reason, blocked_by=blocker)
+        case Placement.EXCLUDED:
+            log.info("tick excluded", **facts, reason=admission.reason)
+        case Placement.DUPLICATE:
+            log.warning("duplicate dropped", **facts)
+        case Placement.NOT_LEADER:
+            log.error("leadership lost", **facts)
+        case Placement.FAILED:
+            log.error("tick not admitted", **facts, error=admission.reason)
+        case _:
+            assert_never(admission.placement)

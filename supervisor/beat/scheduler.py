@@ -44,7 +44,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
-from supervisor.beat.emitter import Emitted, Emitter
+from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries
 from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
@@ -63,7 +63,6 @@ from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import bound_broker_calls
 from supervisor.ticks.audit import Auditor
-from supervisor.ticks.emission import note_rescue
 from supervisor.times import clock
 from supervisor.worker.presence import broker_of
 

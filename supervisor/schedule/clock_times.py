@@ -69,8 +69,8 @@ class ClockTimes:
         last, changes = at, self.changes
         second_copies: deque[datetime] = deque()
         with suppress(OverflowError):  # the end of the calendar
-            for wall in self._walls_after(self._earliest_wall(at)):
-                shown = reading(wall, self.zone)
+            for local in self._local_times_after(self._earliest_local_time(at)):
+                shown = reading(local, self.zone)
                 while second_copies and second_copies[0] < shown.first:
                     if (tick := second_copies.popleft()) > last:
                         yield (last := tick)
@@ -96,20 +96,20 @@ class ClockTimes:
     def _walked(self, after: datetime, until: datetime) -> int:
         return sum(1 for _ in takewhile(lambda tick: tick <= until, self.ticks_after(after)))
 
-    def _earliest_wall(self, at: datetime) -> datetime:
+    def _earliest_local_time(self, at: datetime) -> datetime:
         """What the clock shows at `at`; before a repeated hour, what it shows in its second copy.
 
         The second copies of what came before `at` in the first are still to come.
         """
-        walls = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (at, at + DAY))
-        now, tomorrow = walls
+        shown = (moment.astimezone(self.zone).replace(tzinfo=None) for moment in (at, at + DAY))
+        now, tomorrow = shown
         return min(now, tomorrow - DAY)
 
-    def _walls_after(self, wall: datetime) -> Iterator[datetime]:
-        today = datetime.combine(wall.date(), time())
+    def _local_times_after(self, local: datetime) -> Iterator[datetime]:
+        today = datetime.combine(local.date(), time())
         for day in self.pattern.days_from(today.date()):
             start, times = datetime.combine(day, time()), self.pattern.times_on(day)
-            first = bisect_right(times, (wall - today) // SECOND) if start == today else 0
+            first = bisect_right(times, (local - today) // SECOND) if start == today else 0
             for index in range(first, len(times)):
                 yield start + times[index] * SECOND
 

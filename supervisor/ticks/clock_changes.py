@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 
 from supervisor.job.spec import JobSpec
 from supervisor.schedule import Schedule, is_fixed, schedule_of, ticks_between
-from supervisor.times import INSTANT
+from supervisor.times import DAY, INSTANT, offset_change
 
-DAY = timedelta(days=1)
 #: How many ticks in the hours around a clock change are looked at.
 MOST_TICKS = 20_000
 
@@ -128,22 +127,10 @@ def clock_changes(zone: str, first: date, last: date) -> Sequence[ClockChange]:
     start = datetime(first.year, first.month, first.day, tzinfo=UTC)
     days = [start + DAY * number for number in range((last - first).days + 2)]
     return tuple(
-        change_between(before, after, place)
+        ClockChange(offset_change(before, after, place), old, new)
         for before, after in pairwise(days)
-        if offset_at(before, place) != offset_at(after, place)
+        if (old := offset_at(before, place)) != (new := offset_at(after, place))
     )
-
-
-def change_between(before: datetime, after: datetime, zone: ZoneInfo) -> ClockChange:
-    """The first second of the new offset, which is in (before, after]: bisection."""
-    old, new = offset_at(before, zone), offset_at(after, zone)
-    while after - before > timedelta(seconds=1):
-        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
-        if offset_at(middle, zone) == old:
-            before = middle
-        else:
-            after = middle
-    return ClockChange(after, old, new)
 
 
 def offset_at(moment: datetime, zone: ZoneInfo) -> timedelta:

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from supervisor.beat.emitter import note_rescue
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Rescue
-from supervisor.ticks.emission import note_rescue
 from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
 from tests.waiting import wait_until
 
