@@ -285,7 +285,9 @@ class Attempt:
         """A reply that comes late may be about a lease that has run out meanwhile."""
         guard, own = self._guard, self.delivery
         for _ in range(MOST_ASKED):
-            answer = guard.ledger.begin(own.run_id, own.token, guard.worker, own.queue)
+            answer = guard.ledger.begin(
+                own.run_id, own.token, guard.worker, own.queue, own.sent_after
+            )
             if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
                 return answer
             log.warning("grant late", job=answer.job, run=own.run_id)

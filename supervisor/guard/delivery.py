@@ -122,6 +122,9 @@ HEADER = "supervisor"
 #: In it: the prefix of the run's ledger, and the owner's name.
 LEDGER = "ledger"
 
+#: And how often the run had been retried. Each retry may give it other arguments.
+RETRIES = "retries"
+
 #: Beside it: the ledger whose worker gave the message back.
 RETURNED_BY = "supervisor_returned_by"
 
@@ -134,7 +137,10 @@ TOKEN = "supervisor_token"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the message of a run says of one attempt; `references` as in an Assignment."""
+    """What the message of a run says of one attempt; `references` as in an Assignment.
+
+    sent_after: so many retries, as the ledger counts them; None in a message of an older version.
+    """
 
     run_id: str
     job: str
@@ -145,6 +151,7 @@ class Delivery:
     retry_backoff: timedelta
     retry_backoff_max: timedelta
     references: Sequence[Reference] = ()
+    sent_after: int | None = None
 
     @classmethod
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
@@ -158,6 +165,7 @@ class Delivery:
             retry_backoff=timedelta(seconds=header["retry_backoff"]),
             retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
             references=header.get("references", ()),
+            sent_after=header.get(RETRIES),
         )
 
     @property
@@ -198,6 +206,7 @@ def is_well_formed(header: Any) -> bool:
         all(isinstance(text, str) for text in (work.run_id, work.job, delivery.queue))
         and type(delivery.max_retries) is int
         and delivery.max_retries >= 0
+        and (delivery.sent_after is None or type(delivery.sent_after) is int)
         and work.rules.model_fields_set >= {"lease_ttl_ms", "stop_grace_ms", "on_lease_lost"}
         and work.nominal_at.tzinfo is not None
         and isinstance(delivery.references, list | tuple)
@@ -214,6 +223,7 @@ def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
         "queue": queue,
         "nominal_at": run.nominal_at.isoformat(),
         "rules": assignment.rules.json_fields,
+        RETRIES: run.retries,
         "max_retries": assignment.max_retries,
         "retry_backoff": assignment.retry_backoff,
         "retry_backoff_max": assignment.retry_backoff_max,

@@ -327,6 +327,11 @@ class Run:
     expires_at: datetime | None = None
 
     @property
+    def retries(self) -> int:
+        """Attempts that failed and were followed by another; not those that crashed."""
+        return max(0, self.attempt - self.crashes)
+
+    @property
     def attempts_dropped(self) -> int:
         """How many there were before the first of `attempts`; the ledger keeps the last of them."""
         return self.attempts[0].number - 1 if self.attempts else 0

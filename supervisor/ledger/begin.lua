@@ -1,16 +1,17 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
--- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or '')
+-- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
+--       retries of the run (or '' in a message of an older version)
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
---       {'duplicate', state}  another delivery of this run is at work or has ended, or this one's attempt was
---                             given up
+--       {'duplicate', state}  another delivery of this run is at work or has ended, this one's attempt was given
+--                             up, or its message is of before a retry, which may have given other arguments
 --       {'parked', run}       another run of the serial queue is at work; published again after it
 --       {'drained', queue}    nothing may begin from its queue; published again when it may
 --       {'expired'}           the start deadline passed
 --       {'grace'}             the server has changed; published again once old leases have run out
 --       {'unknown'}           the ledger does not know the run (any more)
 
-local id, token, worker, queue = unpack(ARGV)
+local id, token, worker, queue, retries = unpack(ARGV)
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
@@ -28,7 +29,8 @@ if run.state == 'running' and run.token == token and not is_contested(run, token
   keep(run, token)
   return granted()
 end
-if run.state ~= 'queued' or run.last_token == token then  -- a delivery has one attempt
+local is_stale = retries ~= '' and tonumber(retries) ~= math.max(0, run.attempt - run.crashes)
+if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a delivery has one attempt
   count(run.job, 'duplicates')
   redis.call('HINCRBY', K.run(id), 'duplicates', 1)
   return { 'duplicate', run.state }

@@ -343,15 +343,20 @@ class Ledger(Readings):
 
     # One attempt of a run, from its lease to its end.
 
-    def begin(self, run_id: str, token: str, worker: str, queue: str = "") -> Grant | Refused:
-        """Asks for the lease of one attempt; `token` is fresh for each delivery."""
+    def begin(
+        self, run_id: str, token: str, worker: str, queue: str = "", retries: int | None = None
+    ) -> Grant | Refused:
+        """Asks for the lease of one attempt; `token` is fresh for each delivery.
+
+        retries: of the run, when the message was made.
+        """
         asked_at = 0.0
 
         def call() -> Call:
             """Made again each time that it is sent: the reply is to the last of them."""
             nonlocal asked_at
             asked_at = clock()
-            return Call((run_id, token, worker, queue))
+            return Call((run_id, token, worker, queue, "" if retries is None else retries))
 
         verdict, *rest = self._scripts.as_of_sending("begin", call)
         if verdict != "begin":

@@ -15,7 +15,14 @@ from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER, LEDGER, Assignment, Assignments, message_header
+from supervisor.guard.delivery import (
+    HEADER,
+    LEDGER,
+    RETRIES,
+    Assignment,
+    Assignments,
+    message_header,
+)
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
@@ -151,6 +158,8 @@ class Publisher:
         own = message_header(assignment, destination(self.app, assignment))
         if LEDGER in header:  # by it the worker knew that the message is for this ledger
             own[LEDGER] = header[LEDGER]
+        if RETRIES not in header:  # a message of an older version
+            del own[RETRIES]
         expected = content_of(assignment.task, assignment.args, assignment.kwargs, own)
         return content_of(task, args, kwargs, header) == expected
 
@@ -161,7 +170,7 @@ class Publisher:
             "task_id": run.id,
             "producer": SigningProducer(producer, self.signer),
             "retry": False,  # the outbox is the retry
-            "retries": max(0, run.attempt - run.crashes),
+            "retries": run.retries,
         }
         if mask := run.rules.mask:
             options["argsrepr"] = repr(masked(mask, assignment.args))

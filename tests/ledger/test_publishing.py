@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from supervisor.app import supervise
+from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
-from supervisor.sending.signing import Signer
+from supervisor.sending.signing import SIGNATURE, Signer
 from tests.ledger.jobs import job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
-from tests.waiting import patience
+from tests.waiting import patience, wait_until
 
 #: The time-outs of a call, of connecting and of what a new connection says first.
 PATIENCE = 15
@@ -108,6 +112,49 @@ def test_a_run_is_known_to_be_in_the_queue_that_a_route_leads_to(
     assert Publisher(app, ledger).publish([run]) == 1
     assert ledger.run(run).queue == queue
     assert AppQueues(app).lengths([queue]) == {queue: 1}
+
+
+@pytest.mark.parametrize("is_of_an_older_version", [False, True])
+def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
+    ledger: Ledger, redis_url: str, is_of_an_older_version: bool
+) -> None:
+    """Sent twice, say; the retry gave the run other arguments."""
+    app = app_at(redis_url, redis_url)
+    bodies: list[int] = []
+
+    @app.task(name="proj.nightly", bind=True, shared=False)
+    def nightly(self: Any, number: int = 1) -> None:
+        bodies.append(number)
+        if number == 1:
+            raise self.retry(args=[2], countdown=0)
+
+    run, publisher = queued(ledger, 0), Publisher(app, ledger)
+
+    def delivered() -> dict[str, Any]:
+        publisher.publish([run])
+        message: dict[str, Any] = json.loads(ledger.client.rpop("celery"))
+        if is_of_an_older_version:
+            header = message["headers"][HEADER]
+            del header[RETRIES]
+            [args, kwargs, _] = json.loads(b64decode(message["body"]))
+            own = publisher.signer.signature_of("proj.nightly", args, kwargs, header)
+            header[SIGNATURE] = own
+        return message
+
+    def work_off(message: dict[str, Any]) -> None:
+        args, kwargs, _ = json.loads(b64decode(message["body"]))
+        request = {**message["headers"], "headers": message["headers"]}
+        build_tracer("proj.nightly", nightly, app=app)(run, args, kwargs, request)
+
+    first = delivered()
+    work_off(first)
+    wait_until(ledger.rescue)
+    second = delivered()
+    work_off(first)
+    work_off(second)
+    # Nothing is known of one without the number: it begins as it always did.
+    assert bodies == ([1, 1] if is_of_an_older_version else [1, 2])
+    assert ledger.run(run).duplicates == 1
 
 
 def test_a_signing_key_that_was_lost_is_one_for_all_processes_again(
