@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from inspect import ismodule
@@ -64,10 +65,13 @@ GIVEN = {
 #: refuses a worker's pop: an error of the channel, which by default ends the worker.
 GIVEN_WITH_REDIS = {"broker_channel_error_retry": True}
 
+#: Schedulers that ours takes the place of: it emits all that RedBeat's own would.
+REPLACED = ("redbeat.RedBeatScheduler", "redbeat.schedulers.RedBeatScheduler")
+OWN = ("supervisor", "supervisor.beat.scheduler.SupervisedScheduler")
+
 BEAT_HINT = (
-    "leave `beat_scheduler` out of the app's settings, and `-S` out of `celery beat`:"
-    f" supervise() sets {GIVEN['beat_scheduler']}, which emits RedBeat's entries and"
-    " `beat_schedule` too (docs/settings.md)"
+    "import what it emits into schedule files, and start `celery beat -S supervisor` in its place"
+    " (docs/adopting.md)"
 )
 
 
@@ -110,7 +114,7 @@ def supervise(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
-    signals.beat_init.connect(_prepare_beat, weak=False)
+    _hear_of_beats()
     return app
 
 
@@ -157,6 +161,8 @@ def _settle(app: Celery, conf: Any) -> None:
     for key, value in {**NEEDED, **GIVEN, **given_with_broker}.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
+    if _dotted(conf.get("beat_scheduler")) in (*REPLACED, *OWN):
+        conf.beat_scheduler = GIVEN["beat_scheduler"]
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
@@ -171,6 +177,13 @@ def _settle(app: Celery, conf: Any) -> None:
         hide_unreadable(conf)
 
 
+def _dotted(scheduler: Any) -> str:
+    """One spelling of a scheduler that is given as its class, or by its name."""
+    if isinstance(scheduler, str):
+        return scheduler.replace(":", ".")
+    return f"{scheduler.__module__}.{scheduler.__qualname__}"
+
+
 @dataclass(frozen=True, slots=True)
 class Overridden:
     """A setting that the guarantees need otherwise."""
@@ -178,6 +191,12 @@ class Overridden:
     setting: str
     value: Any
     needed: Any
+
+    @property
+    def hint(self) -> str:
+        if self.setting == "beat_scheduler":
+            return f"a beat with this scheduler starts no job: {BEAT_HINT}"
+        return "leave it out of the app's settings: supervise() sets it"
 
 
 def overridden(app: Celery) -> Iterator[Overridden]:
@@ -206,11 +225,21 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     if apart := broker_apart(sender.app, settings):
         log.warning("broker apart from the ledger", what=apart)
     for found in overridden(sender.app):
-        log.warning("setting overridden", **asdict(found))
+        log.warning("setting overridden", **asdict(found), hint=found.hint)
+
+
+def _hear_of_beats() -> None:
+    """RedBeat's own receiver waits for its lock, for ever where another beat leads: after ours."""
+    redbeat = sys.modules.get("redbeat.schedulers")
+    if redbeat:
+        signals.beat_init.disconnect(redbeat.acquire_distributed_beat_lock)
+    signals.beat_init.connect(_prepare_beat, weak=False)
+    if redbeat:
+        signals.beat_init.connect(redbeat.acquire_distributed_beat_lock)
 
 
 def _prepare_beat(sender: Any, **_: Any) -> None:
-    """Refuses RedBeat's own scheduler, and warns of others: they emit no job of the ledger."""
+    """Takes the place of RedBeat's own scheduler, refuses those made of it, and warns of others."""
     if getattr(sender.app, "supervisor", None) is None:
         return
     from redbeat.schedulers import RedBeatScheduler
@@ -220,10 +249,16 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
     used = type(sender.scheduler)
     if issubclass(used, SupervisedScheduler):
         return
-    found, hint = f"{used.__module__}:{used.__qualname__}", BEAT_HINT
+    if used is RedBeatScheduler:
+        sender.scheduler_cls = GIVEN["beat_scheduler"]
+        sender.scheduler = sender.get_scheduler()
+        log.info("scheduler replaced", scheduler=_dotted(used), by=sender.scheduler_cls)
+        return
     if issubclass(used, RedBeatScheduler):  # it would take the lock that says which beat leads
-        raise SystemExit(f"this beat has the scheduler {found}, which starts no job: {hint}")
-    log.warning("jobs not emitted by this beat", scheduler=found, hint=hint)
+        raise SystemExit(
+            f"this beat has the scheduler {_dotted(used)}, which starts no job: {BEAT_HINT}"
+        )
+    log.warning("jobs not emitted by this beat", scheduler=_dotted(used), hint=BEAT_HINT)
 
 
 def _set_up_logging(loglevel: Any = None, logfile: Any = None, **_: Any) -> None:

@@ -31,6 +31,9 @@ from supervisor.times import instant as instant_of
 
 SPEC_FIELD = "spec"
 
+#: In the text of a definition.
+ENABLED = '"enabled": true'
+
 #: In place of a schedule that RedBeat cannot express.
 HOURLY = schedule(timedelta(hours=1))
 
@@ -67,11 +70,23 @@ class Entries:
         pipe.hset(
             self.key(spec.name),
             mapping={
-                "definition": json.dumps(definition(spec), cls=RedBeatJSONEncoder),
+                "definition": definition_text(spec),
                 "meta": json.dumps({"last_run_at": None}),
                 SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
             },
         )
+
+    def disable(self, specs: Mapping[str, JobSpec]) -> None:
+        """Writes definitions again that a stock beat would emit, as older versions wrote them."""
+        for names in chunks(sorted(specs)):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in names:
+                    pipe.hget(self.key(name), "definition")
+                texts = pipe.execute()
+                for name, text in zip(names, texts, strict=True):
+                    if text and ENABLED in text:
+                        pipe.hset(self.key(name), "definition", definition_text(specs[name]))
+                pipe.execute()
 
     def reschedule_all(self, pipe: Pipeline, next_at: Mapping[str, datetime | None]) -> None:
         # RedBeat ignores scores below zero: an entry that is never due again.
@@ -145,6 +160,10 @@ class Entries:
             for key, text, spec, mark in zip(entry_keys, texts, specs, marks, strict=True)
             if spec or not text
         ]
+
+
+def definition_text(spec: JobSpec) -> str:
+    return json.dumps(definition(spec), cls=RedBeatJSONEncoder)
 
 
 def definition(spec: JobSpec) -> dict[str, Any]:

@@ -342,6 +342,8 @@ class Reloading:
             return
         edited = self._write(wanted, now, started)
         yield None
+        if self.digest is None:
+            self._entries.disable(wanted.specs)
         foretell(self._ledger, edited, now)
 
     def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:

@@ -140,6 +140,9 @@ STAND_BACK = timedelta(seconds=3)
 #: No tick takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
 
+#: Of a beat that is not ours, such as one of the deployment before.
+LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment without supervise()"
+
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
 RESCUES_PER_TICK = 20
@@ -280,6 +283,12 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if look.leads != self._leads:
             log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
             self._next_presence = 0.0
+            if look.is_held_by_redbeat:
+                log.warning(
+                    "lock held by RedBeat's own scheduler",
+                    lock=self._leader.leadership.key,
+                    hint=LOCK_HINT,
+                )
         if look.leads and begins:
             look = self._trusted(self._begin(look))
         if not look.leads and self._reloading:

@@ -42,9 +42,21 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
 
     With -A, a task that the Celery app does not know is a problem too. Exits 1 if there is any.
     """
+    warn_of_scheduler(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
+
+
+def warn_of_scheduler(context: Context) -> None:
+    """On standard error, where the app's settings name one that starts no job."""
+    if context.app is None:
+        return
+    from supervisor.app import overridden
+
+    for found in overridden(context.app):
+        if found.setting == "beat_scheduler" and hasattr(context.app, "supervisor"):
+            click.echo(f"warning: {found.setting} is {found.value!r}: {found.hint}", err=True)
 
 
 @click.command()

@@ -47,14 +47,15 @@ LEAST_STEP = timedelta(seconds=1)
 class Look:
     """What a beat found at `at`, the server's time. Only the leader is given the rest.
 
-    to_rescue: there are silent leases, due retries, ends of pauses, or runs that wait for a lock.
-    next_due: of the first entry that is not due yet. loaded: digest of the ledger's schedule files.
-    set_back: by how much the server's clock was, from `set_back_from`, and no beat has made up
-    for it yet (Ledger.rewind).
+    holder: the token of the beat that leads, for the others. to_rescue: there are silent leases,
+    due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
+    not due yet. loaded: digest of the ledger's schedule files. set_back: by how much the server's
+    clock was, from `set_back_from`, and no beat has made up for it yet (Ledger.rewind).
     """
 
     leads: bool
     at: datetime
+    holder: str = ""
     to_rescue: bool = False
     has_due: bool = False
     next_due: datetime | None = None
@@ -73,6 +74,11 @@ class Look:
     def is_trusted(self) -> bool:
         """Whether the lock is still held; it counts from the request for it, as a lease does."""
         return clock() - self.asked_at < LEADER_TTL.total_seconds() * TRUSTED
+
+    @property
+    def is_held_by_redbeat(self) -> bool:
+        """Whether RedBeat's own scheduler leads; the token of a beat of ours names its host."""
+        return bool(self.holder) and ":" not in self.holder
 
     def seconds_until(self, moment: datetime) -> float:
         """From now, by this process' clock since the look."""
@@ -119,7 +125,7 @@ class Leader:
         if leads < 0:
             raise ForeignLedger(found[0], self._app)
         if not leads:
-            return Look(leads=False, at=instant(at))
+            return Look(leads=False, at=instant(at), holder=found[0])
         rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
         set_back, leftovers, set_back_from = found
         return Look(

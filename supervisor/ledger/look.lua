@@ -7,7 +7,7 @@
 --       time without any beat is remembered, how many of these are, ms without a look after which the
 --       server may have been away, for how many ms no running run is given up then, by how many ms the
 --       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
--- gives {-1, now, app} when the ledger is another app's; {0, now} when another beat leads; else {1, now,
+-- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat leads; else {1, now,
 --       whether there is something to rescue, whether an entry is due, when the next one is in ms (or ''),
 --       whether the outbox has a run to be sent, whether sent runs have not begun, whether there are pings,
 --       whether there are calls whose end is not reported, digest of the files that are loaded, by how many
@@ -31,7 +31,7 @@ local owner = redis.call('GET', KEYS[1])
 if owner and owner ~= token then
   -- A leader that died before the clock was set back does not lead for the longer.
   if set_back > 0 and redis.call('PTTL', KEYS[1]) > tonumber(ttl) then redis.call('PEXPIRE', KEYS[1], ttl) end
-  return { 0, now }
+  return { 0, now, owner }
 end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
 if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end

@@ -355,7 +355,7 @@ def settings(app: AppFacts) -> Findings:
         yield Finding(
             f"{overridden.setting} is {overridden.value!r}, and should be {overridden.needed!r}",
             REASONS.get(overridden.setting, "the guarantees need it"),
-            "remove it from the app's configuration: supervise() sets it",
+            overridden.hint,
         )
     if app.fetches_ahead:
         yield Finding(

@@ -1,10 +1,7 @@
-"""Several beats on one Redis database: two ledgers, and beats with other schedulers than ours."""
+"""Two ledgers on one Redis database."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +10,7 @@ import pytest
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.project import Project
-from tests.waiting import status_of, wait_until
+from tests.waiting import wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
 
@@ -103,60 +100,3 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
     finally:
         for project in both.values():
             project.stop()
-
-
-STOCK = """\
-from celery import Celery
-
-app = Celery("stock", broker={url!r})
-app.conf.redbeat_redis_url = {url!r}
-app.conf.beat_scheduler = "redbeat.RedBeatScheduler"
-app.conf.beat_max_loop_interval = 1
-app.conf.beat_schedule = {{
-    "own": {{"task": "stock.own", "schedule": 1.0, "options": {{"queue": "stock"}}}}
-}}
-"""
-
-
-@pytest.mark.timeout(120)
-def test_a_stock_beat_emits_no_job_of_a_ledger(project: Project, redis_url: str) -> None:
-    project.schedule(JOBS)
-    beat = project.beat()
-    wait_until(lambda: project.ledger.history("same", 1), 60)
-    beat.terminate()
-    status_of(beat, 30)
-    client = project.ledger.client
-    client.delete("celery")
-    (project.directory / "stock.py").write_text(STOCK.format(url=redis_url))
-    stock = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "stock", "beat"],
-        cwd=project.directory,
-        env={**os.environ, "PYTHONPATH": str(project.directory)},
-    )
-    project.processes.append(stock)
-    wait_until(lambda: client.llen("stock") > 3, 60)
-    assert client.llen("celery") == 0
-
-
-REDBEATS = "redbeat.RedBeatScheduler"
-
-
-@pytest.mark.parametrize(
-    ("settings", "options"),
-    [("", ("-S", REDBEATS)), (f"beat_scheduler = {REDBEATS!r}\n", ())],
-)
-def test_a_supervised_beat_with_redbeats_own_scheduler_is_refused(
-    project: Project, settings: str, options: tuple[str, ...]
-) -> None:
-    project.settings(settings)
-    beat = project.beat(*options)
-    assert status_of(beat, 60) == 1
-    assert "RedBeatScheduler, which starts no job: leave `beat_scheduler` out" in project.log(
-        "beat"
-    )
-
-
-def test_a_supervised_beat_with_another_scheduler_says_what_it_lacks(project: Project) -> None:
-    project.beat("-S", "celery.beat:PersistentScheduler")
-    [told] = wait_until(lambda: project.events("beat", "jobs not emitted by this beat"), 60)
-    assert "leave `beat_scheduler` out" in str(told["hint"])

@@ -1,0 +1,136 @@
+"""Beats with other schedulers than ours, in a supervised app and beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.acceptance.project import Process, Project
+from tests.waiting import status_of, wait_until
+
+JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
+
+REDBEATS = "redbeat.RedBeatScheduler"
+
+STOCK = """\
+from celery import Celery
+
+app = Celery("stock", broker={url!r})
+app.conf.redbeat_redis_url = {url!r}
+app.conf.beat_schedule = {{
+    "own": {{"task": "stock.own", "schedule": 1.0, "options": {{"queue": "stock"}}}}
+}}
+"""
+
+
+def stock_beat(project: Project) -> Process:
+    """RedBeat's own scheduler, in an app that is not supervised."""
+    (project.directory / "stock.py").write_text(STOCK.format(url=project.url))
+    words = ("-m", "celery", "-A", "stock", "beat", "-S", REDBEATS, "--max-interval", "1")
+    beat = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=project.directory,
+        env={**os.environ, "PYTHONPATH": str(project.directory)},
+    )
+    project.processes.append(beat)
+    return beat
+
+
+@pytest.mark.timeout(180)
+def test_a_stock_beat_emits_no_job_of_a_ledger_and_ours_does_again(project: Project) -> None:
+    project.schedule(JOBS)
+    beat, client = project.beat(), project.ledger.client
+    wait_until(lambda: project.ledger.history("same", 1), 60)
+    beat.terminate()
+    status_of(beat, 60)
+    client.delete("celery")
+    stock = stock_beat(project)
+    wait_until(lambda: client.llen("stock") > 3, 60)
+    assert client.llen("celery") == 0
+
+    project.beat()
+    [told] = wait_until(lambda: project.events("beat", "lock held by RedBeat's own scheduler"), 60)
+    assert told["lock"] == "redbeat::lock"
+    stock.terminate()
+    status_of(stock, 60)
+    wait_until(lambda: client.llen("celery") > 0, 60)
+    assert "same@" in client.lrange("celery", 0, 0)[0]
+
+
+@pytest.mark.timeout(180)
+def test_entries_that_a_stock_beat_would_emit_are_written_again(project: Project) -> None:
+    project.schedule("jobs:\n  same: {task: team.work, every: 24h}\n")
+    key, client = "redbeat:same", project.ledger.client
+    beat = project.beat()
+    project.wait_for_jobs()
+    beat.kill()
+    beat.wait()
+    enabled = json.loads(client.hget(key, "definition")) | {"enabled": True}
+    client.hset(key, "definition", json.dumps(enabled))
+    project.beat()
+    wait_until(lambda: not json.loads(client.hget(key, "definition"))["enabled"], 60)
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ("", ("-S", REDBEATS)),
+        ("", ("-S", "supervisor")),
+        (f"beat_scheduler = {REDBEATS!r}\n", ()),
+        ("from redbeat.schedulers import RedBeatScheduler as beat_scheduler\n", ()),
+    ],
+    ids=["option", "alias", "setting", "class"],
+)
+def test_where_an_app_asks_for_redbeat_it_has_ours(
+    project: Project, settings: str, options: tuple[str, ...]
+) -> None:
+    project.settings(settings)
+    project.schedule(JOBS)
+    project.beat(*options)
+    wait_until(lambda: project.ledger.history("same", 1), 60)
+    assert "setting overridden" not in project.logs()
+
+
+def test_a_second_beat_with_redbeats_name_stands_by(project: Project) -> None:
+    project.schedule(JOBS)
+    project.beat()
+    wait_until(lambda: project.events("beat", "leading"), 60)
+    project.beat("-S", REDBEATS)
+    wait_until(lambda: project.events("beat", "standing by"), 60)
+
+
+OWN = """\
+from redbeat.schedulers import RedBeatScheduler
+
+class OwnScheduler(RedBeatScheduler):
+    pass
+"""
+
+
+def test_a_scheduler_made_of_redbeats_is_refused(project: Project) -> None:
+    (project.directory / "schedulers.py").write_text(OWN)
+    beat = project.beat("-S", "schedulers.OwnScheduler")
+    assert status_of(beat, 60) == 1
+    log = project.log("beat")
+    assert "schedulers.OwnScheduler, which starts no job: import what it emits" in log
+
+
+DATABASE = "django_celery_beat.schedulers:DatabaseScheduler"
+
+
+def test_beat_worker_and_check_report_a_scheduler_that_starts_no_job(project: Project) -> None:
+    project.schedule(JOBS)
+    project.settings(f"beat_scheduler = {DATABASE!r}\n")
+    hint = "start `celery beat -S supervisor` in its place"
+    log = project.log_of(project.worker(processes=1))
+    assert "setting overridden" in log
+    assert hint in log
+    checked = project.supervisor("check")
+    assert (checked.returncode, hint in checked.stderr) == (0, True)
+    project.beat("-S", "celery.beat:PersistentScheduler")
+    [told] = wait_until(lambda: project.events("beat", "jobs not emitted by this beat"), 60)
+    assert hint in str(told["hint"])
