@@ -21,7 +21,8 @@ Refused by `begin` or by `confirm`, an attempt is over at once. Only while RUNNI
 interrupt the job's code. `leave` is the one place that ends the work, however it ended: from then
 on nothing interrupts what is left to do, and the main process does not kill the child for it.
 
-With the ledger unavailable nothing begins (the run stays queued and is published again). An end is
+With the ledger unavailable nothing begins: the run stays queued and is published again. Where it is
+not known whether `begin` was executed, the main process has it undone (heartbeat.py). An end is
 reported until it is taken, however long that lasts: the process has nothing else to do, and what is
 done would be done again. Only when its worker is stopping, or when the server answers and refuses
 this very report, is it given up after `PATIENCE`.

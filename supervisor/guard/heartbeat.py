@@ -62,6 +62,7 @@ class Heartbeat(threading.Thread):
         self._ledger = ledger
         self._publish_thread = PublishThread(publish)
         self._leases: dict[Hashable, Lease] = {}
+        self._unbegun: list[Lease] = []
         self._children = Children()
         self._stopping = False
         self._hung_seconds = 0.0
@@ -84,6 +85,12 @@ class Heartbeat(threading.Thread):
                 self._ledger.mark(lease.run_id, token, outcome, reason)
             except FAULTS as error:
                 log.warning("ending not marked", run=lease.run_id, error=str(error))
+
+    def undo_begin(self, token: str) -> None:
+        """A child gave up before the body, and does not know whether the lease was granted."""
+        for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
+            self._unbegun.append(lease)
+            del self._leases[lease.place]
 
     def stop(self) -> None:
         self._stopping = True
@@ -117,7 +124,7 @@ class Heartbeat(threading.Thread):
         try:
             if self._has_time_to_ask():
                 self._renew()
-                self._report_all_dead()
+                self._report_all()
         finally:
             self._enforce()
             # A lease that is watched while this is computed without it wakes the thread again.
@@ -247,15 +254,18 @@ class Heartbeat(threading.Thread):
         lease = self._leases.get(pid)
         if lease is not None:
             lease.state = State.DEAD
-            self._report_dead(lease)
+            self._report(lease, "dead child not reported")
 
-    def _report_all_dead(self) -> None:
+    def _report_all(self) -> None:
         """Those that could not be reported before; after the renewals, which cannot wait."""
         for lease in list(self._leases.values()):
             if lease.state is State.DEAD:
-                self._report_dead(lease)
+                self._report(lease, "dead child not reported")
+        for lease in list(self._unbegun):
+            self._report(lease, "begin not undone")
 
-    def _report_dead(self, lease: Lease) -> None:
+    def _report(self, lease: Lease, event: str) -> None:
+        """`event`: what is logged if it cannot be."""
         if not self._has_time_to_ask():
             return
         asked_at = clock()
@@ -263,7 +273,7 @@ class Heartbeat(threading.Thread):
             finished = self._finish_for(lease)
         except FAULTS as error:
             self._hung_seconds = clock() - asked_at
-            log.warning("dead child not reported", run=lease.run_id, error=str(error))
+            log.warning(event, run=lease.run_id, error=str(error))
             if isinstance(error, RedisError) and not may_pass(error):
                 # Asked again, it would say the same. The lease runs out, and rescue sees to it.
                 self._forget(lease)
@@ -274,6 +284,11 @@ class Heartbeat(threading.Thread):
 
     def _finish_for(self, lease: Lease) -> Finished:
         """With the end that the child recorded, else as one that died while it worked."""
+        if lease in self._unbegun:
+            finished = self._ledger.undo_begin(lease.run_id, lease.token)
+            if finished.ending is Ending.RESCUED:
+                log.warning("begin undone", job=lease.work.job, run=lease.run_id)
+            return finished
         reason = f"worker process {lease.pid} died"
         recorded = child_table.end_of(lease.pid, lease.token)
         if recorded is None:
@@ -289,7 +304,9 @@ class Heartbeat(threading.Thread):
         return finished
 
     def _forget(self, lease: Lease) -> None:
-        if self._leases.get(lease.place) is lease:
+        if lease in self._unbegun:
+            self._unbegun.remove(lease)
+        elif self._leases.get(lease.place) is lease:
             del self._leases[lease.place]
 
 

@@ -13,7 +13,7 @@ end
 
 -- What a job counts when one of its runs begins.
 local function note_start(run)
-  local is_first = run.attempt == 1
+  local is_first = run.attempt == 1 and not run.has_started
   local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - run.nominal)) or {}
   tally(run.job, counters, 'last_start', now, 'consecutive_skips', 0)
   redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)

@@ -64,6 +64,16 @@ local function crash(run, reason, publish_at)
   return 'rescued', { parked }
 end
 
+-- The attempt is queued again as if it had not begun. Returns the ids of runs to publish.
+local function undo_begin(run, token, publish_at)
+  write_interval(run, run.fence)
+  run.attempt = run.attempt - 1
+  redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
+  local next_up = { leave_serial(run, publish_at) }
+  enqueue(run, publish_at)
+  return append(next_up, { run.id })
+end
+
 -- What an item is to be ended for, and why, that end_below() has left for later calls; nil of any other.
 local function left_to_end(run)
   local v = run.item and redis.call('HMGET', K.run(run.parent), 'left_for', 'why_left') or {}

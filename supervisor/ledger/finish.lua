@@ -2,12 +2,13 @@
 -- The way of a tick, from beat/scheduler.py on, ends here.
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
---       told by another than the attempt itself, who cannot say since when), reason,
+--       told by another than the attempt itself, who cannot say since when; or unbegun: its body never
+--       started, and never will), reason,
 --       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
 --       long ago in ms the attempt's work was over; then for retry its options and which of its arguments
 --       are to be resolved (JSON, or ''), of a step that succeeded what it returned: name, JSON, name ...
 -- gives {verdict, run id, ...}; verdict:
---       ended, retrying, rescued (lost and queued again): followed by the runs to publish
+--       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
 --                at work at the same time, if there was one
@@ -17,24 +18,33 @@ local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8) 
 local run = load_run(id)
 if not run then return { is_ended_step(id) and 'already' or 'stale' } end
 
-local tells_of_itself = outcome ~= 'dead'
+local has_worked = outcome ~= 'dead' and outcome ~= 'unbegun'  -- until when, is known
 if outcome == 'dead' then outcome = 'lost' end
 if run.state ~= 'running' or run.token ~= token then
-  if not hget(K.run(id), 'lost:' .. token) then return { run.last_token == token and 'already' or 'stale' } end
+  if not hget(K.run(id), 'lost:' .. token) then
+    local may_begin = outcome == 'unbegun' and run.state == 'queued'
+    if may_begin and not hget(K.run(id), 'lost:' .. run.last_token) then
+      redis.call('HSET', K.run(id), 'last_token', token)  -- should its call to begin come yet
+    end
+    return { run.last_token == token and 'already' or 'stale' }
+  end
   if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
-    local other = tells_of_itself and measure_overlap(run, token, now_us - ago * 1000) or nil
+    local other = has_worked and measure_overlap(run, token, now_us - ago * 1000) or nil
     redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is at work any more
     return { 'stale', other }
   end
   -- Given up for dead while it could not report, to be run again, not begun: its own word counts. Others may
   -- have worked its serial queue meanwhile.
-  if run.rules.serial ~= '' then measure_overlap(run, token, now_us - ago * 1000) end
+  if run.rules.serial ~= '' and has_worked then measure_overlap(run, token, now_us - ago * 1000) end
   take_back_attempt(run, token)
 end
 
+if outcome == 'unbegun' and run.ending == '' then
+  return { 'rescued', unpack(undo_begin(run, token, now + HANDOVER_GRACE)) }
+end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
-if outcome == 'lost' or (stopped and outcome ~= 'succeeded') then
+if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
   local verdict, next_up = crash(run, reason, now + HANDOVER_GRACE)
   if verdict == 'rescued' then next_up[#next_up + 1] = id end
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }

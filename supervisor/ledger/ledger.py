@@ -421,6 +421,10 @@ class Ledger(Readings):
         facts = ("dead", reason[:REASON_LENGTH], 0, "", "")
         return self._finish((run_id, token, *facts), None)
 
+    def undo_begin(self, run_id: str, token: str) -> Finished:
+        """Queues a run again whose attempt may have begun, and whose body never started."""
+        return self._finish((run_id, token, "unbegun", "", 0, "", ""), None)
+
     def retry(
         self,
         run_id: str,

@@ -15,7 +15,7 @@ local function load_run(id)
   return {
     id = id, job = v[1], state = v[2], rules = rules, token = v[4] or '',
     last_token = v[5] or '', attempt = tonumber(v[6] or 0), crashes = tonumber(v[7] or 0),
-    requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now),
+    requeues = tonumber(v[8] or 0), nominal = tonumber(v[9]), started = tonumber(v[10] or now), has_started = v[10],
     fence = tonumber(v[11] or 0), worker = v[12] or '', queued = tonumber(v[13] or now),
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),

@@ -47,7 +47,7 @@ from supervisor.worker.intake import (
 )
 from supervisor.worker.presence import attend
 from supervisor.worker.results import take_over_started
-from supervisor.worker.task import worker_name
+from supervisor.worker.task import NotBegun, worker_name
 
 _starting = Lock()
 
@@ -109,6 +109,12 @@ class GuardedRequest(Request):
         if not soft:
             self._mark(RunState.TIMED_OUT)
         super().on_timeout(soft, timeout)
+
+    def on_failure(self, exc_info: Any, *more: Any, **options: Any) -> Any:
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, NotBegun):
+            heartbeat_of(self.app).undo_begin(self._token)
+        return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         self._mark(RunState.CANCELLED)

@@ -49,7 +49,7 @@ from supervisor.guard.interrupts import receive_interrupts
 from supervisor.job.run import RunState
 from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.replies import Refused
+from supervisor.ledger.replies import Refusal, Refused
 from supervisor.sending.calls import call_guarded, given, is_guarded_call, without_parent
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
@@ -57,6 +57,11 @@ from supervisor.worker.results import publisher_of_progress, reporter_of, store_
 from supervisor.worker.retries import asked_again, is_sent_again, retry_of, sent_again, until
 
 Body = Callable[..., Any]
+
+
+class NotBegun(Ignore):
+    """The ledger is unavailable: it may have granted the lease, and the body does not start."""
+
 
 log = structlog.get_logger("supervisor.tasks")
 
@@ -240,8 +245,10 @@ class GuardedTask(Task):  # type: ignore[type-arg]
 
 
 def ignore_refused(refused: Refused | None) -> None:
-    if refused is not None:
-        raise Ignore(refused.refusal.value)
+    if refused is None:
+        return
+    is_known = refused.refusal is not Refusal.UNAVAILABLE
+    raise (Ignore if is_known else NotBegun)(refused.refusal.value)
 
 
 @signals.task_postrun.connect(weak=False)

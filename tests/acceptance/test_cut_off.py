@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.job.run import RunState
 from tests.acceptance.project import Project
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
@@ -57,3 +58,29 @@ def test_a_run_that_ended_while_cut_off_overlaps_with_nothing_later(
     assert counters["leases_lost"] == 1
     assert "overlaps" not in counters
     assert ledger.run(successor.id).overlapped_with is None
+
+
+def test_a_run_whose_body_never_started_has_not_crashed(
+    project: Project, cut_off: Project, way: Proxy
+) -> None:
+    """It had begun, as the ledger has it; the worker never heard of it, and gave up."""
+    project.schedule(JOBS)
+    project.beat()
+    cut_off.worker(processes=1)
+    ledger = project.ledger
+    wait_until(lambda: "work" in ledger.scheduled(), 20)
+    before = project.trigger("work")
+    cut_off.let_end(before.id)
+    project.run_when(before.id, "succeeded")
+
+    way.replies_to_lose = 1_000_000
+    run = project.trigger("work")
+    wait_until(lambda: cut_off.events("worker0", "run not begun"), 30)
+    assert ledger.run(run.id).state is RunState.RUNNING
+    cut_off.let_end(run.id)
+    way.replies_to_lose = 0
+    done = project.run_when(run.id, "succeeded")
+    assert cut_off.events("worker0", "begin undone")
+    assert (done.attempt, done.crashes, done.duplicates) == (1, 0, 0)
+    assert [start.run for start in cut_off.starts("work")] == [before.id, run.id]
+    assert ledger.job("work").counters["started"] == 2

@@ -8,11 +8,13 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import LeaseState, Refusal, Refused
+from supervisor.ledger.outboxes import PingKind, Pings
+from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
 from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from tests.ledger.jobs import (
     begin,
     job,
+    lease_runs_out,
     lock_is_free,
     renew,
     run_id,
@@ -198,3 +200,84 @@ def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledge
     broken, whole = ledger.renew([(run_id(spec, n), f"token-{n}", True) for n in (0, 1)])
     assert broken.state is LeaseState.FAILED
     assert whole.state is LeaseState.RENEWED
+
+
+def test_an_attempt_whose_body_never_started_is_as_if_it_had_not_begun(ledger: Ledger) -> None:
+    spec = job(ledger, on_crash="fail", serial="one", ping_url="https://example.org")
+    other = job(ledger, "other", serial="one")
+    ledger.admit([*ticks(spec, 0), *ticks(other, 0)])
+    run, parked = run_id(spec, 0), run_id(other, 0)
+    begin(ledger, run)
+    assert ledger.begin(parked, "other", "worker") == Refused(parked, Refusal.PARKED, run)
+    assert ledger.undo_begin(run, "token") == Finished(Ending.RESCUED, (parked, run))
+    undone = ledger.run(run)
+    assert (undone.state, undone.attempt, undone.crashes) == (RunState.QUEUED, 0, 0)
+    assert not lock_is_free(ledger, spec)
+    assert ledger.undo_begin(run, "token").ending is Ending.ALREADY
+    assert ledger.begin(run, "token", "worker") == Refused(run, Refusal.DUPLICATE, "queued")
+    assert begin(ledger, run, "second").attempt == 1
+    ledger.finish(run, "second", RunState.SUCCEEDED)
+    assert [attempt.outcome for attempt in ledger.run(run).attempts] == ["succeeded"]
+    assert ledger.job(spec.name).counters["started"] == 1
+    assert [ping.kind for ping in Pings(ledger.client, ledger.keys).oldest(9)] == [
+        PingKind.START,
+        PingKind.SUCCESS,
+    ]
+
+
+def test_a_call_to_begin_that_comes_after_its_undoing_is_refused(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    assert ledger.undo_begin(run, "token").ending is Ending.STALE
+    assert ledger.begin(run, "token", "worker") == Refused(run, Refusal.DUPLICATE, "queued")
+    assert begin(ledger, run, "second").attempt == 1
+
+
+def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
+    spec = job(ledger, lease_ttl="30s")
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    begin(ledger, run, "first")
+    lease_runs_out(ledger, spec, run)
+    ledger.rescue()
+    # The first may come back: what has not begun says nothing against it.
+    assert ledger.undo_begin(run, "second").ending is Ending.STALE
+    assert renew(ledger, run, "first") is LeaseState.REASSERTED
+    assert ledger.undo_begin(run, "second").ending is Ending.STALE
+    assert ledger.run(run).state is RunState.RUNNING
+
+
+def test_a_begin_is_undone_also_after_its_lease_ran_out(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    begin(ledger, run)
+    lease_runs_out(ledger, spec, run)
+    ledger.rescue()
+    assert ledger.run(run).crashes == 1
+    assert ledger.undo_begin(run, "token").ending is Ending.RESCUED
+    undone = ledger.run(run)
+    assert (undone.attempt, undone.crashes, undone.attempts) == (0, 0, ())
+
+
+def test_what_never_started_overlapped_with_nothing(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    run = run_id(spec, 0)
+    begin(ledger, run)
+    lease_runs_out(ledger, spec, run)
+    ledger.rescue()
+    begin(ledger, run, "second")
+    assert ledger.undo_begin(run, "token") == Finished(Ending.STALE)
+    assert "overlaps" not in ledger.job(spec.name).counters
+    assert ledger.run(run).attempt == 2
+
+
+def test_a_run_that_is_cancelled_ends_so_though_its_body_never_started(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.cancel(run_id(spec, 0), "by hand")
+    assert ledger.undo_begin(run_id(spec, 0), "token").ending is Ending.ENDED
+    assert ledger.run(run_id(spec, 0)).state is RunState.CANCELLED

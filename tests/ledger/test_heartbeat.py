@@ -283,3 +283,17 @@ def test_a_server_that_refuses_has_nothing_begun_and_nothing_failed(
     refused = Attempt(guard, delivery(run_id(spec, 0))).begin()
     assert refused == Refused(run_id(spec, 0), Refusal.UNAVAILABLE)
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+
+
+def test_a_begin_is_undone_while_its_child_works_for_the_next_run(
+    ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes], published: list[str]
+) -> None:
+    unbegun = began(ledger, "unbegun", on_crash="fail", lease_ttl="30s")
+    at_work = began(ledger, "at-work")
+    heartbeat.watch(held(unbegun, child.pid))
+    heartbeat.undo_begin("token")
+    heartbeat.watch(held(at_work, child.pid))
+    wait_until(lambda: published)
+    assert published == [run_id(unbegun, 0)]
+    assert ledger.run(run_id(unbegun, 0)).state is RunState.QUEUED
+    assert is_held_for(ledger, at_work, 2.5)
