@@ -46,6 +46,7 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries
+from supervisor.beat.moved_entries import follow_prefix
 from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
 from supervisor.beat.sweeping import Sweeper
@@ -159,7 +160,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         super().__init__(app, **kwargs)
         self._ledger = Ledger.open(settings)
         conf = ensure_conf(app)
-        self._leader = self._ledger.leader(conf.lock_key, conf.schedule_key, owner_of(app))
+        # Apps that had one beat only set `redbeat_lock_key` to None.
+        lock = conf.lock_key or f"{conf.key_prefix}:lock"
+        self._leader = self._ledger.leader(lock, conf.schedule_key, owner_of(app))
         # RedBeat would take the lock for itself when beat starts, and die when it loses it.
         self.lock_key = None
         self._leads: bool | None = None
@@ -248,7 +251,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._watchdog
 
     def _tick(self) -> float:
-        self._upgrade()
+        if not self._is_current and not self._upgrade():
+            self._report_presence()
+            return INTERVAL.total_seconds()
         look = self._look()
         self._report_presence()
         if not look.leads:
@@ -265,13 +270,20 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         interval = self._reload(look)
         return self._prebuild(look, interval, emitted.next_at)
 
-    def _upgrade(self) -> None:
-        """With the first tick. A beat whose ledger a newer version has taken over ends."""
-        if not self._is_current:
-            for schema in upgrade(self._ledger.client, self._ledger.keys):
-                log.warning("ledger upgraded", schema=schema)
+    def _upgrade(self) -> bool:
+        """With the first tick. A beat whose ledger a newer version has taken over ends.
+
+        False while an older beat leads by another lock than this one's.
+        """
+        for schema in upgrade(self._ledger.client, self._ledger.keys):
+            log.warning("ledger upgraded", schema=schema)
+        self._is_current = follow_prefix(self.app, self._ledger)
+        if self._is_current:
             self._ledger.forget_other_versions()
-            self._is_current = True
+        elif self._leads is None:
+            log.info("standing by", instance=self._leader.instance)
+            self._leads = False
+        return self._is_current
 
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""

@@ -96,7 +96,8 @@ TEMPLATES = {
     #         clock_set_backs (how often the server's clock was), _back_at in ms, _back_ms, app (the
     #         name of the app whose ledger it is), refused (app and name of the last beat of another
     #         app), refused_at in ms, upgrade_to (the schema that a newer process wanted and did not
-    #         get, because older ones were there), upgrade_at in ms
+    #         get, because older ones were there), upgrade_at in ms, entries (what the keys of
+    #         RedBeat's entries begin with)
     "beat": "beat",
     # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
     #         fresh id of the process; expires PRESENCE_TTL after it was last said

@@ -236,6 +236,31 @@ class Ledger(Readings):
         """The ledger is this app's from now on; a beat of another ends within its next tick."""
         self.client.hset(self.keys.beat, "app", app)
 
+    def move_entries(
+        self, before: str, prefix: str, tasks: Iterable[str], *, is_shared: bool
+    ) -> int:
+        """Gives RedBeat's entries another prefix of keys; how many have it now.
+
+        tasks: the app's. is_shared: others use the prefix before, too. Negative, and nothing is
+        done, while a beat of this ledger leads by the lock under that prefix.
+        """
+        beats = [beat.name for beat in self.presences.roll().beats]
+        old, new = (f"{before}:", f"{prefix}:")
+        moved: int = self._scripts(
+            "move_entries",
+            before,
+            prefix,
+            "1" if is_shared else "",
+            json.dumps(beats),
+            json.dumps(sorted(tasks)),
+            keys=(
+                *(old + what for what in ("schedule", "statics", "lock")),
+                new + "schedule",
+                new + "statics",
+            ),
+        )
+        return moved
+
     def admit(self, ticks: Iterable[Tick], leadership: Leadership | None = None) -> list[Admission]:
         """Gives each tick its place, in order. Raises NotWritable."""
         with self.admitting(leadership) as admitting:

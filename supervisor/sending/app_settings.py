@@ -120,13 +120,19 @@ def setting(conf: Any, name: str) -> Any:
     return conf.first(name, name.upper())
 
 
-def separate_redbeat(conf: Any, prefix: str) -> None:
-    """Gives each ledger of a database its own lock, schedule and entries of RedBeat.
+#: RedBeat's own, which the ledger with the default prefix leaves it.
+REDBEAT_PREFIX = "redbeat:"
 
-    The ledger with the default prefix has RedBeat's own names of keys.
-    """
+
+def own_redbeat_prefix(prefix: str) -> str:
+    """What RedBeat's keys begin with beside the ledger of that prefix: lock, schedule, entries."""
+    return REDBEAT_PREFIX if prefix == DEFAULT_PREFIX else f"{prefix}:{REDBEAT_PREFIX}"
+
+
+def separate_redbeat(conf: Any, prefix: str) -> None:
+    """Gives each ledger of a database RedBeat's keys of its own, unless the app names others."""
     if prefix != DEFAULT_PREFIX and not setting(conf, "redbeat_key_prefix"):
-        conf.redbeat_key_prefix = f"{prefix}:redbeat:"
+        conf.redbeat_key_prefix = own_redbeat_prefix(prefix)
 
 
 def redbeat_address(conf: Any) -> str:
