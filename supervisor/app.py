@@ -23,7 +23,6 @@ from celery.utils.imports import symbol_by_name
 
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
-from supervisor.ledger.leader import LEADER_TTL
 from supervisor.sending import content
 from supervisor.sending.app_settings import (
     GUARDED_TASK,
@@ -55,9 +54,7 @@ NEEDED = {
 #: Other defaults of a supervised app.
 GIVEN = {
     "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
-    "beat_max_loop_interval": 1,
     "broker_connection_retry_on_startup": True,
-    "redbeat_lock_timeout": int(LEADER_TTL.total_seconds()),
 }
 
 

@@ -95,16 +95,19 @@ def collect_rarely(**_: Any) -> None:
 class Emitted:
     """`stock`: keys of entries that are none of ours (`beat_schedule`, other programs).
 
+    stock_next_at: when one of those is next due.
     is_all: nothing is left that is due already, and the next tick of beat may wait.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     stock: list[str] = field(default_factory=list)
+    stock_next_at: datetime | None = None
     is_all: bool = True
 
     @property
     def next_at(self) -> datetime | None:
-        return min((e.next_at for e in self.emissions if e.next_at), default=None)
+        times = (self.stock_next_at, *(emission.next_at for emission in self.emissions))
+        return min((at for at in times if at), default=None)
 
 
 class Emitter:

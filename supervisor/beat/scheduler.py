@@ -72,21 +72,27 @@ log = structlog.get_logger("supervisor.beat")
 
 def emit_stock(
     scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], look: Look
-) -> None:
-    """Has RedBeat's own code emit the entries that are none of ours."""
+) -> datetime | None:
+    """Has RedBeat's own code emit the entries that are none of ours. Gives when one is next due.
+
+    Their scores are whole seconds: an entry found by its score may be due a part of a second later.
+    """
+    next_at: list[datetime] = []
     for key in keys:
         # No script of the ledger looks at the lock again. What is left is due for the next leader.
         if not look.is_trusted:
-            return
+            break
         try:
             if entries.is_of_a_ledger(key):
                 continue
             entry = scheduler.Entry.from_key(key, app=scheduler.app)
-            scheduler.maybe_due(entry, producer=scheduler.producer)
+            if seconds := scheduler.maybe_due(entry, producer=scheduler.producer):
+                next_at.append(look.moment_in(seconds))
         except KeyError:
             entries.forget(key)
         except Exception:  # one bad entry must not stop the others
             log.exception("entry not emitted", entry=key)
+    return min(next_at, default=None)
 
 
 #: EX_SOFTWARE of sysexits.h.
@@ -152,12 +158,15 @@ RESCUES_PER_TICK = 20
 class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     """Any number of beats run it; the one that leads emits."""
 
+    max_interval = int(INTERVAL.total_seconds())
+
     def __init__(self, app: Celery, **kwargs: Any) -> None:
         settings = required_settings(app)
         if apart := broker_apart(app, settings):
             log.warning("broker apart from the ledger", what=apart)
         bound_broker_calls(app)
-        super().__init__(app, **kwargs)
+        # RedBeat's static entries are written by the beat that leads, not by each that starts.
+        super().__init__(app, **{**kwargs, "lazy": True})
         self._ledger = Ledger.open(settings)
         conf = ensure_conf(app)
         # Apps that had one beat only set `redbeat_lock_key` to None.
@@ -190,9 +199,6 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
-
-    def setup_schedule(self) -> None:
-        """RedBeat's static entries are written by the beat that leads, not by each that starts."""
 
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next tick. While the server is unavailable, ticks are tried again.
@@ -316,7 +322,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, leads=now.leads and now.is_trusted)
 
     def _begin(self, look: Look) -> Look:
-        super().setup_schedule()
+        self.setup_schedule()
         if self._reloading is None:
             return look
         self._reloading.begin(look.at, look.loaded)
@@ -368,7 +374,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _emit(self, look: Look) -> Emitted:
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        emit_stock(self, self._entries, emitted.stock, look)
+        emitted.stock_next_at = emit_stock(self, self._entries, emitted.stock, look)
         self._is_emitting, self._failing_since = False, None
         return emitted
 

@@ -80,6 +80,10 @@ class Look:
         """Whether RedBeat's own scheduler leads; the token of a beat of ours names its host."""
         return bool(self.holder) and ":" not in self.holder
 
+    def moment_in(self, seconds: float) -> datetime:
+        """So many seconds from now, by the server's clock."""
+        return self.at + timedelta(seconds=time.monotonic() - self.began + seconds)
+
     def seconds_until(self, moment: datetime) -> float:
         """From now, by this process' clock since the look."""
         return (moment - self.at).total_seconds() - (time.monotonic() - self.began)

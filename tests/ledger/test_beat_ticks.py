@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redbeat import RedBeatSchedulerEntry
 from redis import Redis
 
 from supervisor.app import supervise
@@ -258,3 +260,31 @@ def test_a_job_with_more_ticks_than_a_pass_has_not_been_dealt_with(
     now = start + timedelta(minutes=150)
     assert [beat.emit(now).is_all for _ in range(2)] == [False, True]
     assert ledger.job("job").counters["ticks"] == 150
+
+
+def test_beat_wakes_when_an_entry_of_redbeats_own_is_due(app: Celery, ledger: Ledger) -> None:
+    with closing(SupervisedScheduler(app)) as beat:
+        beat.tick()  # the first takes longer
+        entry = RedBeatSchedulerEntry("often", "t", timedelta(seconds=1), app=app).save()
+        entry.reschedule(app.now().replace(microsecond=500_000))
+        due_at = entry.due_at.timestamp()
+        began_at, seconds = time.time(), beat.tick()
+        while not ledger.client.llen("celery"):
+            assert began_at + seconds < due_at + 0.2
+            time.sleep(seconds)
+            began_at, seconds = time.time(), beat.tick()
+
+
+def test_a_schedulers_own_entries_are_written_once_it_leads(app: Celery, ledger: Ledger) -> None:
+    class Theirs(SupervisedScheduler):
+        def setup_schedule(self) -> None:
+            super().setup_schedule()
+            self.update_from_dict({"theirs": {"task": "t", "schedule": timedelta(hours=1)}})
+
+    with closing(Theirs(app)) as leading, closing(Theirs(app)) as standby:
+        assert not ledger.client.exists("redbeat:theirs")
+        leading.tick()
+        assert ledger.client.exists("redbeat:theirs")
+        ledger.client.delete("redbeat:theirs")
+        standby.tick()
+        assert not ledger.client.exists("redbeat:theirs")
