@@ -6,6 +6,9 @@ PEERS := .venv-bench
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
+# Tests start hundreds of processes: none is to compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup up test test-rabbitmq chaos chaos-catches hostile alerts soak mutants bench check render lock sbom audit clean
 

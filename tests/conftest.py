@@ -57,6 +57,8 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
 def clean_environment() -> None:
     for name in [name for name in os.environ if name.startswith(("SUPERVISOR_", "CELERY_"))]:
         del os.environ[name]
+    # Of the hundreds of processes that tests start, none is to compile the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
