@@ -147,7 +147,8 @@ GRANTS_KEPT = 100
 #: Of a run that is tried again and again, so many attempts are remembered one by one.
 ATTEMPTS_KEPT = 100
 
-#: A worker that promoted a run publishes it itself; after this, beat does.
+#: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
+#: hangs may be at it for longer, and then there are two messages: the second begins nothing.
 HANDOVER_GRACE = timedelta(seconds=2)
 
 #: A run of several steps holds its lock for so much longer than any of them may be silent.

@@ -6,6 +6,8 @@ import json
 import time
 from base64 import b64decode
 from collections.abc import Iterator
+from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,11 +19,12 @@ from supervisor.app import supervise
 from supervisor.guard.delivery import HEADER, RETRIES
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Refusal, Refused
 from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.sending.signing import SIGNATURE, Signer
-from tests.ledger.jobs import job, run_id, ticks
+from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
 
@@ -155,6 +158,35 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
     # Nothing is known of one without the number: it begins as it always did.
     assert bodies == ([1, 1] if is_of_an_older_version else [1, 2])
     assert ledger.run(run).duplicates == 1
+
+
+def test_a_run_that_two_processes_publish_begins_once(
+    ledger: Ledger, redis_url: str, broker: Proxy
+) -> None:
+    """A worker waits for its broker's answer for longer than beat leaves the run to it."""
+    worker = Publisher(app_at(broker.url, redis_url), ledger)
+    worker.publish([queued(ledger, 0)])
+    spec = job(ledger, "handed-over", overlap="queue_one")
+    ledger.admit(ticks(spec, 0, 1))
+    begin(ledger, run_id(spec, 0))
+    [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up
+    ledger.client.delete("celery")
+    broker.hold_replies()
+    publishing = Thread(target=worker.publish, args=[[run]])
+    publishing.start()
+    wait_until(lambda: run in ledger.outbox())
+    assert Publisher(app_at(redis_url, redis_url), ledger).publish([run]) == 1
+    publishing.join(patience(PATIENCE))
+    headers = [json.loads(text)["headers"] for text in ledger.client.lrange("celery", 0, -1)]
+    assert [header["id"] for header in headers] == [run, run]
+    begin(ledger, run, "first")
+    retries = headers[1][HEADER][RETRIES]
+    second = ledger.begin(run, "second", "worker", "celery", retries)
+    assert second == Refused(run, Refusal.DUPLICATE, "running")
+    ledger.retry(run, "first", timedelta())
+    wait_until(ledger.rescue)
+    late = ledger.begin(run, "third", "worker", "celery", retries)
+    assert late == Refused(run, Refusal.DUPLICATE, "queued")
 
 
 def test_a_signing_key_that_was_lost_is_one_for_all_processes_again(
