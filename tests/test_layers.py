@@ -46,7 +46,7 @@ def module_of(path: Path) -> str:
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
 #: Reads the schedule of an app, in Celery's and RedBeat's own classes.
-READS_CELERY = {PACKAGE / "operate" / "import_celery.py"}
+READS_CELERY = {PACKAGE / "operate" / f"import_{kind}.py" for kind in ("celery", "django")}
 
 WITHOUT_CELERY = [
     path for path in LAYERED if module_of(path) not in WITH_CELERY and path not in READS_CELERY

@@ -164,7 +164,7 @@ TWICE = "Take these jobs out of {} when you load this file, or they run twice."
 
 @click.group("import")
 def import_() -> None:
-    """Write a schedule file from a Celery app, RedBeat's entries or a crontab.
+    """Write a schedule file from a Celery app's schedules or a crontab.
 
     What cannot be translated is reported on stderr, and stands as a comment in its place. Exits 1
     if there is any.
@@ -188,12 +188,9 @@ def where(command: Command) -> Command:
 @pass_context
 def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
     """Import the `beat_schedule` of the app named with -A."""
-    from supervisor.operate.import_celery import read_beat_schedule, zone_remark
+    from supervisor.operate.import_celery import read_beat_schedule
 
-    _refuse_to_overwrite(output, force)
-    app = _app(context)
-    items = read_beat_schedule(app, datetime.now(UTC))
-    _deliver(_header("beat_schedule", zone_remark(app), GRID), items, output)
+    _import_of_app(context, "beat_schedule", read_beat_schedule, output, force)
 
 
 @import_.command("redbeat")
@@ -201,12 +198,34 @@ def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
 @pass_context
 def redbeat(context: Context, output: Path | None, force: bool) -> None:
     """Import the entries that RedBeat keeps in Redis for the app named with -A."""
-    from supervisor.operate.import_celery import read_redbeat, zone_remark
+    from supervisor.operate.import_celery import read_redbeat
+
+    _import_of_app(context, "RedBeat", read_redbeat, output, force)
+
+
+@import_.command("django-celery-beat")
+@where
+@pass_context
+def django_celery_beat(context: Context, output: Path | None, force: bool) -> None:
+    """Import django-celery-beat's tables, by the Django settings of the app named with -A."""
+    from supervisor.operate.import_django import read_django
+
+    _import_of_app(context, "django-celery-beat", read_django, output, force)
+
+
+def _import_of_app(
+    context: Context,
+    source: str,
+    read: Callable[[Celery, datetime], list[Item]],
+    output: Path | None,
+    force: bool,
+) -> None:
+    from supervisor.operate.import_celery import zone_remark
 
     _refuse_to_overwrite(output, force)
     app = _app(context)
-    items = read_redbeat(app, datetime.now(UTC))
-    _deliver(_header("RedBeat", zone_remark(app), GRID), items, output)
+    items = read(app, datetime.now(UTC))
+    _deliver(_header(source, zone_remark(app), GRID), items, output)
 
 
 @import_.command("crontab")

@@ -324,7 +324,9 @@ def when_of(source: Any, app: Celery, now: datetime, *, relative: bool = False) 
     if isinstance(source, rrule):
         return When(when_of_rule(source, now))
     if type(source) is crontab:
-        return When(_clock_times(source, app))
+        if vars(source).get("nowfun"):
+            raise NotTranslatable("it has a clock of its own (nowfun)")
+        return When(clock_times(source, zone_of(app)))
     if type(source) is schedule:
         return _interval(source, app)
     if isinstance(source, solar):
@@ -341,10 +343,8 @@ def _seconds(number: float) -> timedelta:
         raise NotTranslatable(f"{number} is no number of seconds") from None
 
 
-def _clock_times(source: Any, app: Celery) -> dict[str, Any]:
+def clock_times(source: Any, zone: str) -> dict[str, Any]:
     """`cron`, or `rrule` where a day has to match two fields in a way that cron has not."""
-    if source.nowfun is not None:
-        raise NotTranslatable("it has a clock of its own (nowfun)")
     fields = {
         "minutes": source.minute,
         "hours": source.hour,
@@ -352,7 +352,6 @@ def _clock_times(source: Any, app: Celery) -> dict[str, Any]:
         "months": source.month_of_year,
         "weekdays": source.day_of_week,
     }
-    zone = zone_of(app)
     try:
         return {"cron": expression(**fields), "timezone": zone}
     except NotTranslatable:
@@ -411,7 +410,11 @@ def _found(source: str, name: str, fields: Mapping[str, Any], app: Celery, now: 
     if unknown := sorted(str(key) for key in fields if key not in KNOWN):
         raise NotTranslatable(f"unknown to Celery: {', '.join(unknown)}")
     relative = bool(fields.get("relative"))
-    when = when_of(fields.get("schedule"), app, now, relative=relative)
+    return found(source, name, fields, when_of(fields.get("schedule"), app, now, relative=relative))
+
+
+def found(source: str, name: str, fields: Mapping[str, Any], when: When) -> Found:
+    """The job of an entry that runs at these times. Raises NotTranslatable."""
     options, lost = _options(fields.get("options") or {})
     values = {
         "task": fields.get("task"),
