@@ -21,6 +21,7 @@ from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 from celery.utils.imports import symbol_by_name
 
+import supervisor.alone  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.sending import content

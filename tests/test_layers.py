@@ -31,8 +31,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in 
 
 WITH_CELERY = {"app", "sending", "worker", "beat", "integrations"}
 
-#: The package itself is no layer: what imports any module imports it.
-OUTSIDE = {"__init__"}
+#: The package itself is no layer: what imports any module imports it, and with it `alone`.
+OUTSIDE = {"__init__", "alone"}
 
 FOREIGN = {"celery", "kombu", "redbeat", "billiard"}
 

@@ -67,8 +67,8 @@ def copied(tmp_path: Path) -> Path:
     return shutil.copytree(ROOT / "supervisor", tmp_path / "supervisor", ignore=ignored)
 
 
-def import_from(directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import supervisor; print(supervisor.__file__)"]
+def import_from(directory: Path, module: str = "supervisor") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"import supervisor, {module}; print(supervisor.__file__)"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
 
 
@@ -83,6 +83,21 @@ def test_supervisord_in_our_folder_stops_the_import_and_says_what_to_do(
     assert error.startswith("ImportError: ")
     assert name in error
     assert "Uninstall both, then install only 'celery-beat-supervisor'" in error
+
+
+@pytest.mark.parametrize("module", ["supervisor.app", "supervisor.cli"])
+def test_supervisord_installed_later_is_found_as_well(copied: Path, module: str) -> None:
+    for name in ("supervisord.py", "__init__.py", "process.py"):
+        (copied / name).write_text("")
+    error = import_from(copied.parent, module).stderr.splitlines()[-1]
+    assert "Uninstall both, then install only 'celery-beat-supervisor'" in error
+
+
+def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
+    (copied / "__init__.py").unlink()
+    command = [sys.executable, copied / "alone.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "`pip install --force-reinstall --no-deps celery-beat-supervisor`" in done.stderr
 
 
 def test_the_package_alone_imports(copied: Path) -> None:
