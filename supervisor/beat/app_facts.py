@@ -74,7 +74,7 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
         visibility_timeout=timeout,
         late_tasks=tuple(late_tasks(app, specs.values())),
         strange_entries=tuple(entries.strange(scheduled)),
-        unloaded=unloaded(schedules_of(app), scheduled),
+        unloaded=unloaded(schedules_of(app), scheduled, settings.prefix),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
@@ -83,12 +83,12 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
     )
 
 
-def unloaded(files: Path | None, loaded: Mapping[str, JobSpec]) -> tuple[str, ...]:
+def unloaded(files: Path | None, loaded: Mapping[str, JobSpec], prefix: str) -> tuple[str, ...]:
     """None of broken files, which are a finding of their own where beat reads them."""
     if files is None or not files.exists():
         return ()
     try:
-        changes = difference(loaded, load(files).specs)
+        changes = difference(loaded, load(files, prefix=prefix).specs)
     except ScheduleFilesInvalid:
         return ()
     return (*changes.added, *changes.changed, *changes.removed)

@@ -321,7 +321,7 @@ class Reloading:
         """
         started = time.monotonic()
         try:
-            wanted = read_files(self._files)
+            wanted = read_files(self._files, prefix=self._ledger.keys.prefix)
         except ScheduleFilesInvalid as error:
             yield Read(None, [str(problem) for problem in error.problems])
             return

@@ -78,6 +78,12 @@ class Context:
         return str(self.app.conf.task_default_queue) if self.app else DEFAULT_QUEUE
 
     @property
+    def prefix(self) -> str:
+        """The ledger's, as the app has it, which took it from the environment first."""
+        given = getattr(self.app, "supervisor", None)
+        return str(given["prefix"]) if given else self.settings.prefix
+
+    @property
     def effective_settings(self) -> Settings:
         """With the URL that was given, else that of a `supervisor up` here, else the app's."""
         if self.app is None:

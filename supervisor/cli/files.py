@@ -74,7 +74,7 @@ def read_or_exit(
     """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
     known_tasks = frozenset(context.app.tasks) if context.app is not None else None
     try:
-        return load(context.schedules(path), known_tasks, environ)
+        return load(context.schedules(path), known_tasks, environ, prefix=context.prefix)
     except ScheduleFilesInvalid as invalid:
         for line in map(str, () if as_json else invalid.problems):
             click.echo(harmless(line))

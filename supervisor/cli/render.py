@@ -120,7 +120,7 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         found = context.schedules(schedules)
         limit = context.app.conf.task_time_limit if context.app else None
         plan = Plan.of(
-            load(found).specs.values(),
+            load(found, prefix=context.prefix).specs.values(),
             app,
             context.default_queue,
             concurrency,

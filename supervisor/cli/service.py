@@ -325,7 +325,7 @@ def up(
 def queues(context: Context, schedules: Path | None, as_json: bool) -> None:
     """Print the queues, and the command line of the worker for each."""
     app = context.app_name or "proj"
-    specs = load(context.schedules(schedules)).specs
+    specs = load(context.schedules(schedules), prefix=context.prefix).specs
     workers = Topology.of(specs.values(), context.default_queue).workers
     if as_json:
         print_json([described(worker, app) for worker in workers])

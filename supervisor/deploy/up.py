@@ -110,7 +110,7 @@ class Up:
     def _read_topology(self) -> Topology | None:
         """None when the files are broken; beat reports that."""
         try:
-            specs = load(self._options.schedules).specs.values()
+            specs = load(self._options.schedules, prefix=self._options.prefix).specs.values()
         except ScheduleFilesInvalid:
             return None
         return Topology.of(specs, self._options.default_queue)

@@ -25,6 +25,7 @@ from supervisor.files.yaml_source import (
 )
 from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
 from supervisor.job.spec import MOST_JOBS, JobSpec
+from supervisor.settings import DEFAULT_PREFIX
 
 # The references to secrets in a job of a schedule file, and what is wrong with them.
 
@@ -85,14 +86,17 @@ def load(
     path: Path,
     known_tasks: Collection[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    prefix: str = DEFAULT_PREFIX,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
+    prefix: of the ledger that they are for, which is in the names of its serial queues.
     With `known_tasks`, a job whose task is not among them is a problem; with `environ`, a reference
     to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
     """
     calendars = Calendars(path if path.is_dir() else path.parent)
-    loading = _Loading(known_tasks, environ, calendars)
+    loading = _Loading(known_tasks, environ, calendars, prefix)
     with suppress(_Enough), closing(calendars):
         for file in loading.files_of(path):
             loading.add(file)
@@ -118,6 +122,7 @@ class _Loading:
     known_tasks: Collection[str] | None
     environ: Mapping[str, str] | None
     calendars: Calendars
+    prefix: str
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -210,7 +215,7 @@ class _Loading:
                 return
             resolved, file_faults = self.calendars.resolve(own)
             spec, faults = check_job(name, resolved, defaults, self.known_tasks)
-            self.specs[name] = spec
+            self.specs[name] = spec.kept_apart(self.prefix)
             faults += reference_faults(spec, self.environ)
             for fault in [*faults, *item_faults("exclude", file_faults)]:
                 at = document.line_of(_place(("jobs", name), fault, own))

@@ -34,6 +34,9 @@ MOST_INSTANTS = 1000
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
+#: With the prefix of a ledger before it.
+QueueName = Annotated[str, Field(pattern=NAME_PATTERN.replace("99", "200"))]
+
 LARGEST_COUNT = 1_000_000
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
 

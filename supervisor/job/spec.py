@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from supervisor.job.faults import ItemFault, conflict, inside
-from supervisor.job.fields import NAME_PATTERN, Count, Name, PingUrl
+from supervisor.job.fields import NAME_PATTERN, Count, Name, PingUrl, QueueName
 from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.job.policies import (
     Catchup,
@@ -25,6 +25,7 @@ from supervisor.job.policies import (
 )
 from supervisor.job.run import RunRules
 from supervisor.job.when import KINDS, When
+from supervisor.settings import DEFAULT_PREFIX
 from supervisor.times import AtLeastASecond, Duration, to_ms
 
 # How many jobs one ledger is made for.
@@ -129,7 +130,7 @@ class JobSpec(When):
     """true: no argument is shown anywhere; names: not these keyword arguments and params."""
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
-    serial: Annotated[bool, Field(strict=True)] | Name = False
+    serial: Annotated[bool, Field(strict=True)] | QueueName = False
     """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
@@ -277,9 +278,21 @@ class JobSpec(When):
     @property
     def serial_queue(self) -> str | None:
         """Name of the dedicated queue of a serial job: ``serial.<name>``."""
-        if not self.serial:
-            return None
-        return SERIAL_PREFIX + (self.name if self.serial is True else self.serial)
+        return SERIAL_PREFIX + self._serial_name if self.serial else None
+
+    @property
+    def _serial_name(self) -> str:
+        return self.name if self.serial is True else str(self.serial)
+
+    def kept_apart(self, prefix: str) -> Self:
+        """With the serial queue that is its own beside other ledgers: ``serial.<prefix>.<name>``.
+
+        The ledger with the default prefix has none in the names of its queues.
+        """
+        if not self.serial or prefix == DEFAULT_PREFIX:
+            return self
+        plain = re.sub("[^A-Za-z0-9]+", "-", prefix).strip("-")
+        return self.model_copy(update={"serial": f"{plain}.{self._serial_name}"})
 
     @property
     def serial_lock(self) -> str:

@@ -277,7 +277,8 @@ def dumped(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 @cache
 def spec_of(task: Any) -> GuardedTaskSpec:
-    return guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
+    spec = guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
+    return spec.kept_apart(task.app.supervisor["prefix"])
 
 
 def key_of(

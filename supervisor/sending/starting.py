@@ -57,6 +57,7 @@ def start(
     if not policies.keys() & {"overlap", "key", "max_running"}:
         policies["overlap"] = OverlapPolicy.ALLOW.value
     spec = started_spec(job or name_of(named), named, policies)
+    spec = spec.kept_apart(publisher.ledger.keys.prefix)
     if run_id is not None and ("@" not in run_id or "/" in run_id):
         # Steps and items of a run are known by the form of their ids.
         what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"

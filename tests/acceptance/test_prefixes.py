@@ -12,7 +12,11 @@ from supervisor.settings import Settings
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 
-JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
+JOBS = """\
+jobs:
+  same: {task: team.work, every: 1s}
+  serial: {task: team.work, every: 1s, serial: true}
+"""
 
 
 def deployment(directory: Path, url: str, prefix: str) -> Project:
@@ -29,12 +33,15 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
     try:
         ours.schedule(f"{JOBS}  only-ours: {{task: team.work, every: 1s}}\n")
         other.schedule(JOBS)
-        for project, prefix in ((ours, "supervisor"), (other, "other")):
+        for project, prefix, serial in (
+            (ours, "supervisor", "serial.serial"),
+            (other, "other", "serial.other.serial"),
+        ):
             Ledger.open(Settings(redis_url, prefix)).acknowledge_server()
             project.beat()
-            project.hire(queues=f"queue-{prefix}")
-        wait_until(lambda: ours.starts("same") and ours.starts("only-ours"), 60)
-        wait_until(lambda: other.starts("same"), 60)
+            project.hire(queues=f"queue-{prefix},{serial}")
+        wait_until(lambda: all(map(ours.starts, ("same", "serial", "only-ours"))), 60)
+        wait_until(lambda: all(map(other.starts, ("same", "serial"))), 60)
         assert ours.events("beat", "leading")
         assert other.events("beat", "leading")
 
@@ -44,7 +51,9 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
         wait_until(lambda: len(other.starts("same")) > before + 14, 60)
         assert "only-ours" not in Ledger.open(Settings(redis_url, "other")).specs()
         assert other.starts("only-ours") == []
-        assert "Sending due task" not in other.logs()
+        for project in (ours, other):
+            assert "Sending due task" not in project.logs()
+            assert "message of another ledger returned" not in project.logs()
     finally:
         ours.stop()
         other.stop()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Topology
 
@@ -29,6 +31,29 @@ def test_a_serial_worker_has_one_process_whatever_the_others_have() -> None:
     assert "-c 8" in " ".join(default.command("proj", 8))
     command = " ".join(serial.command("proj", 8))
     assert "-Q serial.own -c 1 --prefetch-multiplier 1" in command
+
+
+@pytest.mark.parametrize(
+    ("prefix", "own", "shared"),
+    [
+        ("supervisor", "serial.own", "serial.reports"),
+        ("shop", "serial.shop.own", "serial.shop.reports"),
+        (":shop:eu_", "serial.shop-eu.own", "serial.shop-eu.reports"),
+    ],
+)
+def test_a_prefix_is_in_the_names_of_serial_queues(prefix: str, own: str, shared: str) -> None:
+    specs = [
+        spec("mail", queue="mail"),
+        spec("own", serial=True),
+        spec("shared", serial="reports"),
+    ]
+    queues = [each.kept_apart(prefix).routed_queue for each in specs]
+    assert queues == ["mail", own, shared]
+
+
+def test_the_longest_prefix_and_name_make_a_queue_that_is_read_again() -> None:
+    found = spec("n" * 100, serial=True).kept_apart("p" * 100)
+    assert JobSpec.model_validate_json(found.model_dump_json()) == found
 
 
 def test_a_job_of_several_tasks_needs_the_queues_of_its_steps() -> None:
