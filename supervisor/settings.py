@@ -26,7 +26,7 @@ TOKEN = "SUPERVISOR_TOKEN"
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 DEFAULT_PREFIX = "supervisor"
 
-#: It becomes part of the text of scripts, and of key names that access lists have patterns for.
+#: It becomes part of the text of functions, and of key names that access lists have patterns for.
 PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
+from supervisor.ledger.functions import READING, Library, source, sources
 from supervisor.ledger.keys import Keys
-from supervisor.ledger.scripts import READING, Library, source, sources
 
 KEYS = Keys("supervisor")
 

@@ -16,11 +16,11 @@ from supervisor.errors import PlanOutdated
 from supervisor.job.changes import Changes, difference
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Pipeline
+from supervisor.ledger.functions import HISTORY_TTL, check_schema
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.requests import Statement
-from supervisor.ledger.scripts import HISTORY_TTL, check_schema
 from supervisor.schedule import schedule_of
 from supervisor.ticks.audit import audit, note
 from supervisor.ticks.emission import missed

@@ -5,7 +5,7 @@ change its `redbeat_key_prefix`.
 
 1. The ledger holds the prefix under which its entries are. Beat looks at it when it starts.
 2. While an older beat of this ledger leads, by the lock under that prefix, this one waits.
-3. One script moves them all (move_entries.lua), with when they are next due.
+3. One function moves them all (move_entries.lua), with when they are next due.
 """
 
 from __future__ import annotations

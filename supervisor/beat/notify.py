@@ -4,13 +4,13 @@
 wait for the result, alone or in a chord. The result of a run that began is stored by its worker; of
 one that was skipped, cancelled or expired before, no worker knows.
 
-1. The scripts that end such runs write a revocation into an outbox in the ledger.
+1. The functions that end such runs write a revocation into an outbox in the ledger.
 2. At each tick beat sees whether there are any. A thread sends them, since a backend may hang, and
    removes each from the outbox once it is stored.
 
 **Pings** of starts and ends of runs go to their jobs' `ping_url`.
 
-1. The scripts that begin and end runs write pings into an outbox: a worker that is killed loses
+1. The functions that begin and end runs write pings into an outbox: a worker that is killed loses
    none, and no job waits for another server.
 2. At each tick beat starts a thread for each job that has pings and no thread. It sends them in
    order, removes those that were accepted, and stops at the first that was not.
@@ -50,9 +50,9 @@ from redis.exceptions import RedisError
 from supervisor.errors import SecretMissing
 from supervisor.job.fields import is_address
 from supervisor.job.secrets import resolved
+from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.outboxes import Ping, PingKind, Pings, Revocation, RevocationOutbox
-from supervisor.ledger.scripts import MOST_PINGS
 from supervisor.sending.calls import revoke
 from supervisor.times import render_duration
 

@@ -8,8 +8,8 @@ The way of a tick begins here and goes on in beat/emitter.py. Beat calls `tick` 
 2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
 3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
    all of them, and write when each is next due (emitter.py). The watermark moves in the same
-   script: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside the
-   ledger, the script sends the message too.
+   function: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside
+   the ledger, the function sends the message too.
 4. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there. Publish again messages that vanished, and take those of ended runs out of their queues.
@@ -79,7 +79,7 @@ def emit_stock(
     """
     next_at: list[datetime] = []
     for key in keys:
-        # No script of the ledger looks at the lock again. What is left is due for the next leader.
+        # No function of the ledger looks at the lock again. What is left, the next leader emits.
         if not look.is_trusted:
             break
         try:

@@ -3,7 +3,7 @@
 The workers of a queue take such a message and drop it. Without workers it would stay there, one for
 each run that expired, until one is started.
 
-1. The scripts that end such a run note its queue in the ledger.
+1. The functions that end such a run note its queue in the ledger.
 2. The leading beat goes through the messages of these queues, oldest first, some at each tick, and
    removes those of runs that have ended, since these do not begin any more. A message of another
    ledger on the same queue, which may have the same run id, is signed with another key and stays.

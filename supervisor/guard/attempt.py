@@ -9,7 +9,7 @@
 3. The task's body runs; the worker's main process renews the lease (heartbeat.py) and may interrupt
    the body (interrupts.py).
 4. `end` reports the outcome: the lease is given back and the next waiting run promoted, in one
-   script. The process that reported it publishes the promoted run; if it dies first, beat does.
+   function. The process that reported it publishes the promoted run; if it dies first, beat does.
 5. A child that dies in between reports nothing: its worker's main process does, else the lease runs
    out and beat's rescue decides by `on_crash`.
 

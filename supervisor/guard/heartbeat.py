@@ -42,9 +42,9 @@ from supervisor.guard import child_table, interrupts
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, may_pass
+from supervisor.ledger.functions import HANDOVER_GRACE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
-from supervisor.ledger.scripts import HANDOVER_GRACE
 from supervisor.times import clock
 
 log = structlog.get_logger("supervisor.heartbeat")

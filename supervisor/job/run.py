@@ -189,7 +189,7 @@ Amount = Annotated[int, Field(strict=True)]
 
 
 class RunRules(BaseModel):
-    """What the ledger's scripts need to know of a run's job, fixed when the run is admitted.
+    """What the ledger's functions need to know of a run's job, fixed when the run is admitted.
 
     Kept with the run, and sent with its message, as JSON with the names of the fields without
     `_ms`. What is not set is not written; what another version has added is kept as it is. The

@@ -22,7 +22,7 @@ from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.times import to_ms
 
 #: Items of a batch that are queued or running at once, unless `max_parallel` is less. Their
-#: messages and records take memory, and one script queues them all.
+#: messages and records take memory, and one function queues them all.
 ITEMS_AT_ONCE = 1_000
 
 
@@ -84,7 +84,7 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
 
 
 def rules(spec: JobSpec, step: StepSpec) -> RunRules:
-    """What the scripts need to know of a step's run: it holds no lock, only a lease."""
+    """What the functions need to know of a step's run: it holds no lock, only a lease."""
     return RunRules(
         serial="" if step.queue else spec.serial_lock,
         max_running=1,

@@ -1,1 +1,1 @@
-"""The ledger: the state of every run, in Redis, changed only by atomic scripts."""
+"""The ledger: the state of every run, in Redis, changed only by atomic functions."""

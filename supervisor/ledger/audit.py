@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
+from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import text
-from supervisor.ledger.scripts import Call, Scripts
 from supervisor.times import to_ms
 
 #: Each costs the server some 30 microseconds: the counters of a job are added up.
@@ -49,8 +49,8 @@ class Audited:
 class AuditSpans:
     """Opened and closed by the auditor; none is closed twice."""
 
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
 
     def jobs_to_audit(
         self, jobs: Sequence[str], overdue_after: timedelta, anyway_after: timedelta
@@ -61,12 +61,12 @@ class AuditSpans:
         """
         limits = to_ms(overdue_after), to_ms(anyway_after)
         calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]
-        return list(chain.from_iterable(self._scripts.many("restless", calls)))
+        return list(chain.from_iterable(self._functions.many("restless", calls)))
 
     def open(self, jobs: Iterable[str]) -> list[AuditSpan]:
         """Of each job the time since its last audit; jobs that no beat has loaded are left out."""
         names = list(jobs)
-        replies = self._scripts.many("audit", [Call((name,)) for name in names])
+        replies = self._functions.many("audit", [Call((name,)) for name in names])
         return [
             AuditSpan(name, instant(reply[0]), instant(reply[1]), int(reply[2]), int(reply[3]))
             for name, reply in zip(names, replies, strict=True)
@@ -89,8 +89,8 @@ class AuditSpans:
             )
             for a in audited
         ]
-        self._scripts.many("audit", calls)
+        self._functions.many("audit", calls)
 
     def acknowledge(self, job: str) -> None:
         """What audits found so far is known: it counts no longer, nor do unequal counters."""
-        self._scripts("acknowledge", job)
+        self._functions("acknowledge", job)

@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 
 from redis.exceptions import ConnectionError, TimeoutError
 
+from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.scripts import Call, Scripts
 
 #: This many take the server less than a millisecond.
 JOBS_PER_CALL = 20
 
 
 class Figures:
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
 
     def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
         """For each job a line: the integers of these fields, a blank between; 0 for an absent one.
@@ -32,9 +32,9 @@ class Figures:
         calls = [Call((len(fields), *fields, *names)) for names in named]
         done = 0
         try:
-            for lines in self._scripts.stream("figures", calls):
+            for lines in self._functions.stream("figures", calls):
                 done += 1
                 yield from lines
         except (ConnectionError, TimeoutError):
-            for lines in self._scripts.stream("figures", calls[done:]):
+            for lines in self._functions.stream("figures", calls[done:]):
                 yield from lines

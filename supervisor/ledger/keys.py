@@ -1,7 +1,7 @@
 """Every key we write: this file is the schema. `%s` is the name that the key is about.
 
-The scripts get the same table as a Lua local `K`, so that a key is spelled in one place.
-Scripts reach keys that they find while they run (the next waiting run); the ledger therefore
+The functions get the same table as a Lua local `K`, so that a key is spelled in one place.
+Functions reach keys that they find while they run (the next waiting run); the ledger therefore
 lives on one primary, with or without Sentinel, and not on Redis Cluster, as Celery's own
 Redis transport does.
 """
@@ -9,7 +9,7 @@ Redis transport does.
 from __future__ import annotations
 
 TEMPLATES = {
-    # STRING  number of the schema that the ledger is written in, see ledger/scripts.py
+    # STRING  number of the schema that the ledger is written in, see ledger/functions.py
     "schema": "schema",
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.

@@ -4,7 +4,7 @@
    same call says what there is to do: while that is nothing, a tick is this one call.
 2. The lock lives `LEADER_TTL` after the leader's last tick, so a standby leads at the latest that
    long after the leader died, and at once when it resigned.
-3. What a beat does to the ledger carries its token, and the scripts look at the lock again: a
+3. What a beat does to the ledger carries its token, and the functions look at the lock again: a
    leader that slept past its lock cannot emit anything when it wakes.
 
 The lock is RedBeat's own key, so that a stock RedBeat beside us stands by as well.
@@ -20,9 +20,9 @@ from datetime import datetime, timedelta
 from uuid import uuid4
 
 from supervisor.errors import ForeignLedger
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.replies import instant, ms_of, to_instant
 from supervisor.ledger.requests import Leadership
-from supervisor.ledger.scripts import Scripts
 from supervisor.times import clock, to_ms
 
 LEADER_TTL = timedelta(seconds=12)
@@ -96,11 +96,11 @@ class Leader:
     owns the ledger. Without one nothing is claimed, and nothing compared.
     """
 
-    def __init__(self, scripts: Scripts, lock: str, schedule: str, app: str = "") -> None:
+    def __init__(self, functions: Functions, lock: str, schedule: str, app: str = "") -> None:
         self._app = app
         self.instance = f"{socket.gethostname()}:{os.getpid()}"
         self.leadership = Leadership(lock, f"{self.instance}:{uuid4().hex}")
-        self._scripts = scripts
+        self._functions = functions
         self._schedule = schedule
 
     def look(self, ticked_at: datetime | None = None, follows: str | None = None) -> Look:
@@ -111,7 +111,7 @@ class Leader:
         ForeignLedger when the ledger is another app's.
         """
         asked_at = clock()
-        leads, at, *found = self._scripts(
+        leads, at, *found = self._functions(
             "look",
             self.leadership.token,
             to_ms(LEADER_TTL),
@@ -152,4 +152,4 @@ class Leader:
     def resign(self) -> bool:
         """Whether this beat led until now."""
         key = self.leadership.key
-        return bool(self._scripts("resign", self.leadership.token, keys=(key,)))
+        return bool(self._functions("resign", self.leadership.token, keys=(key,)))

@@ -1,6 +1,6 @@
-"""The ledger: every transition of a run is one script and one round trip.
+"""The ledger: every transition of a run is one function of Redis, and one round trip.
 
-Each script checks the state it moves from, so a second delivery of anything - a message, a tick,
+Each function checks the state it moves from, so a second delivery of anything - a message, a tick,
 a reply that was lost and asked for again - changes nothing but a counter.
 """
 
@@ -29,6 +29,12 @@ from supervisor.ledger.connection import (
     connect,
 )
 from supervisor.ledger.figures import Figures
+from supervisor.ledger.functions import (
+    PACKETS_AHEAD,
+    RUNS_PER_DISMISSAL,
+    Call,
+    CallsUnderWay,
+)
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.presence import Presences
@@ -66,12 +72,6 @@ from supervisor.ledger.requests import (
     request_facts,
     statement_facts,
     tick_facts,
-)
-from supervisor.ledger.scripts import (
-    PACKETS_AHEAD,
-    RUNS_PER_DISMISSAL,
-    Call,
-    CallsUnderWay,
 )
 from supervisor.ledger.steps import Steps, flat
 from supervisor.settings import Settings
@@ -137,8 +137,8 @@ def placement_of(run: Run) -> Placement:
 # Ticks and requests get their places: what goes into admit.lua, and what comes out of it.
 
 
-#: Runs that one call places. To make the script's functions costs as much as a run or two; fifty
-#: keep the server from all others for two or three milliseconds. A job that catches up has more.
+#: Runs that one call places. A call costs as much as a run or two; fifty keep the server from all
+#: others for two or three milliseconds. A job that catches up has more.
 RUNS_PER_CALL = 50
 
 Facts = tuple[str | int, ...]
@@ -207,11 +207,11 @@ class Ledger(Readings):
 
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys)
-        self.reports = Reports(client, keys, self._scripts)
-        self.audit_spans = AuditSpans(self._scripts)
-        self.steps = Steps(self, self._scripts)
-        self.drains = Drains(self, self._scripts)
-        self.figures = Figures(self._scripts)
+        self.reports = Reports(client, keys, self._functions)
+        self.audit_spans = AuditSpans(self._functions)
+        self.steps = Steps(self, self._functions)
+        self.drains = Drains(self, self._functions)
+        self.figures = Figures(self._functions)
         self.presences = Presences(client, keys)
 
     @classmethod
@@ -224,7 +224,7 @@ class Ledger(Readings):
 
     def leader(self, lock: str, schedule: str, app: str = "") -> Leader:
         """One beat's claim to lead: the key of the lock, RedBeat's sorted set, its app's name."""
-        return Leader(self._scripts, lock, schedule, app)
+        return Leader(self._functions, lock, schedule, app)
 
     def check_owner(self, app: str) -> None:
         """Raises ForeignLedger when the ledger is another app's."""
@@ -246,7 +246,7 @@ class Ledger(Readings):
         """
         beats = [beat.name for beat in self.presences.roll().beats]
         old, new = (f"{before}:", f"{prefix}:")
-        moved: int = self._scripts(
+        moved: int = self._functions(
             "move_entries",
             before,
             prefix,
@@ -271,7 +271,7 @@ class Ledger(Readings):
     @contextmanager
     def admitting(self, leadership: Leadership | None = None) -> Iterator[Admitting]:
         """For ticks that are made while the server gives earlier ones their places."""
-        with self._scripts.under_way("admit") as calls:
+        with self._functions.under_way("admit") as calls:
             yield Admitting(calls, leadership)
 
     def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
@@ -332,7 +332,7 @@ class Ledger(Readings):
             )
             for p in passed
         ]
-        return self._scripts.many("pass", calls)
+        return self._functions.many("pass", calls)
 
     def cancel(self, run_id: str, reason: str) -> Cancellation:
         """Ends a run that is not running; asks a running one to end within its `stop_grace`.
@@ -340,16 +340,16 @@ class Ledger(Readings):
         The items of a large batch are ended some at a time, so that others have their turn.
         """
         facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self._scripts("cancel", *facts)[0]
+        first = verdict = self._functions("cancel", *facts)[0]
         while verdict == ENDING:
-            verdict = self._scripts("cancel", *facts)[0]
+            verdict = self._functions("cancel", *facts)[0]
         # Beat rescues what is left as well, and may have ended the last of them.
         was_open = first == ENDING and verdict == Cancellation.NOT_OPEN
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
 
     def give_up(self, run_id: str, reason: str) -> None:
         """A run that has not begun has failed: it cannot be started as it is."""
-        self._scripts("cancel", run_id, "failed", reason[:REASON_LENGTH])
+        self._functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
         """One pass over silent leases, due retries and re-queues, and forgotten waiters.
@@ -360,7 +360,7 @@ class Ledger(Readings):
         found: list[Rescue] = []
         while len(found) < limit:
             wanted = min(limit - len(found), RUNS_PER_RESCUE)
-            some = rescues(self._scripts("rescue", wanted, token, keys=keys))
+            some = rescues(self._functions("rescue", wanted, token, keys=keys))
             found += some
             if len(some) < min(wanted, RUNS_PER_DISMISSAL):
                 break
@@ -383,7 +383,7 @@ class Ledger(Readings):
             asked_at = clock()
             return Call((run_id, token, worker, queue, "" if retries is None else retries))
 
-        verdict, *rest = self._scripts.as_of_sending("begin", call)
+        verdict, *rest = self._functions.as_of_sending("begin", call)
         if verdict != "begin":
             return Refused(run_id, Refusal(verdict), rest[0] if rest else None)
         fence, attempt, nominal, ttl, job, stage = rest
@@ -404,12 +404,12 @@ class Ledger(Readings):
         facts: list[str | int] = []
         for run_id, token, has_begun in leases:
             facts += (run_id, token, int(has_begun))
-        return [renewal(reply) for reply in self._scripts("renew", *facts)] if facts else []
+        return [renewal(reply) for reply in self._functions("renew", *facts)] if facts else []
 
     def restore(self, work: Work, token: str, asked: CallArguments = NOTHING) -> Renewal:
         """Writes again a running run that the server has lost, unless another attempt has begun."""
         return renewal(
-            self._scripts(
+            self._functions(
                 "restore",
                 work.run_id,
                 token,
@@ -476,11 +476,11 @@ class Ledger(Readings):
             ago = 0 if ended_at is None else ms_since(ended_at)
             return Call((*facts, ago, *returned))
 
-        return finished(self._scripts.as_of_sending("finish", call))
+        return finished(self._functions.as_of_sending("finish", call))
 
     def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Records why a running attempt is about to be ended, before it is."""
-        return bool(self._scripts("mark", run_id, token, outcome.value, reason))
+        return bool(self._functions("mark", run_id, token, outcome.value, reason))
 
     # The ledger's owner, clock and queues.
 
@@ -507,10 +507,10 @@ class Ledger(Readings):
             )
             for some in chunks(later, RUNS_PER_REWIND):
                 facts = [fact for run_id, score in some for fact in (run_id, int(score))]
-                self._scripts("rewind", to_ms(by), index, *facts)
+                self._functions("rewind", to_ms(by), index, *facts)
         for names in chunks(jobs):
-            self._scripts("rewind", to_ms(by), "jobs", *names)
-        self._scripts("rewind", to_ms(by), "done")
+            self._functions("rewind", to_ms(by), "jobs", *names)
+        self._functions("rewind", to_ms(by), "done")
 
     def leftovers(self) -> list[str]:
         """Queues in which messages of runs that ended before they began may lie."""
@@ -531,7 +531,7 @@ class Ledger(Readings):
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
         if queues:
-            self._scripts("sent", *chain.from_iterable(queues.items()))
+            self._functions("sent", *chain.from_iterable(queues.items()))
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""
@@ -543,21 +543,21 @@ class Ledger(Readings):
 
     def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
-        self._scripts("pause", job, 1, note, ms_of(until) if until else "")
+        self._functions("pause", job, 1, note, ms_of(until) if until else "")
 
     def resume(self, job: str) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
-        return to_instant(self._scripts("pause", job, 0, "", ""))
+        return to_instant(self._functions("pause", job, 0, "", ""))
 
     def state(self, pipe: Pipeline, said: Sequence[Statement], at: datetime) -> None:
         """Adds to a transaction what has changed in the schedule files, as of `at`."""
         for some in chunks(said):
             facts = chain.from_iterable(map(statement_facts, some))
-            self._scripts.within(pipe, "load", ms_of(at), *facts)
+            self._functions.within(pipe, "load", ms_of(at), *facts)
 
     def forget_other_versions(self) -> None:
         """Deletes the functions of other versions; a process that still calls them loads them."""
-        self._scripts.forget_other_versions()
+        self._functions.forget_other_versions()
 
     def acknowledge_server(self) -> None:
         """Confirms that the server has lost no lease that is alive: no run waits for one."""

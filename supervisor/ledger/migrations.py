@@ -15,13 +15,13 @@ from collections.abc import Mapping
 
 from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.scripts import SCHEMA
 
-#: From a schema to the next: the text of a script that has the keys as `K`, as all scripts do. A
+#: From a schema to the next: the text of a script that has the keys as `K`, as all functions do. A
 #: change needs one, and a new `SCHEMA`, if either version would misread what the other has written.
 MIGRATIONS: Mapping[int, str] = {}
 

@@ -1,4 +1,4 @@
-"""Outboxes that the scripts fill and the leading beat sends: lists of JSON."""
+"""Outboxes that the functions fill and the leading beat sends: lists of JSON."""
 
 from __future__ import annotations
 

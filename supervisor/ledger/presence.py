@@ -22,9 +22,9 @@ from typing import Any
 from uuid import uuid4
 
 from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import SCHEMA, Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
-from supervisor.ledger.scripts import SCHEMA, Scripts
 from supervisor.times import to_ms
 
 PRESENCE_INTERVAL = timedelta(seconds=5)
@@ -107,7 +107,7 @@ class Attendance:
     def __init__(self, client: Client, keys: Keys, broker: Broker) -> None:
         self._client = client
         self._keys = keys
-        self._scripts = Scripts(client, keys)
+        self._functions = Functions(client, keys)
         self._id = uuid4().hex
         self._last: WorkerFacts | BeatFacts | None = None
         self._offset: float | None = None
@@ -152,7 +152,7 @@ class Attendance:
         said = {**self._facts, "kind": kind, "offset": self._offset, "facts": asdict(facts)}
         tasks = facts.tasks if isinstance(facts, WorkerFacts) else ""
         keys = self._keys
-        return self._scripts(
+        return self._functions(
             "present",
             f"{kind}|{self._id}|{facts.name}",
             json.dumps(said),

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from supervisor.job.run import LogLine, Progress, Reported, log_place, parse_number
 from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
-from supervisor.ledger.scripts import Scripts
 
 
 class Reports:
-    def __init__(self, client: Client, keys: Keys, scripts: Scripts) -> None:
+    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
         self._client = client
         self._keys = keys
-        self._scripts = scripts
+        self._functions = functions
 
     def write(self, run_id: str, token: str, said: Reported, now: float) -> bool:
         """Whether the token's attempt is the running one; `now`: by the clock of the report."""
@@ -28,7 +28,7 @@ class Reports:
             facts += (repr(progress.done), total, progress.text, ms_between(progress.at, now))
         for line in said.lines:
             facts += (line.number, line.text, ms_between(line.at, now))
-        return bool(self._scripts("report", *facts))
+        return bool(self._functions("report", *facts))
 
     def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
         """The run's log, all attempts, oldest first; `after`: the id of the last line known.

@@ -12,10 +12,10 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
 from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, to_instant
-from supervisor.ledger.scripts import Scripts
 
 #: What kombu appends to a queue's name for its lists of other priorities, by default.
 PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -104,7 +104,7 @@ def queues(
 
 # Queues that are drained: what runs goes on, nothing more begins, and nothing is lost.
 #
-# 1. A drained queue is a field of one hash. `begin` looks at it, in the script that gives the
+# 1. A drained queue is a field of one hash. `begin` looks at it, in the function that gives the
 #    lease: so it holds from the call that drains the queue on, and for workers that start
 #    afterwards.
 # 2. A run that is refused stays queued and keeps its lock. It is in the outbox without a time, and
@@ -114,17 +114,17 @@ def queues(
 
 
 class Drains:
-    def __init__(self, reads: Readings, scripts: Scripts) -> None:
+    def __init__(self, reads: Readings, functions: Functions) -> None:
         self._reads = reads
-        self._scripts = scripts
+        self._functions = functions
 
     def drain(self, queue: str) -> datetime:
         """Lets nothing more begin from the queue; gives since when."""
-        return instant(self._scripts("drain", queue, 1))
+        return instant(self._functions("drain", queue, 1))
 
     def undrain(self, queue: str) -> datetime | None:
         """Lets it go on; gives since when it had been drained, None if it had not."""
-        return to_instant(self._scripts("drain", queue, 0))
+        return to_instant(self._functions("drain", queue, 0))
 
     def since(self) -> dict[str, datetime]:
         """The drained queues, by name, and since when each of them is."""

@@ -17,6 +17,7 @@ from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
 from supervisor.ledger.connection import Client, Pipeline
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import (
     MARK_FIELDS,
@@ -34,7 +35,6 @@ from supervisor.ledger.records import (
     run_from,
 )
 from supervisor.ledger.replies import instant, ms_of, to_instant
-from supervisor.ledger.scripts import Scripts
 
 # Runs whose messages were sent and that have not begun.
 
@@ -159,7 +159,7 @@ class Readings:
     def __init__(self, client: Client, keys: Keys) -> None:
         self.client = client
         self.keys = keys
-        self._scripts = Scripts(client, keys)
+        self._functions = Functions(client, keys)
 
     def scheduled(self) -> dict[str, JobSpec]:
         """The jobs that schedule files name, by name, sorted; without those of loaded().unread."""
@@ -310,7 +310,7 @@ class Readings:
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
         """By job, of those that have any."""
-        return count_open_runs(self._scripts, jobs)
+        return count_open_runs(self._functions, jobs)
 
     def first_open(self, job: str, limit: int) -> list[Run]:
         """Up to `limit` of the job's runs that have not ended, in the order of admission."""

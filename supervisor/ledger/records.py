@@ -13,10 +13,10 @@ from typing import Any
 
 from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunRules, RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS, Call, Functions
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.progress import progress_from
 from supervisor.ledger.replies import instant, to_instant
-from supervisor.ledger.scripts import BOUNDS, Call, Scripts
 
 # Beat: which one leads, and what became of the schedule files.
 
@@ -232,7 +232,7 @@ class OpenRuns:
 NO_RUNS = OpenRuns()
 
 
-def count_open_runs(scripts: Scripts, jobs: Sequence[str]) -> dict[str, OpenRuns]:
+def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, OpenRuns]:
     """By job, of those that have any."""
     found: dict[str, OpenRuns] = {}
     to_count = [(job, "0") for job in jobs]
@@ -243,7 +243,7 @@ def count_open_runs(scripts: Scripts, jobs: Sequence[str]) -> dict[str, OpenRuns
         ]
         calls = (Call((RUNS_PER_CALL, *flat(portion))) for portion in portions)
         left: list[tuple[str, str]] = []
-        counts = scripts.stream("open_runs", calls, CALLS_A_PACKET)
+        counts = functions.stream("open_runs", calls, CALLS_A_PACKET)
         for portion, replies in zip(portions, counts, strict=True):
             for (job, _), (cursor, line) in zip(portion, replies, strict=True):
                 if line:

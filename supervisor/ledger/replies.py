@@ -1,4 +1,4 @@
-"""The replies of the scripts, as enums and records."""
+"""What the ledger's functions reply, as enums and records."""
 
 from __future__ import annotations
 

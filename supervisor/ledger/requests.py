@@ -125,7 +125,7 @@ class CallArguments:
 
     @property
     def facts(self) -> tuple[str, str, str, str]:
-        """As the scripts read it. Raises TypeError for what JSON refuses."""
+        """As the functions read it. Raises TypeError for what JSON refuses."""
         are_all_the_jobs = self.args is None and self.kwargs is None
         references = None if are_all_the_jobs else list(self.references)
         args, kwargs, options = text(self.args), text(self.kwargs), text(dict(self.options) or None)
@@ -189,7 +189,7 @@ def steps_of(spec: JobSpec, params: Mapping[str, Any] | None) -> tuple[str, str]
 
 
 def text(value: Any) -> str:
-    """JSON for the scripts; '' stands for "as the job has it"."""
+    """JSON for the functions; '' stands for "as the job has it"."""
     return "" if value is None else json.dumps(value)
 
 
@@ -200,7 +200,7 @@ def text(value: Any) -> str:
 class Tick:
     """A nominal time of a job that is to become a run.
 
-    message: sent in the same script in which the run is queued; without it the outbox has the run.
+    message: sent by the function that queues the run; without it the outbox has the run.
     """
 
     spec: JobSpec

@@ -8,18 +8,18 @@ from typing import Any
 
 from supervisor.job.run import StepId, StepRecord
 from supervisor.job.steps import Step
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.reads import Readings
-from supervisor.ledger.scripts import Scripts
 
 #: Items sent in one call: few enough not to block the server.
 ITEMS_PER_CALL = 500
 
 
 class Steps:
-    def __init__(self, reads: Readings, scripts: Scripts) -> None:
+    def __init__(self, reads: Readings, functions: Functions) -> None:
         self._reads = reads
         self._keys = reads.keys
-        self._scripts = scripts
+        self._functions = functions
 
     def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
         """By run id and by name of the step, in the order of the job; of runs that have any."""
@@ -76,14 +76,14 @@ class Steps:
         """
         for offset in range(0, max(1, len(items)), ITEMS_PER_CALL):
             chunk = [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]]
-            verdict, *next_up = self._scripts("expand", batch, len(items), offset, *chunk)
+            verdict, *next_up = self._functions("expand", batch, len(items), offset, *chunk)
             if verdict != "more":
                 return list(next_up)
         return []
 
     def fill(self, batch: str) -> list[str]:
         """Ids of further items that may be published now; none when enough are open."""
-        return list(self._scripts("fill", batch))
+        return list(self._functions("fill", batch))
 
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
         """Of the runs that are for an item of a batch: that item."""
@@ -96,5 +96,5 @@ class Steps:
 
 
 def flat(returned: Mapping[str, Any] | None) -> list[str]:
-    """What a step returned, as the script takes it: name, JSON, name, JSON ..."""
+    """What a step returned, as the function takes it: name, JSON, name, JSON ..."""
     return [text for name, value in (returned or {}).items() for text in (name, json.dumps(value))]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from supervisor.beat.app_facts import AppFacts
+from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
-from supervisor.ledger.scripts import SCHEMA
 from supervisor.operate.doctor_facts import DoctorFacts
 from supervisor.operate.words import span
 
@@ -97,7 +97,7 @@ def version(facts: DoctorFacts) -> Findings:
         found, oldest = (".".join(map(str, v)) for v in (facts.server.version, OLDEST_VERSION))
         yield Finding(
             f"Redis is {found}; the oldest supported is {oldest}",
-            "the scripts are not tested with it",
+            "the functions are not tested with it",
             "use a newer Redis, or Valkey",
         )
 

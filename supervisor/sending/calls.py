@@ -156,7 +156,7 @@ log = structlog.get_logger("supervisor.calls")
 
 
 def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:
-    """The prebuilt message of a call, for the script that admits its run to send.
+    """The prebuilt message of a call, for the function that admits its run to send.
 
     That takes one round trip, where to admit the run, read it, send its message and record that
     takes five; and no crash comes in between. None where the broker's queues are no keys beside the

@@ -1,7 +1,7 @@
 """Prebuilt messages: those of ticks, which differ in their run alone, without Celery for each.
 
-Where the broker's queues are keys beside the ledger's, the script that admits a run also sends its
-message (ledger/admit.lua), and needs the text of the message for that:
+Where the broker's queues are keys beside the ledger's, the function that admits a run also sends
+its message (ledger/admit.lua), and needs the text of the message for that:
 
 1. Jobs of one task, with the same queue, limits and retries, have messages of one shape. Celery and
    kombu make it, like any other message, for a run that stands for all of them.

@@ -1,6 +1,6 @@
 """The audit: every tick that a job's schedule names was counted once, and has one outcome.
 
-1. The scripts count each tick that is dealt with and move the watermark past it in one step. The
+1. The functions count each tick that is dealt with and move the watermark past it in one step. The
    number counted between two positions of the watermark must be the number of nominal times that
    the schedule names between them. That takes no memory, however many they are.
 2. Each tick that was counted is missed, excluded, skipped, finished or open: the counters of a job

@@ -1,6 +1,6 @@
 """The metrics, computed from the ledger at scrape. docs/metrics.md explains each.
 
-Counters live in Redis, written by the scripts, so they survive the restart of every process. All
+Counters live in Redis, written by the functions, so they survive the restart of every process. All
 series of a loaded job are there from the start: a counter that first appears as 1 never increased.
 """
 
@@ -17,10 +17,10 @@ from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.ledger.reads import chunks
-from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.metrics_scrape import Job, Scrape, Scraper
 from supervisor.web.metrics_table import (
     BUILD,

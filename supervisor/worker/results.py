@@ -22,9 +22,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 from supervisor.guard.progress import Reporter
 from supervisor.job.run import ReportedProgress
 from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.progress import Reports
-from supervisor.ledger.scripts import Scripts
 from supervisor.sending.app_settings import required_settings
 
 PROGRESS = "PROGRESS"
@@ -85,6 +85,6 @@ def reporter_of(app: Celery, pid: int) -> Reporter:
     def connect() -> Reports:
         settings = required_settings(app)
         client, keys = connect_for_heartbeat(settings), Keys(settings.prefix)
-        return Reports(client, keys, Scripts(client, keys))
+        return Reports(client, keys, Functions(client, keys))
 
     return Reporter(connect)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from supervisor.job.run import Run
+from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.scripts import SCHEMA
 from supervisor.ticks.audit import audit
 from tests.acceptance.first_release import DUMP, JOBS, restore
 from tests.acceptance.project import Project

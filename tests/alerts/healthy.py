@@ -16,8 +16,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import Histogram, OpenRuns
-from supervisor.ledger.scripts import BOUNDS
 from supervisor.web.metrics import COUNTED, Format, job_texts, of_jobs
 from supervisor.web.metrics_scrape import FIELDS, Expectations, Job, Status
 

@@ -183,7 +183,7 @@ def test_a_request_that_the_server_refuses_raises(ledger: Ledger) -> None:
         ledger.trigger(spec)
 
 
-def test_a_server_that_forgets_the_scripts_is_told_again(ledger: Ledger) -> None:
+def test_a_server_that_forgets_the_functions_is_told_again(ledger: Ledger) -> None:
     specs = [job(ledger, f"job-{number}") for number in range(500)]
 
     def on_the_way() -> Iterator[Tick]:
@@ -263,13 +263,13 @@ def test_open_runs_at_the_head_of_a_history_do_not_keep_those_behind_them(ledger
 def test_the_ticks_of_a_job_are_placed_by_one_call(ledger: Ledger) -> None:
     """Were they parted, the later ones would move the watermark past those of a refused call."""
     specs = [job(ledger, name) for name in ("a", "b", "c")]
-    calls = calls_of_scripts(ledger)
+    calls = calls_of_functions(ledger)
     ledger.admit([tick for spec in specs for tick in ticks(spec, *range(70))])
-    assert calls_of_scripts(ledger) - calls == 3
+    assert calls_of_functions(ledger) - calls == 3
     ledger.admit_requests(specs[0], [RunRequest()] * 120)
-    assert calls_of_scripts(ledger) - calls == 3 + 3
+    assert calls_of_functions(ledger) - calls == 3 + 3
 
 
-def calls_of_scripts(ledger: Ledger) -> int:
+def calls_of_functions(ledger: Ledger) -> int:
     found = ledger.client.info("commandstats")
     return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "fcall"))

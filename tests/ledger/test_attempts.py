@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from supervisor.job.run import RunState
+from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.outboxes import PingKind, Pings
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
-from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from tests.ledger.jobs import (
     begin,
     job,
@@ -147,12 +147,12 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
     ledger.admit(ticks(spec, 0, 1, 2))
 
     def calls() -> int:
-        # A call inside of a script is counted as well, under its own command.
+        # A call inside of a function is counted as well, under its own command.
         stats = ledger.client.info("commandstats")
         asked = ("cmdstat_fcall", "cmdstat_function|load", "cmdstat_evalsha", "cmdstat_eval")
         return sum(stats.get(name, {}).get("calls", 0) for name in asked)
 
-    for step, scripts in (
+    for step, functions in (
         (lambda: begin(ledger, run_id(spec, 0)), 1),
         (lambda: ledger.renew([(run_id(spec, 0), "token", True)] * 50), 1),
         (lambda: ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED), 1),
@@ -160,7 +160,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
         step()  # the first call may have to bring the functions to the server
         before = calls()
         step()
-        assert calls() - before == scripts
+        assert calls() - before == functions
 
 
 def test_functions_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:

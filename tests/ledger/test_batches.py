@@ -9,13 +9,13 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.steps import ITEMS_AT_ONCE
+from supervisor.ledger.functions import ITEMS_PER_END, ITEMS_PER_FILL
 from supervisor.ledger.ledger import RUNS_PER_RESCUE, Ledger
 from supervisor.ledger.replies import (
     Cancellation,
     LeaseState,
     Refused,
 )
-from supervisor.ledger.scripts import ITEMS_PER_END, ITEMS_PER_FILL
 from tests.ledger.jobs import MIDNIGHT, begin, job, run_id, ticks
 
 
@@ -111,7 +111,7 @@ def test_a_publisher_that_dies_in_between_leaves_the_rest_to_the_workers(ledger:
 
 
 def test_an_item_that_began_and_ended_as_most_do_is_as_any_other(ledger: Ledger) -> None:
-    """What the ordinary case leaves behind, for which there are scripts of its own."""
+    """What the ordinary case leaves behind, for which there are functions of its own."""
     place = batch(ledger, items=3)
     begin(ledger, f"{place}#0", "token 0")
     end(ledger, place, 1)

@@ -116,7 +116,7 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         beat = SupervisedScheduler(app, lazy=True)
         own = beat._leader
         other = ledger.leader(own.leadership.key, own._schedule)
-        other.look()  # the server knows the script
+        other.look()  # the server knows the function
         other.resign()
         way.freeze_after = own.leadership.token.encode()
         tick = Thread(target=beat.tick, daemon=True)

@@ -34,7 +34,7 @@ def work(spec: JobSpec, second: int = 0) -> Work:
 
 
 def another_server(ledger: Ledger) -> None:
-    """What a restart or a failover looks like from inside of the scripts."""
+    """What a restart or a failover looks like from inside of the functions."""
     ledger.client.hset(ledger.keys.server, "run_id", "before")
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import MOST_PREDECESSORS
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.scripts import MOST_PREDECESSORS
 from tests.ledger.jobs import begin, job, run_id, states, ticks
 
 #: A job before and after an edit of which lock its runs need, or of what that allows.

@@ -15,7 +15,7 @@ from supervisor.ledger.requests import Statement
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.ledger.jobs import begin, job, run_id, ticks
-from tests.ledger.test_model_catches import break_scripts
+from tests.ledger.test_model_catches import break_functions
 from tests.programs import needed
 from tests.waiting import wait_until
 
@@ -26,9 +26,9 @@ def libraries(ledger: Ledger) -> set[str]:
 
 @pytest.fixture
 def other_version(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """The same ledger as a version calls it whose text of one script is another."""
+    """The same ledger as a version calls it whose text of one function is another."""
     with monkeypatch.context() as patch:
-        break_scripts(patch, "resign", "return 0 end", "return 2 - 2 end")
+        break_functions(patch, "resign", "return 0 end", "return 2 - 2 end")
         other = Ledger(ledger.client, ledger.keys)
         other.rescue()
     return other

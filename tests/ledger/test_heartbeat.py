@@ -220,7 +220,7 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
 
 @pytest.fixture
 def forbidden(settings: Settings, ledger: Ledger) -> Iterator[Ledger]:
-    """The ledger for a user who may not call a script."""
+    """The ledger for a user who may not call a function."""
     ledger.client.acl_setuser(
         "nobody", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all", "-fcall"]
     )

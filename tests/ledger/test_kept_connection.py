@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.functions import KeptConnection
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.scripts import KeptConnection
 from supervisor.settings import Settings
 
 

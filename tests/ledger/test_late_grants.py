@@ -87,7 +87,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
     spec = job(ledger, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
     ledger.admit(ticks(spec, 0))
     step = f"{run_id(spec, 0)}/nightly"
-    ledger.begin("none", "token", "worker")  # the server knows the script
+    ledger.begin("none", "token", "worker")  # the server knows the function
     way.freeze_after, asked_at = stalls_after, clock()
     far = deliver(step)
     wait_until(lambda: not way.carries.is_set())

@@ -26,7 +26,7 @@ def way(redis_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def caller(way: Proxy) -> Iterator[Ledger]:
-    """The ledger of who asks; its connection is there, and the server knows the scripts."""
+    """The ledger of who asks; its connection is there, and the server knows the functions."""
     opened = Ledger.open(Settings(redis_url=way.url))
     opened.admit_request(job(opened, "other"), RunRequest())
     yield opened

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import RUNS_PER_DISMISSAL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.scripts import RUNS_PER_DISMISSAL
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_job, facts_of_run_id
 from tests.ledger.jobs import begin, job
@@ -27,7 +27,7 @@ def crowd(ledger: Ledger, name: str, runs: int) -> JobSpec:
 
 
 def cost(ledger: Ledger, read: Callable[[], object]) -> tuple[int, int]:
-    """Bytes that the server sent, and commands that it was at, scripts' own included."""
+    """Bytes that the server sent, and commands that it was at, functions' own included."""
     before = ledger.client.info("everything")
     read()
     after = ledger.client.info("everything")

@@ -1,4 +1,4 @@
-"""The real scripts on the real server against a model in plain Python, in any order of events.
+"""The real functions on the real server against a model in plain Python, in any order of events.
 
 `make soak` takes many more steps than a run of all tests does.
 """
@@ -398,7 +398,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return self.model.attempts[data.draw(st.sampled_from(tokens))]
 
     def snapshot(self) -> dict[str, str]:
-        """A digest of each key but the schema's, which any script writes where it is not."""
+        """A digest of each key but the schema's, which any function writes where it is not."""
         found = self.digests()
         keys = dict(zip(found[::2], found[1::2], strict=True))
         return {key: digest for key, digest in keys.items() if key != self.keys.schema}

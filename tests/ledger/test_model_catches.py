@@ -1,11 +1,11 @@
-"""A model that agrees with everything proves nothing: scripts that are broken on purpose."""
+"""A model that agrees with everything proves nothing: functions that are broken on purpose."""
 
 from __future__ import annotations
 
 import pytest
 from redis.exceptions import ResponseError
 
-from supervisor.ledger import scripts
+from supervisor.ledger import functions
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.machines import run_machine
 from tests.ledger.test_model import LedgerMachine
@@ -23,7 +23,7 @@ BREAKS = {
     ),
     "a run begins whatever its state": (
         "begin",
-        "if run.state ~= 'queued' or run.last_token == token then",
+        "if run.state ~= 'queued' or run.last_token == token or is_stale then",
         "if run.state == 'waiting' then",
     ),
     "a run that was sent stays in the outbox": (
@@ -39,9 +39,9 @@ BREAKS = {
 }
 
 
-def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
+def break_functions(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken: str) -> None:
     """For ledgers that are opened from now on."""
-    whole = scripts.source
+    whole = functions.source
     if line not in whole(part):
         pytest.fail(f"{part}.lua has no {line!r} to break")
 
@@ -49,11 +49,11 @@ def break_scripts(monkeypatch: pytest.MonkeyPatch, part: str, line: str, broken:
         text = whole(name)
         return text.replace(line, broken) if name == part else text
 
-    monkeypatch.setattr(scripts, "source", source)
+    monkeypatch.setattr(functions, "source", source)
 
 
 @pytest.mark.parametrize("what", BREAKS)
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    break_scripts(monkeypatch, *BREAKS[what])
+    break_functions(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
         run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=0)

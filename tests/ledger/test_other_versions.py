@@ -18,7 +18,7 @@ from supervisor.errors import UnknownJob, UnreadableJob
 from supervisor.guard.delivery import Assignments
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger import reads, scripts
+from supervisor.ledger import functions, reads
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
@@ -145,15 +145,15 @@ def test_what_is_no_job_at_all_is_replaced_as_well(ledger: Ledger, entries: Entr
     assert ledger.marks(["a"])["a"].watermark == LATER
 
 
-def test_a_process_goes_on_with_the_scripts_it_began_with(
+def test_a_process_goes_on_with_the_functions_it_began_with(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripts.sources.cache_clear()
+    functions.sources.cache_clear()
     began_before = Ledger(ledger.client, ledger.keys)
 
     def replaced(_: str) -> Path:
         pytest.fail("read while it runs")
 
-    monkeypatch.setattr(scripts, "files", replaced)
+    monkeypatch.setattr(functions, "files", replaced)
     run = began_before.trigger(job(ledger))
     assert began_before.cancel(run.id, "by hand")

@@ -8,10 +8,10 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.run import RunState
+from supervisor.ledger.functions import HANDOVER_GRACE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.scripts import HANDOVER_GRACE
 from tests.ledger.jobs import (
     begin,
     job,
@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 
 
 def commands(ledger: Ledger) -> int:
-    """How many the server was asked for so far, by clients and by scripts."""
+    """How many the server was asked for so far, by clients and by functions."""
     return sum(int(stats["calls"]) for stats in ledger.client.info("commandstats").values())
 
 

@@ -20,10 +20,10 @@ from supervisor.beat.notify import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, 
 from supervisor.job.changes import edits
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.outboxes import Pings
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.scripts import MOST_PINGS
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.waiting import patience, slowness, wait_until

@@ -1,4 +1,4 @@
-"""The message of a guarded call is sent by the script that admits its run, where that can be."""
+"""The message of a guarded call is sent by the function that admits its run, where that can be."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:
     return app.task(name=name, guard=guard or True, ignore_result=True, shared=False)(work)
 
 
-def scripts_called(ledger: Ledger) -> int:
+def functions_called(ledger: Ledger) -> int:
     return int(ledger.client.info("commandstats")["cmdstat_fcall"]["calls"])
 
 
 def called(ledger: Ledger, task: Any, times: int) -> tuple[list[Placement], int]:
-    """Where the runs of so many calls went, and how many scripts the calls took."""
+    """Where the runs of so many calls went, and how many functions the calls took."""
     task.apply_async((0,), headers={"guard": {"key": "to warm up"}})
-    before = scripts_called(ledger)
+    before = functions_called(ledger)
     placements = [task.delay(1).admission.placement for _ in range(times)]
-    return placements, scripts_called(ledger) - before
+    return placements, functions_called(ledger) - before
 
 
 def test_a_call_is_one_script_that_sends_the_message(app: Celery, ledger: Ledger) -> None:
@@ -55,11 +55,11 @@ def test_who_listens_to_messages_is_told_of_those_that_are_sent_alone(
 
     signals.before_task_publish.connect(listen)
     try:
-        placements, scripts = called(ledger, guarded(app), 2)
+        placements, functions = called(ledger, guarded(app), 2)
     finally:
         signals.before_task_publish.disconnect(listen)
     assert placements == [Placement.START, Placement.SKIP]
-    assert scripts == 3  # that the message was sent is one more
+    assert functions == 3  # that the message was sent is one more
     assert len(told) == ledger.client.llen("celery") == 2
 
 

@@ -14,10 +14,10 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.guard.progress import PATIENCE, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.connection import connect_for_heartbeat
+from supervisor.ledger.functions import HISTORY_TTL
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.progress import Reports
-from supervisor.ledger.scripts import HISTORY_TTL
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.waiting import patience, wait_until

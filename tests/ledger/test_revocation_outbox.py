@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.outboxes import RevocationOutbox
 from supervisor.ledger.requests import RunRequest
-from supervisor.ledger.scripts import MOST_REVOCATIONS
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 
 

@@ -13,11 +13,11 @@ from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.job.run import RunState
+from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
 from supervisor.ledger.requests import Tick
-from supervisor.ledger.scripts import SCHEMA
 from supervisor.operate.doctor import schema
 from supervisor.operate.doctor_facts import read
 from tests.ledger.contents import digests

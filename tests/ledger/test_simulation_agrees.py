@@ -1,4 +1,4 @@
-"""The simulation and the ledger's scripts come to the same ends.
+"""The simulation and the ledger's functions come to the same ends.
 
 What the simulation says happens is done to a real ledger, in that order: ticks are admitted,
 runs begin and end. What takes time on the ledger's own clock (re-queues, patience) is left out.

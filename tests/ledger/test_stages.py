@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import LARGEST_KEPT_PARAM
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, ms_of
-from supervisor.ledger.scripts import LARGEST_KEPT_PARAM
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, ticks
 
 STEPS = (
@@ -134,7 +134,7 @@ def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> N
 
 
 def test_a_run_that_is_stuck_between_stages_is_mended(ledger: Ledger, run: str) -> None:
-    """No script leaves one; a server that lost its last writes may."""
+    """No function leaves one; a server that lost its last writes may."""
     succeed(ledger, run, "extract")
     ledger.client.delete(ledger.keys.run(f"{run}/scan"))
     ledger.client.delete(ledger.keys.lock(run.partition("@")[0]))

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 
 from supervisor.job.run import RunState, StepId
-from supervisor.ledger import scripts
+from supervisor.ledger import functions
+from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant
 from supervisor.ledger.requests import RunRequest, Work
-from supervisor.ledger.scripts import Scripts
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults
@@ -84,7 +84,7 @@ class StagesMachine(RuleBasedStateMachine):
         self.ledger, self.client, self.keys = ledger, ledger.client, ledger.keys
         self.client.flushdb()
         ledger.acknowledge_server()
-        self.scripts = Scripts(ledger.client, ledger.keys)
+        self.functions = Functions(ledger.client, ledger.keys)
         self.numbers = count()
         self.seconds = count()
         self.admitted: list[str] = []
@@ -172,7 +172,7 @@ class StagesMachine(RuleBasedStateMachine):
     def bring(self, batch: str, items: list[Any], offset: int, chunk: int) -> None:
         texts = [json.dumps(item) for item in items[offset : offset + chunk]]
         for _ in range(2):  # the first reply was lost
-            self.scripts("expand", batch, len(items), offset, *texts)
+            self.functions("expand", batch, len(items), offset, *texts)
 
     def items_of(self, batch: str) -> list[Any]:
         """As the publisher does; what cannot be fanned out fails."""
@@ -380,10 +380,10 @@ class StagesMachine(RuleBasedStateMachine):
 
 #: With 1 each call ends one item and leaves the others to be ended.
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("items_per_end", [scripts.ITEMS_PER_END, 1])
+@pytest.mark.parametrize("items_per_end", [functions.ITEMS_PER_END, 1])
 def test_stages_hold_whatever_happens_in_whatever_order(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, items_per_end: int
 ) -> None:
-    monkeypatch.setattr(scripts, "ITEMS_PER_END", items_per_end)
+    monkeypatch.setattr(functions, "ITEMS_PER_END", items_per_end)
     run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS)
     assert StagesMachine.steps >= STEPS

@@ -1,4 +1,4 @@
-"""As for the other model: it fails for scripts that are broken on purpose."""
+"""As for the other model: it fails for functions that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
-from supervisor.ledger import scripts
+from supervisor.ledger import functions
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.machines import run_machine
-from tests.ledger.test_model_catches import break_scripts
+from tests.ledger.test_model_catches import break_functions
 from tests.ledger.test_stages_model import StagesMachine
 
 BREAKS = {
@@ -54,7 +54,7 @@ SEED = 2
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("what", BREAKS)
 def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(scripts, "ITEMS_PER_END", 1)
-    break_scripts(monkeypatch, *BREAKS[what])
+    monkeypatch.setattr(functions, "ITEMS_PER_END", 1)
+    break_functions(monkeypatch, *BREAKS[what])
     with pytest.raises(NOTICED):
         run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS, first_seed=SEED)

@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.errors import NOT_FOUND
 from supervisor.job.run import RunState
+from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
-from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from tests.ledger.commands import Supervisor, as_json
 from tests.ledger.jobs import begin, job, run_id, ticks, try_often
 

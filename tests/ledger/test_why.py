@@ -1,4 +1,4 @@
-"""`supervisor why` on a real ledger: what the scripts leave behind is enough to tell the chain."""
+"""`supervisor why` on a real ledger: what the functions leave behind tells the whole chain."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
-from supervisor.ledger.scripts import ATTEMPTS_KEPT
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often

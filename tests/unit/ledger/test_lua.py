@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.ledger.scripts import SHARED, source, sources
+from supervisor.ledger.functions import SHARED, source, sources
 
 
 @pytest.mark.parametrize("name", sorted(sources().keys() - {*SHARED}))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import Histogram
-from supervisor.ledger.scripts import BOUNDS
 from supervisor.operate.tables import often, overlaps_text
 from supervisor.ticks.plan import Foresight, drawn_from, durations_of, foresee, round_up
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.records import Histogram
 from supervisor.ledger.replies import ms_of
-from supervisor.ledger.scripts import BOUNDS
 from supervisor.ticks.expectations import (
     interval_of,
     late_after,

@@ -1,4 +1,4 @@
-"""The atomic scripts: one library of Redis Functions, and how its functions are called.
+"""The transitions of the ledger: one library of Redis Functions, and how they are called.
 
 1. The library is the keys of keys.py, the constants below, the functions that the transitions share
    (SHARED), and one function for each other `.lua` file, which is called with its KEYS and ARGV.
@@ -104,10 +104,10 @@ def is_ready(connection: Any) -> bool:
 
 # The ledger's schema: one number for what its keys mean, kept in the ledger itself.
 #
-# 1. The first script that meets a ledger without the number writes that of its own code.
-# 2. Every script that writes compares first (`other_schema` in base.lua), and changes nothing in a
-#    ledger of another number. So it is also with a process whose ledger is upgraded while it runs,
-#    and there is no moment in between.
+# 1. The first function that meets a ledger without the number writes that of its own code.
+# 2. Every function that writes compares first (`other_schema` in base.lua), and changes nothing in
+#    a ledger of another number. So it is also with a process whose ledger is upgraded while it
+#    runs, and there is no moment in between.
 # 3. Workers and beats hear of it with the next call that says that they are there, and stop.
 #
 # How an older ledger becomes a newer one: migrations.py.
@@ -120,7 +120,7 @@ MISMATCH = "WRONGSCHEMA "
 
 
 def mismatch(reply: object) -> WrongSchema | None:
-    """What a script said that found a ledger of another schema; None of any other reply."""
+    """What a function said that found a ledger of another schema; None of any other reply."""
     if isinstance(reply, ResponseError) and str(reply).startswith(MISMATCH):
         return WrongSchema(int(str(reply).removeprefix(MISMATCH)), SCHEMA)
     return None
@@ -134,7 +134,7 @@ def refused(error: ResponseError) -> Exception:
 
 
 def check_schema(client: Client, keys: Keys) -> None:
-    """For who writes without a script. Raises WrongSchema."""
+    """For who writes without a function. Raises WrongSchema."""
     found = client.get(keys.schema)
     if found is not None and int(found) != SCHEMA:
         raise WrongSchema(int(found), SCHEMA)
@@ -265,20 +265,20 @@ def digest(text: str) -> str:
 
 
 def is_missing(error: ResponseError) -> bool:
-    """Whether the server does not have the function, or the script, and has done nothing."""
+    """Whether the server does not have it, and has done nothing."""
     return isinstance(error, NoScriptError) or str(error) == "Function not found"
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The arguments of one call of a script."""
+    """The arguments of one call of a function."""
 
     args: tuple[str | int, ...]
     keys: tuple[str, ...] = ()
 
 
-class Scripts:
-    """The scripts of one ledger: one round trip for a call, and one for any number of calls.
+class Functions:
+    """Those of one ledger, and what only reads: one round trip for a call, or for many calls.
 
     Both raise WrongSchema when another version of this code writes the ledger.
     """
@@ -299,14 +299,14 @@ class Scripts:
 
     @cached_property
     def _commands(self) -> dict[str, tuple[str, str]]:
-        """What each script that was called is called by."""
+        """How each that was called before is called: as a function, or by its digest."""
         return {name: ("EVALSHA", digest(text)) for name, text in self._readers.items()}
 
     def __call__(self, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
-        """``scripts("begin", run_id, token, worker)``
+        """``functions("begin", run_id, token, worker)``
 
         What a client does for any command costs a worker more than the rest of the call: here is
-        what it comes to for a script, with the client's own connections and retries.
+        what it comes to for these, with the client's own connections and retries.
         """
         return self.as_of_sending(name, lambda: Call(args, keys))
 
@@ -368,7 +368,7 @@ class Scripts:
                     self._client.function_delete(name)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
-        """The replies to all calls of one script, which are made in order."""
+        """The replies to all calls of one function, which are made in order."""
         return list(self.stream(name, calls, CALLS_A_PACKET))
 
     def stream(self, name: str, calls: Iterable[Call], a_packet: int = 1) -> Iterator[Any]:
@@ -392,7 +392,7 @@ class Scripts:
 
     @contextmanager
     def under_way(self, name: str) -> Iterator[CallsUnderWay]:
-        """For calls of one script that are made and sent while the server is at earlier ones."""
+        """For calls of one function that are made and sent while the server is at earlier ones."""
         with self._connections.taken() as connection:
             yield CallsUnderWay(self, name, connection)
 
@@ -411,10 +411,10 @@ class Scripts:
 
 
 class CallsUnderWay:
-    """Calls of one script on a connection of their own whose replies have not been read yet."""
+    """Calls of one function on a connection of their own whose replies have not been read yet."""
 
-    def __init__(self, scripts: Scripts, name: str, connection: Any) -> None:
-        self._scripts = scripts
+    def __init__(self, functions: Functions, name: str, connection: Any) -> None:
+        self._functions = functions
         self._name = name
         self._connection = connection
         self._calls = deque[Call]()
@@ -424,11 +424,11 @@ class CallsUnderWay:
 
     def send(self, calls: Sequence[Call]) -> None:
         """Sends them together, and waits for no reply."""
-        self._scripts._send(self._connection, self._name, calls, check_health=not self._calls)
+        self._functions._send(self._connection, self._name, calls, check_health=not self._calls)
         self._calls += calls
 
     def replies(self) -> list[Any]:
-        """To the first call; to all that are under way, where the server had no such script.
+        """To the first call; to all that are under way, where the server had no such function.
 
         Raises what the server says of the call.
         """
@@ -438,7 +438,7 @@ class CallsUnderWay:
             return [reply]
         except ResponseError as error:
             if not is_missing(error):
-                raise self._scripts._refused(self._name, error) from error
+                raise self._functions._refused(self._name, error) from error
         # A server that was restarted or flushed: the calls did nothing. They are made again before
         # any further one is, for they are made in order.
         again = [*self._calls]
@@ -446,4 +446,4 @@ class CallsUnderWay:
         for _ in again[1:]:
             with suppress(ResponseError):
                 self._connection.read_response()
-        return [self._scripts._loaded(self._name, call) for call in again]
+        return [self._functions._loaded(self._name, call) for call in again]
