@@ -169,7 +169,7 @@ def _settle(app: Celery, conf: Any) -> None:
         settle_broker(conf)
         settings = settings_from(conf, given)
         check_certificate(conf, settings)
-        settle_redbeat(conf, settings)
+        settle_redbeat(app, conf, settings)
     except InvalidRedisUrl as error:  # raised where the address is needed
         given["unreadable"] = error
         hide_unreadable(conf)

@@ -31,8 +31,9 @@ LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in 
 
 WITH_CELERY = {"app", "sending", "worker", "beat", "integrations"}
 
-#: The package itself is no layer: what imports any module imports it, and with it `alone`.
-OUTSIDE = {"__init__", "alone"}
+#: The package itself is no layer: what imports any module imports it, and with it `alone` and
+#: `versions`.
+OUTSIDE = {"__init__", "alone", "versions"}
 
 FOREIGN = {"celery", "kombu", "redbeat", "billiard"}
 

@@ -189,7 +189,8 @@ def nearest_schedule(spec: JobSpec) -> BaseSchedule:
     if spec.rrule is not None:
         return _nearest_rule(parse_rrule(spec.rrule), spec)
     try:
-        return crontab.from_string(str(spec.cron))
+        minute, hour, day_of_month, month, day_of_week = str(spec.cron).split()
+        return crontab(minute, hour, day_of_week, day_of_month, month)
     except (ParseException, ValueError):
         return HOURLY
 

@@ -7,8 +7,10 @@ Exit codes: 0 success, 1 something is wrong or failed, 2 a mistake in the comman
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import replace
 from importlib import import_module
+from inspect import ismodule
 from typing import Any
 
 import click
@@ -62,6 +64,18 @@ class Verbs(click.Group):
             raise Failure(explained(error), UNAVAILABLE) from error
 
 
+def name_of(app: Any) -> str:
+    """A name that -A finds the app by: Celery before 5.5 does not keep the one it was given."""
+    modules = ((name, vars(module)) for name, module in sys.modules.items() if ismodule(module))
+    return next(
+        f"{module}:{name}"
+        for module, names in modules
+        if module.partition(".")[0] != "celery"
+        for name, value in names.items()
+        if value is app
+    )
+
+
 @click.group("supervisor", cls=Verbs, epilog=f"Documentation (docs/...): {documentation()}")
 @click.option(
     "-A", "--app", "app_name", envvar="SUPERVISOR_APP", help="Celery app, as in celery -A."
@@ -83,7 +97,7 @@ def main(ctx: click.Context, app_name: str | None, redis_url: str | None) -> Non
     ctx.obj = Context(
         settings=settings,
         given_url=redis_url or os.environ.get("SUPERVISOR_REDIS_URL"),
-        app_name=named or app_name,
+        app_name=app_name if not named else named if isinstance(named, str) else name_of(named),
         loaded_app=ctx.parent.obj.app if ctx.parent and named else None,
     )
     ctx.call_on_close(ctx.obj.close)

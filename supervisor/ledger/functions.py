@@ -27,6 +27,7 @@ from importlib.resources import files
 from itertools import islice
 from typing import Any
 
+import redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.errors import WrongSchema
@@ -52,6 +53,9 @@ from supervisor.times import to_ms
 # To take one from redis-py's pool and give it back costs a worker's child a sixth of the processor
 # that the guard costs it, in locks and in counters that are never read. What the pool looks at is
 # looked at here as well.
+
+#: redis-py before 5.3 wants the name of the command for which a connection is taken.
+NAMED = ("FCALL",) if redis.VERSION < (5, 3) else ()
 
 
 class KeptConnection:
@@ -82,11 +86,11 @@ class KeptConnection:
         try:
             connection = self._kept.pop()
         except IndexError:  # also where another thread was quicker
-            return self._pool.get_connection()
+            return self._pool.get_connection(*NAMED)
         if is_ready(connection):
             return connection
         self._pool.release(connection)
-        return self._pool.get_connection()
+        return self._pool.get_connection(*NAMED)
 
     def _is_wanted(self, connection: Any) -> bool:
         """Not one to a primary that is none any more, or that is about to go (since redis-py 7)."""

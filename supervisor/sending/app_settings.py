@@ -16,7 +16,7 @@ from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import NotConfigured, RedBeatElsewhere
-from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, server_options
+from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
 from supervisor.sending import content
 from supervisor.settings import (
     DEFAULT_PREFIX,
@@ -158,10 +158,11 @@ def connection_of(conf: Any, url: str) -> dict[str, Any]:
     return found | {k: v for k, v in own.items() if k not in REDBEAT_INTERNAL_OPTIONS}
 
 
-def settle_redbeat(conf: Any, settings: Settings) -> None:
-    """Gives RedBeat the ledger's Redis where the app names none.
+def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
+    """Gives RedBeat the ledger's Redis where the app names none, and a client made as the ledger's.
 
-    User and password go into the options, which Celery hides where it shows settings.
+    RedBeat before 2.4 would leave most options out of its connection. User and password go into the
+    options, which Celery hides where it shows settings.
     """
     own = setting(conf, "redbeat_redis_options") or {}
     url = str(setting(conf, "redbeat_redis_url") or "")
@@ -180,13 +181,26 @@ def settle_redbeat(conf: Any, settings: Settings) -> None:
             **PATIENCE,
             **own,
         }
+        app.redbeat_redis = connect_for_redbeat(settings, own)
         return
-    options = server_options(replace(settings, redis_url=url or settings.redis_url))
+    settings = replace(settings, redis_url=url or settings.redis_url)
+    options = server_options(settings)
     shown, rest = without_credentials(options)
     conf.redbeat_redis_url = shown
     conf.redbeat_redis_options = {**PATIENCE, **rest, **own}
     if conf.get("REDBEAT_REDIS_URL"):
         conf.REDBEAT_REDIS_URL = shown
+    app.redbeat_redis = connect_for_redbeat(settings, own)
+
+
+def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
+    """own: the app's `redbeat_redis_options`."""
+    client = connect(settings)
+    if own.get("retry_period") is None:
+        return client
+    from redbeat.schedulers import RetryingConnection
+
+    return RetryingConnection(own["retry_period"], client)
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
@@ -108,7 +109,7 @@ class Publisher:
         # One round trip for all of them. When it fails it is not known which of them the broker
         # took: those that are not recorded are sent once more, and dropped as duplicates.
         with self._producers.acquire(block=True) as producer:
-            with producer.batch():
+            with getattr(producer, "batch", nullcontext)():  # since kombu 5.7
                 for run in runs:
                     with within(traces.get(run.id, {})):
                         sent |= self._send(producer, run, assignments.get(run.id))

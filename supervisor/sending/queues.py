@@ -9,7 +9,8 @@ from typing import Any
 
 import structlog
 from celery import Celery
-from kombu.exceptions import BatchPublishError, OperationalError  # type: ignore[attr-defined]
+from kombu import exceptions
+from kombu.exceptions import OperationalError
 from kombu.pools import producers
 from redis.exceptions import RedisError
 
@@ -150,4 +151,9 @@ def message_count(channel: Any, queue: str) -> int:
 
 
 #: What is raised while the broker or the ledger is unavailable.
-UNAVAILABLE = (OperationalError, BatchPublishError, RedisError, OSError)
+UNAVAILABLE = (
+    OperationalError,
+    getattr(exceptions, "BatchPublishError", OperationalError),  # since kombu 5.7
+    RedisError,
+    OSError,
+)

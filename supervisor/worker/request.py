@@ -158,7 +158,9 @@ def prepare(sender: Any) -> None:
     A ledger of an older version is upgraded.
     """
     check_pool(sender.pool_cls)
-    if sender.pool_start_method != "fork":  # children would know neither the app nor each other
+    # Children that are not forked would know neither the app nor each other. Celery before 5.7
+    # has no other way to make them.
+    if getattr(sender, "pool_start_method", "fork") != "fork":
         raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
     if get_start_method() != "fork":  # billiard's own choice on macOS
         set_start_method("fork", force=True)

@@ -15,7 +15,6 @@ from typing import Any
 
 import structlog
 from celery import Celery, Task, states
-from celery.app.task import get_actual_ignore_result  # type: ignore[attr-defined]
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -73,8 +72,10 @@ def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None] | Non
 
 
 def keeps_results(task: Task[Any, Any]) -> bool:
-    return not isinstance(task.backend, DisabledBackend) and not get_actual_ignore_result(
-        task, task.request
+    # A message may say otherwise than its task.
+    ignored = vars(task.request).get("ignore_result")
+    return not isinstance(task.backend, DisabledBackend) and not (
+        task.ignore_result if ignored is None else ignored
     )
 
 

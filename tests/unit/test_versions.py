@@ -1,0 +1,60 @@
+"""Installed libraries of versions that are not supported, by nothing but their metadata."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from supervisor.versions import SUPPORTED
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_beside(directory: Path, distribution: str, version: str, *command: str) -> tuple[int, str]:
+    """The command's exit code and errors where the distribution is found in that version."""
+    info = directory / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(directory)},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version", "command"),
+    [
+        ("celery", "5.3.6", ("supervisor", "jobs")),
+        ("celery", "5.8.0rc1", ("celery", "-A", "examples.app", "worker")),
+        ("celery-redbeat", "2.2.0", ("celery", "-A", "examples.app", "beat")),
+        ("redis", "4.6.0", ("supervisor", "jobs")),
+    ],
+)
+def test_an_unsupported_version_is_refused_in_one_sentence(
+    tmp_path: Path, distribution: str, version: str, command: tuple[str, ...]
+) -> None:
+    code, errors = run_beside(tmp_path, distribution, version, *command)
+    assert (code, errors) == (
+        1,
+        f"celery-beat-supervisor does not work with {distribution} {version}: install a version"
+        f" that it works with, pip install '{distribution}{SUPPORTED[distribution]}'"
+        " (docs/compatibility.md)\n",
+    )
+
+
+def test_supported_versions_are_those_that_an_installation_asks_for() -> None:
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    parts = [re.split(r"(?=[<>])", name.replace("[redis]", ""), maxsplit=1) for name in asked]
+    assert {name: versions for name, versions in parts if name in SUPPORTED} == SUPPORTED
