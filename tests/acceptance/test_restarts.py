@@ -17,7 +17,7 @@ from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 
 #: Due each second.
-JOBS = 50
+JOBS = 30
 
 #: At least so long, and each process once; for a figure to quote: RESTART_SECONDS=120.
 SECONDS = float(os.environ.get("RESTART_SECONDS", "0"))

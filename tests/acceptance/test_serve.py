@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import httpx
 import pytest
@@ -19,24 +18,35 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.web.budget import BUDGET_SECONDS
+from tests.acceptance import warm
 from tests.ledger.jobs import job, ticks
 from tests.waiting import patience, slowness, status_of, wait_until
 from tests.web.visits import TOKEN
 
 
 @contextmanager
-def serving(url: str, port: int, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "supervisor", "serve", "--port", str(port)],
-        env={**os.environ, "SUPERVISOR_REDIS_URL": url, **environment},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def serving(url: str, port: int, **environment: str) -> Iterator[warm.Started]:
+    words = ["-m", "supervisor", "serve", "--port", str(port)]
+    environ = {**os.environ, "SUPERVISOR_REDIS_URL": url, **environment}
+    with TemporaryFile("w+") as said:
+        process = warm.Started(words, Path.cwd(), environ, said, said)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def served(server: EmbeddedServer) -> Iterator[httpx.Client]:
+    """A client of one that only answers."""
+    port = free_port()
+    with (
+        serving(server.url, port),
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client,
+    ):
+        wait_until(lambda: answers(client), 20)
+        yield client
 
 
 def answers(client: httpx.Client) -> bool:
@@ -170,15 +180,13 @@ def test_what_answers_everybody_does_not_name_the_ledger(tmp_path: Path) -> None
             assert answer.status_code == (200 if path == "/metrics" else 503)
 
 
-def test_a_port_that_is_taken_is_a_message(redis_url: str) -> None:
-    port = free_port()
-    with serving(redis_url, port), httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        wait_until(lambda: answers(client), 20)
-        with serving(redis_url, port) as second:
-            _, said = second.communicate(timeout=patience(20))
-            assert second.returncode == 1
-            assert f"cannot listen on 127.0.0.1:{port}" in said
-            assert "Traceback" not in said
+def test_a_port_that_is_taken_is_a_message(served: httpx.Client, redis_url: str) -> None:
+    environ = {**os.environ, "SUPERVISOR_REDIS_URL": redis_url}
+    words = ["-m", "supervisor", "serve", "--port", str(served.base_url.port)]
+    second = warm.run(words, Path.cwd(), environ)
+    assert second.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{served.base_url.port}" in second.stderr
+    assert "Traceback" not in second.stderr
 
 
 def test_the_first_scrape_is_made_before_anybody_asks(tmp_path: Path) -> None:
@@ -190,8 +198,5 @@ def test_the_first_scrape_is_made_before_anybody_asks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/"])
-def test_only_reading_is_served(redis_url: str, path: str) -> None:
-    port = free_port()
-    with serving(redis_url, port), httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
-        wait_until(lambda: answers(client), 20)
-        assert client.post(path).status_code == 405
+def test_only_reading_is_served(served: httpx.Client, path: str) -> None:
+    assert served.post(path).status_code == 405

@@ -111,14 +111,21 @@ class Running:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    up = Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN})
-    try:
-        wait_until(lambda: up.started() > 0, 30)
-        yield up
-    finally:
+@pytest.fixture(scope="module")
+def kept() -> Iterator[list[Running]]:
+    ups: list[Running] = []
+    yield ups
+    for up in ups:
         up.stop()
+
+
+@pytest.fixture
+def running(tmp_path: Path, kept: list[Running]) -> Running:
+    """That of the test before, unless it has ended."""
+    if not kept or kept[-1].process.poll() is not None:
+        kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN}))
+    wait_until(lambda: kept[-1].started() > 0, 30)
+    return kept[-1]
 
 
 @pytest.fixture
@@ -204,8 +211,7 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
         assert status_of(second, 30) == 1
         assert said_why in running.log
     assert running.url
-    running.process.terminate()
-    assert status_of(running.process, 30) == 0
+    assert running.process.poll() is None
 
 
 def test_it_ends_on_ctrl_c_with_a_backlog_and_leaves_no_process(running: Running) -> None:
@@ -268,3 +274,6 @@ def test_the_documents_of_the_example_can_be_searched(example: Running) -> None:
     report = json.loads((example.directory / ".supervisor" / "documents.json").read_text())
     assert report["run"] == run.id
     assert report["most_frequent"] == {"worker": 4}
+
+    example.process.terminate()
+    assert status_of(example.process, 30) == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from supervisor.beat.scheduler import EXIT_STATUS, Watchdog
+from tests.acceptance import warm
 from tests.waiting import status_of
 
 HANGS = """
@@ -20,8 +23,7 @@ time.sleep(60)
 
 
 def test_a_process_that_hangs_is_ended() -> None:
-    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.DEVNULL)
-    assert status_of(process, 30) == EXIT_STATUS
+    assert warm.run(["-c", HANGS], Path.cwd(), os.environ).returncode == EXIT_STATUS
 
 
 def test_a_process_that_was_frozen_has_all_its_time_when_it_wakes_up() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files import calendars
 from supervisor.files.schedule_files import MOST_PROBLEMS, load
 from supervisor.process import Limits
+from tests.acceptance import warm
 
 MIB = 1024 * 1024
 JOB = "jobs:\n  j:\n    task: t\n    every: 1h\n"
@@ -61,8 +60,7 @@ def test_a_file_is_refused_with_few_lines_in_a_gigabyte_and_half_a_minute(
     text, expected = FILES[name]
     file = tmp_path / "jobs.yaml"
     file.write_text(text)
-    command = [sys.executable, "-c", CHECK, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run(["-c", CHECK, str(file)], tmp_path, os.environ)
     assert (done.returncode, done.stderr) == (1, "")
     assert expected in done.stdout
     assert len(done.stdout.splitlines()) <= MOST_PROBLEMS + 1

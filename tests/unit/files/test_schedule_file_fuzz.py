@@ -20,7 +20,7 @@ from supervisor.files.job_checks import KEYS
 from supervisor.files.schedule_files import LONGEST_PROBLEM, UNJUDGED, load
 from supervisor.job.spec import StepSpec
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 
 fuzzed = settings(
     max_examples=EXAMPLES,

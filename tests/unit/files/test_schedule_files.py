@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +15,7 @@ from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
 from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import plain_value
 from supervisor.job.spec import JobSpec
+from tests.acceptance import warm
 
 Write = Callable[..., Path]
 
@@ -232,8 +231,7 @@ def test_no_depth_of_nesting_brings_the_process_down(write: Write, opening: str)
     path = write(opening * 100_000)
     program = "import pathlib, sys; from supervisor.files.schedule_files import load; "
     program += "load(pathlib.Path(sys.argv[1]))"
-    command = [sys.executable, "-c", program, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run(["-c", program, str(path)], path.parent, os.environ)
     assert done.returncode == 1, "a signal would be negative"
     assert "ScheduleFilesInvalid" in done.stderr
 

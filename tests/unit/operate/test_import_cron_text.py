@@ -96,7 +96,7 @@ def cron_of(source: crontab) -> str:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(crontabs(), st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)))
 def test_the_next_times_are_those_of_celerys_own_schedule(source: crontab, naive: datetime) -> None:
     at = naive.replace(microsecond=0, tzinfo=UTC)
@@ -161,7 +161,7 @@ def some(field: range) -> st.SearchStrategy[set[int]]:
     return st.one_of(st.just(set(field)), st.sets(st.sampled_from(field), min_size=1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     some(MINUTES),
     some(HOURS),

@@ -274,7 +274,7 @@ def rules(draw: Callable[..., Any]) -> rrule:
         assume(False)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(rules())
 def test_the_next_times_are_those_of_dateutils_rule(source: rrule) -> None:
     try:
