@@ -19,14 +19,12 @@ import structlog
 from celery import Celery, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
-from celery.utils.imports import symbol_by_name
 
 import supervisor.alone  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.sending import content
 from supervisor.sending.app_settings import (
-    GUARDED_TASK,
     broker_apart,
     broker_url_of,
     check_certificate,
@@ -38,8 +36,7 @@ from supervisor.sending.app_settings import (
     settle_redbeat,
 )
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
-from supervisor.worker.adopting import adopt, adopt_from_the_beginning, guarded_over
-from supervisor.worker.task import GuardedTask
+from supervisor.worker.adopting import adopt_guarded
 
 log = structlog.get_logger("supervisor.app")
 
@@ -100,11 +97,7 @@ def supervise(
         ).prefix,
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
     }
-    app.task_cls = guarded_class(app.task_cls)
-    adopt_from_the_beginning(app)
-    app.on_after_finalize.connect(lambda sender, **_: adopt(sender), weak=False, sender=app)
-    if app.finalized:  # type: ignore[attr-defined]
-        adopt(app)
+    adopt_guarded(app)
     if app.configured:  # type: ignore[attr-defined]
         _settle(app, app.conf)
     else:
@@ -114,14 +107,6 @@ def supervise(
     signals.worker_init.connect(_prepare_worker, weak=False)
     _hear_of_beats()
     return app
-
-
-def guarded_class(task_cls: Any) -> Any:
-    """The guard's task class, over the app's own where it has one."""
-    if task_cls in (Celery.task_cls, GUARDED_TASK):
-        return GUARDED_TASK
-    own = symbol_by_name(task_cls)
-    return own if issubclass(own, GuardedTask) else guarded_over(own, abstract=True)
 
 
 def load_app(name: str) -> Celery:

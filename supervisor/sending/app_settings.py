@@ -207,9 +207,6 @@ def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
     return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **named.sentinel_credentials}
 
 
-GUARDED_TASK = "supervisor.worker.task:GuardedTask"
-
-
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:
     """The ledger of a supervised app; None for an app that is not supervised.
 

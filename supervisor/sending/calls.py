@@ -3,8 +3,8 @@
 1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
    guard; the keys are those of a schedule file's job, without the schedule.
 2. ``task.apply_async(args, headers={"guard": {...}})`` sets, for one call, ``key`` (the lock's key
-   itself), ``overlap`` and ``max_wait``. The header alone guards a call of any supervised task. The
-   task's own arguments are not touched.
+   itself), ``overlap`` and ``max_wait``. With ``guard=False`` a task's calls are guarded where this
+   header says so. The task's own arguments are not touched.
 3. The ledger gives the run its place. A run that waits has no message yet: it occupies no worker,
    and is published by the worker that gives the lock back, or by beat. So is one with `countdown`.
 4. The caller gets Celery's AsyncResult, with the `admission` on it.
@@ -277,7 +277,8 @@ def dumped(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 @cache
 def spec_of(task: Any) -> GuardedTaskSpec:
-    spec = guarded_task_spec(task.name, {} if task.guard in (None, True) else task.guard)
+    guard = guard_in_code(task)
+    spec = guarded_task_spec(task.name, guard if guard not in (None, True, False) else {})
     return spec.kept_apart(task.app.supervisor["prefix"])
 
 
@@ -353,11 +354,17 @@ def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in ("producer", "connection")}
 
 
+def guard_in_code(task: Any) -> Any:
+    """The `guard` of a task, None without one; a method of that name is the app's own business."""
+    guard = getattr(task, "guard", None)
+    return None if callable(guard) else guard
+
+
 def is_guarded_call(task: Any, options: Mapping[str, Any]) -> bool:
-    headers = options.get("headers") or {}
-    if HEADER in headers or task.app.conf.task_always_eager:
+    headers, guard = options.get("headers") or {}, guard_in_code(task)
+    if HEADER in headers or guard is None or task.app.conf.task_always_eager:
         return False
-    return bool(task.guard) or GUARD in headers
+    return bool(guard) or GUARD in headers
 
 
 def call_guarded(
@@ -423,7 +430,7 @@ def revoke(
 def register_all(app: Celery) -> None:
     """Registers the guarded tasks before they are called, so that their metrics start at 0."""
     for task in app.tasks.values():
-        if not getattr(task, "guard", None):
+        if not guard_in_code(task):
             continue
         try:
             publisher_of(app).ledger.register(spec_of(task))

@@ -37,7 +37,7 @@ from supervisor.job.secrets import has_references
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.requests import Message, Tick
-from supervisor.sending.app_settings import GUARDED_TASK, broker_address, required_settings
+from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database
@@ -55,7 +55,7 @@ LISTENED_TO = (signals.before_task_publish, signals.after_task_publish, signals.
 
 #: What a task's class may define of how it is sent, and the classes whose definitions are known.
 SENDING = ("apply_async", "shadow_name")
-KNOWN_CLASSES = (GUARDED_TASK, name_of(Task))
+KNOWN_CLASSES = ("supervisor.worker.task:GuardedCalls", name_of(Task))
 
 #: Publishes with a given producer, as everything is published.
 Send = Callable[[Any, Assignment], str]

@@ -1,70 +1,75 @@
-"""Brings tasks with classes of an app's own under the guard."""
+"""Puts tasks under the guard: those with a `guard`, and those of jobs.
+
+All others keep Celery's class, or their app's own. A task with a `guard` is put under it when it is
+made, since calls of it are runs. One that is a job's looks like any other, and may become one by an
+edit of a schedule file: a process puts it under the guard when it is to run it first.
+"""
 
 from __future__ import annotations
 
-from functools import wraps
+import socket
+from functools import cache, wraps
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, current_app
+from celery.app.trace import build_tracer, fast_trace_task
+from kombu.serialization import prepare_accept_content
 
-from supervisor.worker.task import GuardedTask
-
-
-def adopt(app: Celery) -> None:
-    """Also tasks whose base class is not the app's, or keeps the guard's `__call__` out."""
-    for task in app.tasks.values():
-        adopt_one(task)
+from supervisor.sending.calls import guard_in_code
+from supervisor.worker.results import take_over_started
+from supervisor.worker.task import GuardedCalls, GuardedTask
 
 
-def adopt_one(task: Any) -> None:
-    if not isinstance(task, GuardedTask):
-        task.__class__ = guarded_over(type(task))
-    elif not is_ours(type(task).__call__):
-        task.__class__ = entered_first(type(task))
-
-
-def adopt_from_the_beginning(app: Celery) -> None:
-    """Tasks yet to come: a program that only calls them may never finalize its app."""
-    if "Task" in vars(app) and not issubclass(app.Task, GuardedTask):
-        app.Task = guarded_over(app.Task, abstract=True)  # type: ignore[misc]
-    # All decorators come to it, also `shared_task`.
+def adopt_guarded(app: Celery) -> None:
+    """The tasks with a `guard` that the app has, and those it will have."""
+    for task in list(app._tasks.values()):  # type: ignore[attr-defined]
+        adopt_if_guarded(task)
+    # All decorators come to it, also `shared_task`, and also in a program that only calls tasks,
+    # which may never finalize its app.
     make, register = app._task_from_fun, app.register_task
 
     @wraps(make)
-    def task_from_fun(
-        fun: Any, name: Any = None, base: Any = None, *more: Any, **options: Any
-    ) -> Any:
-        if base is not None and not issubclass(base, GuardedTask):
-            base = guarded_over(base)
-        return make(fun, name, base, *more, **options)
+    def task_from_fun(*args: Any, **options: Any) -> Any:
+        return adopt_if_guarded(make(*args, **options))
 
     @wraps(register)
     def register_task(task: Any, **options: Any) -> Any:
-        registered = register(task, **options)
-        adopt_one(registered)
-        return registered
+        return adopt_if_guarded(register(task, **options))
 
     app._task_from_fun = task_from_fun  # type: ignore[method-assign]
     app.register_task = register_task  # type: ignore[method-assign]
 
 
-def guarded_over(own: Any, **attributes: Any) -> Any:
-    """The guard's hooks over a task class of an app's own, whose Request and guard are kept."""
-    if own.Request != Task.Request:
-        attributes["Request"] = own.Request
-    if getattr(own, "guard", None) is not None:
-        attributes["guard"] = own.guard
-    return type(own.__name__, (GuardedTask, own), {"__module__": own.__module__, **attributes})
+def adopt_if_guarded(task: Any) -> Any:
+    if guard_in_code(task) is not None:
+        adopt(task)
+    return task
 
 
-def entered_first(own: Any) -> Any:
-    """Over a task class whose own `__call__` may call `run` alone: the guard comes first."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._enter(own.__call__.__get__(self), args, kwargs)
-
-    return type(own.__name__, (own,), {"__module__": own.__module__, "__call__": call})
+def adopt(task: Any) -> None:
+    own = type(task)
+    if not issubclass(own, GuardedTask):
+        bases = (GuardedTask, own, GuardedCalls)
+        task.__class__ = type(own.__name__, bases, {"__module__": own.__module__})
 
 
-def is_ours(call: Any) -> bool:
-    return call.__module__ in (__name__, GuardedTask.__module__)
+def trace_run(
+    name: str, uuid: str, request: Any, body: Any, content_type: Any, encoding: Any, **_: Any
+) -> Any:
+    """What the pool calls for a run, in the place of Celery's own function for a task.
+
+    Runs are JSON, whatever else the app takes.
+    """
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    hostname = request.get("hostname") or socket.gethostname()
+    prepare_to_run(app.tasks[name], hostname)
+    accepted = prepare_accept_content([*app.conf.accept_content, "json"])
+    known = [app.tasks, accepted, hostname]
+    return fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
+
+
+@cache
+def prepare_to_run(task: Any, hostname: str) -> None:
+    adopt(task)
+    take_over_started(task)
+    task.__trace__ = build_tracer(task.name, task, task.app.loader, hostname, app=task.app)

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from math import isfinite
 from typing import Any, cast
 from uuid import UUID
@@ -92,6 +93,16 @@ def check(headers: Mapping[str, Any]) -> None:
         raise InvalidTaskError(f"the header {HEADER!r} is not that of a run")
 
 
+def check_message(message: Any) -> None:
+    """Raises InvalidTaskError. What is no task's message at all Celery itself rejects."""
+    said = message.headers if isinstance(message.headers, dict) else {}
+    with suppress(Exception):  # one that cannot be decoded, or must not be, Celery rejects as well
+        if isinstance(message.payload, dict):  # Celery's older protocol
+            said = {**message.payload, **said}
+    if "task" in said:
+        check(said)
+
+
 def is_limit(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and isfinite(value) and value >= 0)
 
@@ -115,9 +126,14 @@ class TakesAnyMessage(bootsteps.Step):
 
             def on_task_received(message: Any) -> Any:
                 try:
-                    return None if foreign.returns(message) else handle(message)
+                    if foreign.returns(message):
+                        return None
+                    check_message(message)
+                    return handle(message)
                 except passed:
                     raise
+                except InvalidTaskError as error:
+                    return parent.on_invalid_task(None, message, error)
                 except Exception:
                     log.exception("message dropped")
                     if not message.acknowledged:

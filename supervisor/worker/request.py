@@ -1,4 +1,4 @@
-"""The guard in a worker's main process: the request class of a supervised app.
+"""The guard in a worker's main process: the request class of runs.
 
 It hands the heartbeat the lease that a child asks for, and what a child is about to be ended for.
 It never gives a lease back while the child may still be running: the heartbeat does, once it is
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cache
+from collections.abc import Callable
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -18,13 +19,14 @@ import structlog
 from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
 from celery.concurrency import get_implementation
+from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
 from celery.worker.request import Request
 
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table
-from supervisor.guard.delivery import TOKEN, supervised, work_of
+from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease
 from supervisor.job.run import RunState
@@ -38,15 +40,14 @@ from supervisor.sending.app_settings import required_settings
 from supervisor.sending.calls import asked_of, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.times import clock
-from supervisor.worker.adopting import adopt
+from supervisor.worker.adopting import trace_run
 from supervisor.worker.intake import (
     TakesAnyMessage,
-    check,
     keep_no_record_of_runs,
+    run_header,
     take_any_message,
 )
 from supervisor.worker.presence import attend
-from supervisor.worker.results import take_over_started
 from supervisor.worker.task import NotBegun, worker_name
 
 _starting = Lock()
@@ -59,7 +60,6 @@ class GuardedRequest(Request):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        check(self.request_dict)
         self._header = supervised(self.request_dict, str(self.id))
         self._token = uuid4().hex
         if self._header is not None:
@@ -135,14 +135,85 @@ def guarded_request(own: Any) -> Any:
     return type(own.__name__, (GuardedRequest, own), {"__module__": own.__module__})
 
 
-def take_over_requests(app: Celery) -> None:
-    """Before the worker asks its tasks for their request classes: leases depend on them."""
-    for task in app.tasks.values():
+class Instead:
+    """An object, with something else in place of some of its attributes."""
+
+    def __init__(self, own: Any, **attributes: Any) -> None:
+        self._own = own
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+class RunStrategies(dict[str, Any]):
+    """By a task's name what takes the message of a run; made when the first one comes.
+
+    It is the task's own strategy, with the guard's request class over the task's own, and with
+    `trace_run` as what the pool calls.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        super().__init__()
+        self._app: Celery = consumer.app
+        apply = consumer.pool.apply_async
+        self._pool = Instead(
+            consumer.pool, apply_async=lambda _, **options: apply(trace_run, **options)
+        )
+        self._consumer = Instead(consumer, pool=self._pool)
+
+    def __missing__(self, name: str) -> Any:
+        task: Any = self._app.tasks[name]  # NotRegistered is a KeyError, as Celery expects
+        own = task.Request
         try:
-            task.Request = guarded_request(symbol_by_name(task.Request))
+            task.Request = guarded_request(symbol_by_name(own))
+            self[name] = task.start_strategy(self._app, self._consumer)
         except TypeError as error:
-            text = f"the Request class of task {task.name!r} cannot be put under the guard: {error}"
-            raise SystemExit(text) from error
+            text = f"the Request class of task {name!r} cannot be put under the guard: {error}"
+            raise InvalidTaskError(text) from error
+        finally:
+            task.Request = own
+        return self[name]
+
+
+def warn_of_unguarded_call(message: Any) -> None:
+    headers = message.headers
+    if isinstance(headers, dict) and GUARD in headers and isinstance(headers.get("task"), str):
+        warn_once(headers["task"])
+
+
+@lru_cache(maxsize=100)
+def warn_once(task: str) -> None:
+    hint = "the task has no guard: guard=False guards those of its calls that have the header"
+    log.warning("call not guarded", task=task, hint=hint)
+
+
+class TakesRuns(bootsteps.Step):
+    """Messages of runs are taken by strategies of their own; all others as Celery takes them."""
+
+    requires = (TakesAnyMessage,)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        super().__init__(parent, **options)
+        create = parent.create_task_handler
+
+        def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+            handle, strategies = create(*args, **kwargs), parent.strategies
+            parent.strategies = RunStrategies(parent)
+            handle_run = create(*args, **kwargs)
+            parent.strategies = strategies
+
+            def on_task_received(message: Any) -> Any:
+                if run_header(message) is None:
+                    warn_of_unguarded_call(message)
+                    return handle(message)
+                if message.accept is not None:  # runs are JSON, whatever else the app takes
+                    message.accept = {*message.accept, "application/json"}
+                return handle_run(message)
+
+            return on_task_received
+
+        parent.create_task_handler = create_task_handler
 
 
 class TellsChildren(bootsteps.StartStopStep):
@@ -164,15 +235,12 @@ def prepare(sender: Any) -> None:
         raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
     if get_start_method() != "fork":  # billiard's own choice on macOS
         set_start_method("fork", force=True)
-    adopt(sender.app)
-    take_over_requests(sender.app)
     # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
-    take_over_started(sender.app)
     child_table.share()
     end_orphans()
     sender.app.steps["worker"].add(TellsChildren)
-    sender.app.steps["consumer"].add(TakesAnyMessage)
+    sender.app.steps["consumer"] |= {TakesAnyMessage, TakesRuns}
     take_any_message()
     keep_no_record_of_runs()
     attend(sender.app)

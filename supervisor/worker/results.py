@@ -35,15 +35,14 @@ log = structlog.get_logger("supervisor.results")
 _tracked: set[str] = set()
 
 
-def take_over_started(app: Celery) -> None:
-    """In a worker's main process: from now on only `store_started` stores that a task has started.
+def take_over_started(task: Any) -> None:
+    """From now on only `store_started` stores in this process that the task has started.
 
     Celery would before a delivery can be refused, over what is stored of the running attempt.
     """
-    for task in app.tasks.values():
-        if task.track_started:
-            task.track_started = False
-            _tracked.add(task.name)
+    if task.track_started:
+        task.track_started = False
+        _tracked.add(task.name)
 
 
 def store_started(task: Any, *, is_run: bool) -> None:

@@ -1,4 +1,4 @@
-"""The guard in a worker's child: the task class of a supervised app.
+"""The guard in a worker's child: hooks over the class of a task that is a job's, or has a `guard`.
 
 The way of a tick goes on in guard/heartbeat.py, which keeps the lease of what begins here.
 
@@ -66,20 +66,67 @@ class NotBegun(Ignore):
 log = structlog.get_logger("supervisor.tasks")
 
 
-class GuardedTask(Task):  # type: ignore[type-arg]
-    """The base of a supervised app's tasks; messages without our header pass through untouched."""
+class GuardedCalls(Task):  # type: ignore[type-arg]
+    """Comes after a task's own class, whose `apply_async` and `retry` hear of a call first."""
 
     abstract = True
-    Request = "supervisor.worker.request:GuardedRequest"
 
-    #: Keys of a schedule file's job that put the task under the guard also when code calls it.
-    guard: Any = None
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; the call of a guarded task is a run (calls.py)."""
+        named = {"link": link, "link_error": link_error, "shadow": shadow}
+        if is_guarded_call(self, options) and not is_sent_again(task_id):
+            options |= given(**named)
+            return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
+        # A project's own class may take nothing but the task's arguments by position.
+        options |= given(task_id=task_id, producer=producer, **named)
+        return super().apply_async(args, kwargs, **options)
+
+    def retry(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: Any = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
+        attempt = own_attempt(self)
+        if attempt is None or self.request.called_directly:
+            # Celery sends the task again for it: not under the guard, as it is not now.
+            options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
+            with sent_again(self.request.id):
+                return super().retry(args, kwargs, throw=throw, **options)
+        limit = self.max_retries if max_retries is None else max_retries
+        if limit is not None and attempt.delivery.retries >= limit:
+            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
+        delay = until(eta, countdown, self.default_retry_delay)
+        asked = asked_again(attempt, self, args, kwargs, options)
+        again = retry_of(exc, delay)
+        attempt.next = NextAttempt(delay, exc, asked, deferred=None if throw else again)
+        if throw:
+            raise again
+        return again
+
+
+class GuardedTask(Task):  # type: ignore[type-arg]
+    """Comes before a task's own class; messages without our header pass through untouched."""
+
+    abstract = True
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
-        self._begin(task_id)
-        super().before_start(task_id, args, kwargs)
-
-    def _begin(self, task_id: str) -> None:
         """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
         header = supervised(self.request.headers, task_id)
         if header is not None:
@@ -89,6 +136,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             self._check(header)
             ignore_refused(Attempt(guard, delivery).begin())
         store_started(self, is_run=header is not None)
+        super().before_start(task_id, args, kwargs)
 
     def _check(self, header: Mapping[str, Any]) -> None:
         """Raises Ignore for a forged message, which differs from what the ledger has of the run.
@@ -109,16 +157,9 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         raise Ignore("forged")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._enter(super().__call__, args, kwargs)
-
-    def _enter(self, body: Body, args: Any, kwargs: Any) -> Any:
         """Calls the body, under the guard if this is a run's own call and not one further in."""
-        attempt = self._own_attempt()
-        if attempt is None:
-            task_id = self.request.id
-            if task_id is not None and supervised(self.request.headers, task_id):
-                self._begin(task_id)  # its own `before_start` took the place of ours
-            attempt = self._own_attempt()
+        body = super().__call__
+        attempt = own_attempt(self)
         if attempt is None or attempt.phase is not Phase.GRANTED:
             return body(*args, **kwargs)
         try:
@@ -130,11 +171,6 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         # What Celery does next, with the result and with callbacks, may take its time.
         attempt.record_end(RunState.SUCCEEDED)
         return returned
-
-    def _own_attempt(self) -> Attempt | None:
-        """The attempt that this very request is; None for a call within another run's code."""
-        attempt = current_attempt()
-        return attempt if attempt and attempt.run_id == self.request.id else None
 
     def _run_body(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
         """What the body returns; what it raises is raised as Celery is to take it."""
@@ -187,61 +223,18 @@ class GuardedTask(Task):  # type: ignore[type-arg]
             attempt.returned = handed_on(returned, as_json)
         return returned
 
-    def apply_async(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        task_id: str | None = None,
-        producer: Any = None,
-        link: Any = None,
-        link_error: Any = None,
-        shadow: str | None = None,
-        **options: Any,
-    ) -> Any:
-        """Celery's own signature; the call of a guarded task is a run (calls.py)."""
-        named = {"link": link, "link_error": link_error, "shadow": shadow}
-        if is_guarded_call(self, options) and not is_sent_again(task_id):
-            options |= given(**named)
-            return call_guarded(self, tuple(args or ()), dict(kwargs or {}), task_id, options)
-        # A project's own class may take nothing but the task's arguments by position.
-        options |= given(task_id=task_id, producer=producer, **named)
-        return super().apply_async(args, kwargs, **options)
-
-    def retry(
-        self,
-        args: Any = None,
-        kwargs: Any = None,
-        exc: Any = None,
-        throw: bool = True,
-        eta: datetime | None = None,
-        countdown: float | None = None,
-        max_retries: int | None = None,
-        **options: Any,
-    ) -> Any:
-        """Celery's own signature; in a supervised run the ledger sends the next attempt."""
-        attempt = self._own_attempt()
-        if attempt is None or self.request.called_directly:
-            # Celery sends the task again for it: not under the guard, as it is not now.
-            options |= given(exc=exc, eta=eta, countdown=countdown, max_retries=max_retries)
-            with sent_again(self.request.id):
-                return super().retry(args, kwargs, throw=throw, **options)
-        limit = self.max_retries if max_retries is None else max_retries
-        if limit is not None and attempt.delivery.retries >= limit:
-            raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
-        delay = until(eta, countdown, self.default_retry_delay)
-        asked = asked_again(attempt, self, args, kwargs, options)
-        again = retry_of(exc, delay)
-        attempt.next = NextAttempt(delay, exc, asked, deferred=None if throw else again)
-        if throw:
-            raise again
-        return again
-
     def _retry_or(self, attempt: Attempt, failure: Exception) -> Exception:
         if not attempt.delivery.has_retries_left:
             return failure
         if isinstance(failure, (UnusableReturn, *self.throws)):
             return failure
         return retry_of(failure, attempt.retry_by_backoff(failure))
+
+
+def own_attempt(task: Any) -> Attempt | None:
+    """The attempt that this very request is; None for a call within another run's code."""
+    attempt = current_attempt()
+    return attempt if attempt and attempt.run_id == task.request.id else None
 
 
 def ignore_refused(refused: Refused | None) -> None:

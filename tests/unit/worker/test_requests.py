@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from celery import Celery
+from celery.exceptions import InvalidTaskError
 from celery.worker.request import Request
 
 from supervisor.app import supervise
-from supervisor.worker.request import GuardedRequest, guarded_request, take_over_requests
+from supervisor.worker.request import GuardedRequest, RunStrategies, guarded_request
 
 
 class Own(Request):
@@ -26,11 +29,14 @@ def test_every_request_is_guarded_and_what_it_was(given: type[Request]) -> None:
     assert guarded_request(given) is made
 
 
-def test_what_cannot_be_guarded_stops_the_worker_and_names_the_task() -> None:
+def test_a_request_class_that_cannot_be_guarded_takes_no_run() -> None:
     app = supervise(Celery("proj", set_as_current=False))
 
     @app.task(name="proj.odd", Request=int)
     def odd() -> None: ...
 
-    with pytest.raises(SystemExit, match=r"task 'proj\.odd' cannot be put under the guard"):
-        take_over_requests(app)
+    pool = SimpleNamespace(apply_async=None)
+    strategies = RunStrategies(SimpleNamespace(app=app, pool=pool))
+    with pytest.raises(InvalidTaskError, match=r"task 'proj\.odd' cannot be put under the guard"):
+        strategies["proj.odd"]
+    assert app.tasks["proj.odd"].Request is int
