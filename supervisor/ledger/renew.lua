@@ -33,9 +33,9 @@ local function renew(id, token, has_begun)
   end
 
   local is_own = owner_of(run) == run.token
+  local serial = run.rules.serial
+  local is_alone = serial == '' or not holder_of_serial(serial, token)
   if hget(K.run(id), 'lost:' .. token) then
-    local serial = run.rules.serial
-    local is_alone = serial == '' or not holder_of_serial(serial, token)
     if run.last_token == token and run.state == 'queued' and is_own and is_alone then
       -- Given up for dead, to be run again, not begun: the living worker keeps it. Others may have worked its
       -- serial queue meanwhile.
@@ -47,8 +47,9 @@ local function renew(id, token, has_begun)
       return { 'lost', has_begun == '1' and measure_overlap(run, token, now_us) or '' }
     end
   elseif run.state == 'queued' and run.last_token ~= token then
-    if has_begun == '0' or not is_own then return { 'not_begun', '' } end
+    if has_begun == '0' then return { 'not_begun', '' } end
     -- A replica was promoted that had not heard of the begin.
+    if not (is_own and is_alone) then return { 'lost', '' } end
     if run.parent then begin_family(root_of(id)) end
     run.fence = next_fence(run)
     run.started, run.attempt = now, run.attempt + 1

@@ -95,6 +95,20 @@ def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Led
     assert (json.loads(ping)["run"], json.loads(ping)["kind"]) == (run.id, "start")
 
 
+@pytest.mark.parametrize("keys", [{"serial": "one"}, {"key": "one"}])
+def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
+    ledger: Ledger, keys: dict[str, str]
+) -> None:
+    spec, other = job(ledger, **keys), job(ledger, "other", **keys)
+    ledger.admit(ticks(spec, 0))
+    if "key" in keys:
+        ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
+    ledger.admit(ticks(other, 0))
+    begin(ledger, run_id(other, 0), "other")
+    assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
+
+
 def test_a_restored_run_that_was_asked_for_leaves_the_ticks_alone(ledger: Ledger) -> None:
     spec = job(ledger)
     nominal = ticks(spec, 60)[0].nominal_at
