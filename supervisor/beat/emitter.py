@@ -121,6 +121,7 @@ class Emitter:
         self._prebuilt_for: str | None = None
         self._prebuilt_until = datetime.min.replace(tzinfo=UTC)
         self._to_prebuild: list[str] = []
+        self._refused: dict[str, str | None] = {}
 
     def emit(self, now: datetime) -> Emitted:
         """Admits the ticks of the entries that are due.
@@ -148,7 +149,16 @@ class Emitter:
             admissions = admitting.admissions()
         emitted.is_all &= self._record(emitted.emissions, admissions, now, loaded)
         note_all(admissions)
+        self._note_refused(admissions)
         return emitted
+
+    def _note_refused(self, admissions: Sequence[Admission]) -> None:
+        """A tick that the server refuses is due again with each turn; logged when that changes."""
+        refused = {a.job: a.reason for a in admissions if a.placement is Placement.FAILED}
+        for job, reason in refused.items():
+            if self._refused.get(job, "") != reason:
+                log.error("tick not admitted", job=job, error=reason)
+        self._refused = refused
 
     def _pass_over(self, emissions: Sequence[Emission]) -> None:
         passed = [over for each in emissions for over in each.passed]
@@ -252,6 +262,6 @@ def note(admission: Admission, log: structlog.stdlib.BoundLogger) -> None:
         case Placement.NOT_LEADER:
             log.error("leadership lost", **facts)
         case Placement.FAILED:
-            log.error("tick not admitted", **facts, error=admission.reason)
+            pass  # logged when it changes
         case _:
             assert_never(admission.placement)

@@ -4,13 +4,13 @@
 wait for the result, alone or in a chord. The result of a run that began is stored by its worker; of
 one that was skipped, cancelled or expired before, no worker knows.
 
-1. The functions that end such runs write a revocation into an outbox in the ledger.
+1. The functions that end such runs write a revocation into a list in the ledger.
 2. At each tick beat sees whether there are any. A thread sends them, since a backend may hang, and
-   removes each from the outbox once it is stored.
+   removes each from the list once it is stored.
 
 **Pings** of starts and ends of runs go to their jobs' `ping_url`.
 
-1. The functions that begin and end runs write pings into an outbox: a worker that is killed loses
+1. The functions that begin and end runs write pings into a list: a worker that is killed loses
    none, and no job waits for another server.
 2. At each tick beat starts a thread for each job that has pings and no thread. It sends them in
    order, removes those that were accepted, and stops at the first that was not.
@@ -52,7 +52,7 @@ from supervisor.job.fields import is_address
 from supervisor.job.secrets import resolved
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import Ping, PingKind, Pings, Revocation, RevocationOutbox
+from supervisor.ledger.notifications import Ping, PingKind, Pings, Revocation, Revocations
 from supervisor.sending.calls import revoke
 from supervisor.times import render_duration
 
@@ -74,7 +74,7 @@ class Revoker:
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
         self._ledger = ledger
-        self._outbox = RevocationOutbox(ledger.client, ledger.keys)
+        self._revocations = Revocations(ledger.client, ledger.keys)
         self._thread: Thread | None = None
         self._next_try = 0.0
 
@@ -90,7 +90,7 @@ class Revoker:
     def _run(self, now: datetime) -> None:
         failures = 0
         try:
-            for revocation in self._outbox.oldest(REVOCATIONS_PER_LOOK):
+            for revocation in self._revocations.oldest(REVOCATIONS_PER_LOOK):
                 failures += not self._is_done_with(revocation, now)
                 if failures == MOST_FAILURES:
                     break
@@ -108,7 +108,7 @@ class Revoker:
                 log.warning("revocation not sent", **facts, error=str(error))
                 return False
             log.error("revocation not sent", **facts, error=str(error), reason="given up")
-        self._outbox.done(revocation)
+        self._revocations.done(revocation)
         return True
 
     def _send(self, revocation: Revocation) -> None:

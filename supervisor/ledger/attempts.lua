@@ -81,7 +81,7 @@ local function left_to_end(run)
 end
 
 -- A lock's life ran out, or its key is gone, or a run waited long enough. Returns what became of the
--- run (reasserted, drained, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
+-- run (reasserted, held, expired, rescued, lost, cancelled, replaced, timed_out, skipped; ended, of several
 -- steps) and the ids of runs to publish; nil when there was nothing to settle.
 function settle_silent(id, publish_at)
   local run = load_run(id)

@@ -61,7 +61,7 @@ class AuditSpans:
         """
         limits = to_ms(overdue_after), to_ms(anyway_after)
         calls = [Call((*limits, *names)) for names in chunks(jobs, JOBS_PER_CALL)]
-        return list(chain.from_iterable(self._functions.many("restless", calls)))
+        return list(chain.from_iterable(self._functions.many("to_audit", calls)))
 
     def open(self, jobs: Iterable[str]) -> list[AuditSpan]:
         """Of each job the time since its last audit; jobs that no beat has loaded are left out."""

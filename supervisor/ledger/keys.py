@@ -76,8 +76,8 @@ TEMPLATES = {
     # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
     #         the newest MOST_PINGS
     "pings": "index:pings",
-    # LIST    JSON, as in ledger/outboxes.py; calls that ended before they began, which the leading
-    #         beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
+    # LIST    JSON, as in ledger/notifications.py; calls that ended before they began, which the
+    #         leading beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
     "revocations": "index:untold",
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
     "sent": "index:sent",

@@ -27,7 +27,7 @@ class Placement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """`kind`: expired, rescued, lost, reasserted, cancelled, replaced, timed_out, ended, due,
+    """`kind`: reasserted, held, expired, rescued, lost, cancelled, replaced, timed_out, ended, due,
     requeued, skipped, waiting, promoted or failed."""
 
     kind: str

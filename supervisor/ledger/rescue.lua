@@ -3,9 +3,9 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  how many runs of each kind to look at, token of the leading beat (or '')
--- gives {kind, run id, job, kind, run id, job, ...}; kind: expired rescued lost reasserted cancelled
---       replaced timed_out ended due requeued skipped waiting promoted, or failed: the run's record is
---       broken, and is looked at again a minute later; nothing when this beat does not lead
+-- gives {kind, run id, job, kind, run id, job, ...}; kind: what settle_silent() says (attempts.lua), or
+--       due requeued skipped waiting promoted, or failed: the run's record is broken, and is looked at
+--       again a minute later; nothing when this beat does not lead
 
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local events = {}

@@ -5,7 +5,7 @@
 2. A topic whose fingerprint is another than in the round before has changed.
 3. A new subscriber is notified of all its topics after its first round, so that no change between
    the making of the page and that round is lost.
-4. While the ledger is unavailable, subscribers get `away`; once it is back, all their topics.
+4. While the ledger is unavailable, subscribers get `unavailable`; then all their topics.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ ROUND_SECONDS = 1.0
 
 MOST_SUBSCRIBERS = 200
 
-AWAY = "away"
+UNAVAILABLE = "unavailable"
 
 
 @dataclass(eq=False)
 class Subscriber:
-    """news: kinds of changed topics, or `away`. is_over: the server stops."""
+    """news: kinds of changed topics, or `unavailable`. is_over: the server stops."""
 
     topics: frozenset[Topic]
     news: set[str] = field(default_factory=set)
@@ -115,7 +115,7 @@ class Watch:
             found = await run_in_threadpool(fingerprints, self._ledger, topics) if topics else {}
         except (RedisError, OSError):
             for subscriber in served:
-                subscriber.notify([AWAY])
+                subscriber.notify([UNAVAILABLE])
                 subscriber.is_new = True
             return
         changed = {topic for topic, seen in found.items() if self._known.get(topic) != seen}

@@ -162,7 +162,7 @@ def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
             texts = [text for asked, _, text, _ in found if asked == "/metrics"]
             samples = [x for text in texts for x in text.splitlines() if not x.startswith("#")]
             assert samples == ["supervisor_up 0.0"] * 2
-            assert asyncio.run(events_while_hanging(base_url)) == 'data: ["away"]'
+            assert asyncio.run(events_while_hanging(base_url)) == 'data: ["unavailable"]'
         finally:
             os.kill(server.pid, signal.SIGCONT)
         wait_until(lambda: "supervisor_up 1.0" in client.get("/metrics").text, 20)

@@ -9,7 +9,7 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import PingKind, Pings
+from supervisor.ledger.notifications import PingKind, Pings
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
 from tests.ledger.jobs import (
     begin,

@@ -14,6 +14,7 @@ import pytest
 from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redis import Redis
+from structlog.testing import capture_logs
 
 from supervisor.app import supervise
 from supervisor.beat import emitter as emitting
@@ -93,6 +94,26 @@ def test_what_a_relieved_beat_could_not_emit_is_due_still(
     emitter(app, ledger, entries, other).emit(now)
     assert states(ledger, spec) == ["queued"]
     assert entries.due(now, 10, now) == []
+
+
+def test_a_tick_that_the_server_refuses_is_logged_when_that_changes(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    spec, leader = JobSpec(name="broken", task="t", every="1m"), ledger.leader(*REDBEAT)
+    assert leader.look().leads
+    start = ledger.now()
+    load(ledger, entries, {spec.name: spec}, "digest", start)
+    beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
+    with capture_logs() as logs:
+        for is_broken in (True, True, False, True):
+            if is_broken:
+                ledger.client.set(ledger.keys.open(spec.name), "not a set")
+            else:
+                ledger.client.delete(ledger.keys.open(spec.name))
+            beat.emit(now)
+            now += timedelta(minutes=0 if is_broken else 1)
+    refused = [line["job"] for line in logs if line["event"] == "tick not admitted"]
+    assert refused == [spec.name] * 2
 
 
 def test_jobs_that_are_due_soon_are_prebuilt_once(

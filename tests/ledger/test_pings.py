@@ -22,7 +22,7 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import Pings
+from supervisor.ledger.notifications import Pings
 from supervisor.ledger.replies import ms_of
 from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening

@@ -16,7 +16,7 @@ from supervisor.app import supervise
 from supervisor.beat import notify
 from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Revoker
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import RevocationOutbox
+from supervisor.ledger.notifications import Revocations
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import job
 from tests.waiting import wait_until
@@ -56,7 +56,7 @@ def cancelled(ledger: Ledger, number: int = 0) -> str:
 
 
 def left(ledger: Ledger) -> int:
-    return len(RevocationOutbox(ledger.client, ledger.keys).oldest(100))
+    return len(Revocations(ledger.client, ledger.keys).oldest(100))
 
 
 def sent(ledger: Ledger, revoker: Revoker) -> None:

@@ -19,7 +19,7 @@ BROKEN = (
 RUNS = (
     *("functions", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
     *("pausing", "drains", "comebacks", "late_ends", "fencing", "serial_silence"),
-    *("edits_of_jobs", "revocation_outbox"),
+    *("edits_of_jobs", "revocation_list"),
 )
 STEPS = ["stages", "batches", "steps_edges"]
 REST = ["reports", "audit", "beat_ticks", "model"]
@@ -50,7 +50,7 @@ JUDGES = {
     "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
     "*/rewind.lua": ledger_tests("clock_steps"),
     "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
-    "*/restless.lua": ledger_tests("audit", "beat_ticks"),
+    "*/to_audit.lua": ledger_tests("audit", "beat_ticks"),
     "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),
     "*/policies.py": ["tests/unit/job/test_overlap.py", *ledger_tests("simulation_agrees")],

@@ -14,7 +14,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Kind, Topic, fingerprints
 from supervisor.web import live as watching
 from supervisor.web.http import Refused
-from supervisor.web.live import AWAY, Subscriber, Watch
+from supervisor.web.live import UNAVAILABLE, Subscriber, Watch
 from tests.ledger.jobs import begin, job, run_id, ticks
 
 NOW, BEAT, NIGHTLY = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.JOB, "nightly")
@@ -75,9 +75,9 @@ def test_an_unavailable_ledger_is_reported_and_its_return_too(play: Play, ledger
         with watch.subscription([BEAT]) as page:
             assert await news_of(page) == ["beat"]
             move(1)
-            assert await news_of(page) == [AWAY]
+            assert await news_of(page) == [UNAVAILABLE]
             move(real)
-            while (news := await news_of(page)) == [AWAY]:
+            while (news := await news_of(page)) == [UNAVAILABLE]:
                 pass
             assert news[-1] == "beat"
 

@@ -130,7 +130,7 @@ function connect() {
   events.onopen = () => say("");
   events.onmessage = (message) => {
     const kinds = JSON.parse(message.data);
-    say(kinds.includes("away") ? "The ledger is unavailable" : "");
+    say(kinds.includes("unavailable") ? "The ledger is unavailable" : "");
     for (const part of partsOn(kinds)) stale.add(part.dataset.part);
     refresh();
   };

@@ -11,7 +11,7 @@ from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.outboxes import RevocationOutbox
+from supervisor.ledger.notifications import Revocations
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 
@@ -21,7 +21,7 @@ def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any)
 
 
 def revocations(ledger: Ledger) -> list[tuple[str, str, str]]:
-    found = RevocationOutbox(ledger.client, ledger.keys).oldest(100)
+    found = Revocations(ledger.client, ledger.keys).oldest(100)
     return [(each.run, each.outcome, each.reason) for each in found]
 
 

@@ -1,4 +1,4 @@
-"""Outboxes that the functions fill and the leading beat sends: lists of JSON."""
+"""Notifications that the functions write down, for the leading beat to send: lists of JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """`text`: as it stands in the outbox. attempt: 0 for a run that never began."""
+    """`text`: as it stands in the list. attempt: 0 for a run that never began."""
 
     run: str
     job: str
@@ -139,6 +139,6 @@ class Revocation:
         )
 
 
-class RevocationOutbox(Backlog[Revocation]):
+class Revocations(Backlog[Revocation]):
     def __init__(self, client: Client, keys: Keys) -> None:
         super().__init__(client, keys.revocations, Revocation.of)

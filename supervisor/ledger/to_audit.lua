@@ -14,7 +14,7 @@ local function begin_audit(job, watermark)
   return false
 end
 
-local function is_restless(job)
+local function needs_audit(job)
   local v = redis.call('HMGET', K.job(job), 'watermark', 'audited_until', 'audited', 'next', 'overdue', 'unsettled')
   if not v[1] then return false end  -- no beat has loaded it
   if not v[2] then return begin_audit(job, v[1]) end
@@ -25,6 +25,6 @@ end
 
 local found = {}
 for i = 3, #ARGV do
-  if is_restless(ARGV[i]) then found[#found + 1] = ARGV[i] end
+  if needs_audit(ARGV[i]) then found[#found + 1] = ARGV[i] end
 end
 return found
