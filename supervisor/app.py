@@ -31,6 +31,7 @@ from supervisor.sending.app_settings import (
     hide_unreadable,
     required_settings,
     separate_redbeat,
+    setting,
     settings_from,
     settle_broker,
     settle_redbeat,
@@ -136,7 +137,16 @@ def completed(app: Celery) -> Celery:
     return app
 
 
+#: All that may be another setting afterwards.
+SETTLED = (
+    *(*NEEDED, *GIVEN, *GIVEN_WITH_REDIS),
+    *("broker_url", "broker_use_ssl", "broker_transport_options"),
+    *("redbeat_key_prefix", "redbeat_redis_url", "redbeat_redis_options"),
+)
+
+
 def _settle(app: Celery, conf: Any) -> None:
+    app.supervisor["before"] = {name: setting(conf, name) for name in SETTLED}  # type: ignore[attr-defined]
     if not conf.get("broker_url"):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
@@ -162,8 +172,8 @@ def _settle(app: Celery, conf: Any) -> None:
 
 def _dotted(scheduler: Any) -> str:
     """One spelling of a scheduler that is given as its class, or by its name."""
-    if isinstance(scheduler, str):
-        return scheduler.replace(":", ".")
+    if isinstance(scheduler, str | None):
+        return (scheduler or "").replace(":", ".")
     return f"{scheduler.__module__}.{scheduler.__qualname__}"
 
 
@@ -182,10 +192,17 @@ class Overridden:
         return "leave it out of the app's settings: supervise() sets it"
 
 
+def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
+    """The settings that supervise() has changed: what they were, and what they are."""
+    before = app.supervisor["before"]  # type: ignore[attr-defined]
+    now = {name: setting(app.conf, name) for name in SETTLED}
+    return {name: (before[name], now[name]) for name in SETTLED if before[name] != now[name]}
+
+
 def overridden(app: Celery) -> Iterator[Overridden]:
-    for setting, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
-        if (value := app.conf.get(setting)) != needed:
-            yield Overridden(setting, value, needed)
+    for name, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
+        if (value := app.conf.get(name)) != needed:
+            yield Overridden(name, value, needed)
 
 
 def _prepare_worker(sender: Any, **_: Any) -> None:

@@ -47,7 +47,9 @@ def module_of(path: Path) -> str:
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
 #: Reads the schedule of an app, in Celery's and RedBeat's own classes.
-READS_CELERY = {PACKAGE / "operate" / f"import_{kind}.py" for kind in ("celery", "django")}
+READS_CELERY = {
+    PACKAGE / "operate" / f"{name}.py" for name in ("adoption", "import_celery", "import_django")
+}
 
 WITHOUT_CELERY = [
     path for path in LAYERED if module_of(path) not in WITH_CELERY and path not in READS_CELERY

@@ -26,6 +26,7 @@ from supervisor.settings import Settings
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
     "files": ("check", "schema", "init", "import"),
+    "adoption": ("adopt", "release"),
     "plans": ("plan", "apply", "simulate"),
     "service": ("drain", "undrain", "health", "serve", "up", "queues"),
     "render": ("render",),

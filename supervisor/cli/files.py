@@ -222,10 +222,10 @@ def _import_of_app(
 ) -> None:
     from supervisor.operate.import_celery import zone_remark
 
-    _refuse_to_overwrite(output, force)
-    app = _app(context)
+    refuse_to_overwrite(output, force)
+    app = app_of(context, "import")
     items = read(app, datetime.now(UTC))
-    _deliver(_header(source, zone_remark(app), GRID), items, output)
+    deliver(header(source, zone_remark(app), GRID), items, output)
 
 
 @import_.command("crontab")
@@ -247,20 +247,20 @@ def crontab(
     """Import a crontab; FILE may be - for standard input."""
     if timezone not in zone_names():
         raise click.BadParameter(f"unknown time zone {timezone!r}", param_hint="--timezone")
-    _refuse_to_overwrite(output, force)
+    refuse_to_overwrite(output, force)
     name = "stdin" if file == "-" else file
     items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
     zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
-    _deliver(_header(f"the crontab {name}", zone), items, output)
+    deliver(header(f"the crontab {name}", zone), items, output)
 
 
-def _header(source: str, *remarks: str) -> list[str]:
+def header(source: str, *remarks: str) -> list[str]:
     return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
 
 
-def _app(context: Context) -> Celery:
+def app_of(context: Context, verb: str) -> Celery:
     if context.app is None:
-        raise click.UsageError("name the Celery app: supervisor -A proj import ...")
+        raise click.UsageError(f"name the Celery app: supervisor -A proj {verb} ...")
     return context.app
 
 
@@ -272,20 +272,25 @@ def _text_of(file: str) -> str:
         raise SupervisorError(f"{file}: is not UTF-8 text") from None
 
 
-def _refuse_to_overwrite(output: Path | None, force: bool) -> None:
+def refuse_to_overwrite(output: Path | None, force: bool) -> None:
     if output is not None and output.exists() and not force:
         raise click.UsageError(f"{output} exists; --force overwrites it")
 
 
-def _deliver(header: Sequence[str], items: Iterable[Item], output: Path | None) -> None:
+def deliver(
+    header: Sequence[str],
+    items: Iterable[Item],
+    output: Path | None,
+    remarks: Sequence[str] = (),
+) -> None:
     written = write(header, items)
-    for report in written.reports:
+    for report in (*written.reports, *remarks):
         click.echo(report, err=True)
     if output is None:
         click.echo(written.text, nl=False)
     else:
         _write(written, output)
-    raise SystemExit(1 if written.reports else 0)
+    raise SystemExit(1 if written.reports or remarks else 0)
 
 
 def _write(written: Written, output: Path) -> None:

@@ -362,14 +362,17 @@ class Functions:
         self("check")
         pipe.fcall(self._command(name)[1], 0, *args)
 
-    def forget_other_versions(self) -> None:
-        """Deletes the libraries of other versions for the same keys, where the user may do so."""
+    def forget_versions(self, but: str = "") -> None:
+        """Deletes the libraries of all versions for these keys, where the user may do so."""
         with suppress(ResponseError):  # also where another process was quicker
             for library in self._client.function_list(library=f"{self._library.family}*"):
                 # With RESP3 it is a mapping.
                 name = library["library_name"] if isinstance(library, Mapping) else library[1]
-                if name != self._library.name:
+                if name != but:
                     self._client.function_delete(name)
+
+    def forget_other_versions(self) -> None:
+        self.forget_versions(but=self._library.name)
 
     def many(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """The replies to all calls of one function, which are made in order."""

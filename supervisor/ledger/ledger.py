@@ -559,6 +559,10 @@ class Ledger(Readings):
         """Deletes the functions of other versions; a process that still calls them loads them."""
         self._functions.forget_other_versions()
 
+    def forget_functions(self) -> None:
+        """Deletes those of all versions, for a ledger that is no more."""
+        self._functions.forget_versions()
+
     def acknowledge_server(self) -> None:
         """Confirms that the server has lost no lease that is alive: no run waits for one."""
         run_id = self.client.info("server")["run_id"]

@@ -494,6 +494,9 @@ def _item(name: str, entry: Any, app: Celery, now: datetime) -> Item:
 #: Entries read in one round trip.
 BATCH = 500
 
+#: An entry that beat adds by itself.
+OF_BEAT = "celery.backend_cleanup"
+
 
 def read_redbeat(app: Celery, now: datetime) -> list[Item]:
     with warnings.catch_warnings():
@@ -504,7 +507,7 @@ def read_redbeat(app: Celery, now: datetime) -> list[Item]:
     return [
         _redbeat_item(key.removeprefix(conf.key_prefix), definition, app, now)
         for key, definition, spec in entries
-        if spec is None
+        if spec is None and key.removeprefix(conf.key_prefix) != OF_BEAT
     ]
 
 

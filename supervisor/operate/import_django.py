@@ -17,6 +17,7 @@ from celery.schedules import ParseException, crontab
 from supervisor.errors import NotConfigured, NotTranslatable
 from supervisor.job.spec import JobSpec
 from supervisor.operate.import_celery import (
+    OF_BEAT,
     When,
     clock_times,
     every_text,
@@ -29,9 +30,6 @@ from supervisor.schedule import schedule_of
 from supervisor.times import EPOCH, render_duration, render_moment
 
 LONGEST_DESCRIPTION = 1000
-
-#: A row that beat writes by itself.
-OF_BEAT = "celery.backend_cleanup"
 
 
 def has_tables() -> bool:

@@ -1,0 +1,251 @@
+"""Gives an app back to RedBeat's own scheduler: entries as it would emit them, and no key of ours.
+
+1. Each job becomes an entry of RedBeat's own, with the last time that it was emitted, so that none
+   is emitted twice or left out. One whose times RedBeat cannot express is reported, and goes.
+2. Where supervise() had given RedBeat a prefix of its own, all entries get the app's back.
+3. The ledger's keys go last: a release that was cut off can be made again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from celery.schedules import BaseSchedule, crontab, schedule
+from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
+from redbeat.schedules import rrule
+
+from supervisor.beat.entries import Entries, nearest_schedule
+from supervisor.errors import NotTranslatable
+from supervisor.job.secrets import TOKEN, named, resolved, texts_in
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.keys import TEMPLATES
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import JobRecord
+from supervisor.schedule import schedule_of
+from supervisor.schedule.cron import parse as parse_cron
+from supervisor.schedule.rrule import Rule
+from supervisor.schedule.rrule import parse as parse_rrule
+from supervisor.sending.app_settings import REDBEAT_PREFIX
+from supervisor.times import instant
+
+#: What limits or moves the times of a job, and RedBeat has nothing for.
+LIMITS = ("end_at", "exclude", "jitter")
+
+BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """entries: of the jobs that RedBeat can emit; lost: the others, and why it cannot."""
+
+    entries: list[RedBeatSchedulerEntry] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+
+def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
+    """What the jobs that are loaded come to; nothing is changed."""
+    found, specs = Release(), ledger.scheduled()
+    now, marks = ledger.now(), ledger.marks(list(specs))
+    for record in ledger.records_of(list(specs.values())) if with_entries else ():
+        name = record.spec.name
+        try:
+            found.entries.append(entry_of(app, record, marks[name].watermark or now, now))
+        except NotTranslatable as error:
+            found.lost[name] = str(error)
+    return found
+
+
+def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
+    """No worker and no beat of the app may be running."""
+    client, entries, conf = (
+        ledger.client,
+        Entries(app, ledger.client, ledger.keys),
+        ensure_conf(app),
+    )
+    for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
+        with client.pipeline(transaction=True) as pipe:
+            entries.remove(pipe, name)
+            pipe.execute()
+    for entry in release.entries:
+        entry.save()
+    if ":" in (client.get(conf.lock_key) or ""):
+        client.delete(conf.lock_key)
+    before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
+    if before != conf.key_prefix:
+        ledger.move_entries(conf.key_prefix, before, app.tasks, is_shared=False)
+    for keys in batches(keys_of(ledger)):
+        client.delete(*keys)
+    ledger.forget_functions()
+
+
+def keys_of(ledger: Ledger) -> Iterator[str]:
+    """All keys of the ledger, and none of another one whose prefix begins with this one's."""
+    own = re.compile("|".join(map(pattern, TEMPLATES.values())))
+    head = f"{ledger.keys.prefix}:"
+    names = re.sub(r"([][*?\\])", r"\\\1", head) + "*"
+    for key in ledger.client.scan_iter(match=names, count=BATCH):
+        if own.fullmatch(key.removeprefix(head)):
+            yield key
+
+
+def pattern(template: str) -> str:
+    """Locks have further slots."""
+    slots = r"(:[0-9]+)?" if template == TEMPLATES["lock"] else ""
+    return re.escape(template).replace("%s", ".+") + slots
+
+
+def batches(keys: Iterable[str]) -> Iterator[list[str]]:
+    found = list(keys)  # to delete while the server lists them may hide some
+    for start in range(0, len(found), BATCH):
+        yield found[start : start + BATCH]
+
+
+def entry_of(
+    app: Celery, record: JobRecord, watermark: datetime, now: datetime
+) -> RedBeatSchedulerEntry:
+    """Raises NotTranslatable."""
+    spec = record.spec
+    if spec.steps:
+        raise NotTranslatable("it has several tasks")
+    if any(
+        named(found) for _, text in texts_in([spec.args, spec.kwargs]) for found in tokens(text)
+    ):
+        raise NotTranslatable(
+            "its arguments refer to a secret, which RedBeat would have to contain"
+        )
+    source = stock_schedule(spec, app, now)
+    args, kwargs = resolved([list(spec.args), dict(spec.kwargs)], {})
+    return RedBeatSchedulerEntry(
+        spec.name,
+        spec.work,
+        source,
+        args=args,
+        kwargs=kwargs,
+        options=dict(options(spec)),
+        enabled=not record.paused,
+        last_run_at=last_run(spec, watermark),
+        app=app,
+    )
+
+
+def tokens(text: str) -> Iterator[re.Match[str]]:
+    return TOKEN.finditer(text)
+
+
+def options(spec: JobSpec) -> Iterator[tuple[str, Any]]:
+    if spec.routed_queue:
+        yield "queue", spec.routed_queue
+    if spec.start_deadline != JobSpec.model_fields["start_deadline"].default:
+        yield "expires", spec.start_deadline.total_seconds()
+    for limit in ("soft_time_limit", "time_limit"):
+        if (value := getattr(spec, limit)) is not None:
+            yield limit, value.total_seconds()
+
+
+def last_run(spec: JobSpec, watermark: datetime) -> datetime:
+    """From which RedBeat counts: an interval goes on in step."""
+    if spec.every is None:
+        return watermark
+    following = schedule_of(spec).next_after(watermark)
+    return following - spec.every if following else watermark
+
+
+def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
+    """With the same times. Raises NotTranslatable."""
+    limits = [key for key in LIMITS if getattr(spec, key)]
+    if spec.start_at and not spec.rrule and instant(spec.start_at, spec.zone) > now:
+        limits.append("start_at")
+    if limits:
+        raise NotTranslatable(f"RedBeat has nothing for {' and '.join(map(repr, limits))}")
+    if spec.every is not None:
+        return schedule(spec.every, app=app)
+    if spec.at:
+        raise NotTranslatable("RedBeat has no list of times")
+    rule = parse_rrule(spec.rrule) if spec.rrule else None
+    fields = fields_of_cron(spec) if rule is None else fields_of_rule(rule)
+    if rule and spec.start_at:
+        fields = None
+    is_of_app = spec.timezone == str(app.timezone)
+    if fields and is_of_app:
+        return crontab(*map(joined, fields, SIZES), app=app)
+    is_fixed = spec.timezone == "UTC" or spec.timezone.startswith("Etc/")
+    if is_fixed and (fields or (rule and has_rule(rule))):
+        found = daily(spec, fields, now) if fields else nearest_schedule(spec)
+        found.app = app
+        return found
+    if is_fixed or is_of_app:
+        raise NotTranslatable(f"RedBeat has nothing for {spec.schedule}")
+    clocks = f"its times are those of clocks in {spec.timezone}"
+    raise NotTranslatable(f"{clocks}, and the app's are in {app.timezone}")
+
+
+def has_rule(rule: Rule) -> bool:
+    """Whether RedBeat has the rule: it forgets numbers of weekdays, and walks all its times."""
+    is_numbered = any(number for _, number in rule.weekdays)
+    return not (rule.is_within_days or rule.until or is_numbered)
+
+
+Fields = tuple[set[int], ...]
+
+#: Minutes, hours, weekdays, days of the month and months, in the order of Celery's crontab.
+SIZES = (range(60), range(24), range(7), range(1, 32), range(1, 13))
+
+
+def joined(values: set[int], size: range) -> str:
+    return "*" if values == set(size) else ",".join(map(str, sorted(values)))
+
+
+def fields_of_cron(spec: JobSpec) -> Fields | None:
+    """None for what has no place in Celery's crontab, whose days match both fields."""
+    found = parse_cron(str(spec.cron))
+    days = {day for day in found.days if day > 0}
+    weekdays = {day % 7 for day in found.weekdays if isinstance(day, int)}
+    if len(days) < len(found.days) or not all(isinstance(day, int) for day in found.weekdays):
+        return None
+    if not found.day_and:  # either field is enough: a day that one of them has, where it has all
+        if days != set(SIZES[3]) and weekdays != set(SIZES[2]):
+            return None
+        days, weekdays = set(SIZES[3]), set(SIZES[2])
+    return set(found.minutes), set(found.hours), weekdays, days, set(found.months)
+
+
+def fields_of_rule(rule: Rule) -> Fields | None:
+    """Of a rule that says no more than a crontab, as the importer writes them."""
+    is_plain = not (rule.interval > 1 or rule.count or rule.until or rule.week_start)
+    known = {"BYMONTH", "BYMONTHDAY", "BYHOUR", "BYMINUTE"}
+    is_plain = is_plain and rule.numbers.keys() <= known and min(rule["BYMONTHDAY"] or (1,)) > 0
+    if not is_plain or any(number for _, number in rule.weekdays):
+        return None
+    needed = {
+        "MINUTELY": (),
+        "HOURLY": ("BYMINUTE",),
+        "MONTHLY": ("BYMINUTE", "BYHOUR", "BYMONTHDAY"),
+    }
+    if rule.freq not in needed or not all(rule[part] for part in needed[rule.freq]):
+        return None
+    weekdays = {(day + 1) % 7 for day, _ in rule.weekdays} or set(SIZES[2])
+    minutes, hours = set(rule["BYMINUTE"] or SIZES[0]), set(rule["BYHOUR"] or SIZES[1])
+    days, months = set(rule["BYMONTHDAY"] or SIZES[3]), set(rule["BYMONTH"] or SIZES[4])
+    return minutes, hours, weekdays, days, months
+
+
+def daily(spec: JobSpec, fields: Fields, now: datetime) -> BaseSchedule:
+    """A crontab in a zone other than the app's, which is always at one offset."""
+    minutes, hours, weekdays, days, months = map(sorted, fields)
+    begin = (now - timedelta(days=1)).astimezone(spec.zone)
+    found: BaseSchedule = rrule(
+        "DAILY",
+        dtstart=begin.replace(hour=0, minute=0, second=0, microsecond=0),
+        bymonth=months,
+        bymonthday=days,
+        byweekday=[(day - 1) % 7 for day in weekdays],
+        byhour=hours,
+        byminute=minutes,
+        bysecond=[0],
+    )
+    return found

@@ -1,0 +1,86 @@
+"""Verbs that take an app over, and give it back: adopt, release."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from supervisor.cli.common import Context, Failure, pass_context
+from supervisor.cli.files import GRID, app_of, deliver, header, refuse_to_overwrite, where
+from supervisor.errors import REFUSED
+from supervisor.files.schedule_files import load
+from supervisor.operate.shapes import harmless
+
+#: What `adopt` writes into the directory of schedule files.
+ADOPTED = "adopted.yaml"
+
+
+@click.command()
+@where
+@click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
+@pass_context
+def adopt(context: Context, output: Path | None, force: bool, dry_run: bool) -> None:
+    """Import all schedules of the app named with -A: what it needs beside `supervise(app)`.
+
+    Writes adopted.yaml among the schedule files that beat follows, by default in schedules/, from
+    django-celery-beat's tables, RedBeat's entries and `beat_schedule`. Nothing else is changed.
+    """
+    from supervisor.app import supervise
+    from supervisor.operate.adoption import jobs_of, renamed, report, sources_of
+    from supervisor.operate.import_celery import zone_remark
+
+    app = app_of(context, "adopt")
+    sources = sources_of(app, datetime.now(UTC))
+    is_supervised = hasattr(app, "supervisor")
+    if dry_run:
+        for line in report(app if is_supervised else supervise(app), sources):
+            click.echo(harmless(line))
+        return
+    directory = context.schedules(None) if is_supervised else Path("schedules")
+    output = output or directory / ADOPTED
+    refuse_to_overwrite(output, force)
+    taken = load(directory).specs if directory.is_dir() and not output.exists() else {}
+    if both := sorted({item.name for item in jobs_of(sources)} & taken.keys()):
+        raise Failure(f"{directory} has these jobs already: {', '.join(both)}", REFUSED)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    names = " and ".join(source.name for source in sources) or "nothing: the app has no schedule"
+    items = [item for source in sources for item in source.items]
+    if not is_supervised:
+        click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
+    deliver(header(names, zone_remark(app), GRID), items, output, list(renamed(sources)))
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
+@click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
+@click.option("--no-entries", is_flag=True, help="Leave no entry of a job to RedBeat.")
+@pass_context
+def release(context: Context, dry_run: bool, yes: bool, no_entries: bool) -> None:
+    """Give the app named with -A back: RedBeat's own entries in place of jobs, and no key of ours.
+
+    Stop its workers and beats before; take supervise() out of it after. What RedBeat cannot emit at
+    the same times is reported on stderr and not written. Exits 1 if there is any.
+    """
+    app = app_of(context, "release")
+    from supervisor.beat.release import give_back, keys_of, release_of
+    from supervisor.sending.app_settings import owner_of, required_settings
+
+    required_settings(app)
+    ledger = context.ledger
+    ledger.check_owner(owner_of(app))
+    there = [present.facts.name for present in ledger.presences.roll().present]
+    found = release_of(app, ledger, with_entries=not no_entries)
+    count = sum(1 for _ in keys_of(ledger))
+    for name, why in found.lost.items():
+        click.echo(f"{name}: no entry: {harmless(why)}", err=True)
+    would = "would be " if dry_run else ""
+    if there and not dry_run and not yes:
+        what = f"these are running: {', '.join(there)}; stop them, or say --yes"
+        raise Failure(harmless(what), REFUSED)
+    if not dry_run:
+        give_back(app, ledger, found)
+    click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
+    click.echo(f"keys of the ledger {would}removed: {count}")
+    raise SystemExit(1 if found.lost else 0)

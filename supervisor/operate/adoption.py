@@ -1,0 +1,131 @@
+"""What adopting an app changes in it: its settings, its tasks, its queues, its schedules."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from celery import Celery
+from celery.app.utils import filter_hidden_settings
+from kombu.exceptions import OperationalError
+from kombu.utils.url import maybe_sanitize_url
+
+from supervisor.app import settled
+from supervisor.operate.import_celery import read_beat_schedule, read_redbeat
+from supervisor.operate.import_django import has_tables, read_django
+from supervisor.operate.import_text import Found, Item, Remark, job_name, write
+from supervisor.operate.words import plural
+from supervisor.sending.app_settings import broker_url_of, setting
+from supervisor.sending.queues import queue_of
+from supervisor.settings import is_redis
+
+DJANGO = "django-celery-beat"
+
+#: How long workers have to say which queues they consume.
+PATIENCE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of the places where the app has schedules, without what an earlier one has as well."""
+
+    name: str
+    items: list[Item]
+
+
+def sources_of(app: Celery, now: datetime) -> list[Source]:
+    """The stores before the settings: beat enters `beat_schedule` into its store."""
+    found = []
+    if has_tables():
+        found.append(Source(DJANGO, read_django(app, now)))
+    if is_redis(broker_url_of(app.conf)) or setting(app.conf, "redbeat_redis_url"):
+        found.append(Source("RedBeat", read_redbeat(app, now)))
+    found.append(Source("beat_schedule", read_beat_schedule(app, now)))
+    known: set[str] = set()
+    for source in found:
+        source.items[:] = [item for item in source.items if name_of(item) not in known]
+        known.update(map(name_of, source.items))
+    return [source for source in found if source.items]
+
+
+def name_of(item: Item) -> str:
+    """The entry's own, as it stands in quotes behind the name of its source."""
+    return "" if isinstance(item, Remark) else item.source.partition(" ")[2]
+
+
+def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:
+    for source in sources:
+        yield from (item for item in source.items if isinstance(item, Found))
+
+
+def renamed(sources: Iterable[Source]) -> Iterator[str]:
+    """What would go on beside its job: beat knows by the name that a job has taken an entry over.
+
+    Rows of django-celery-beat are emitted by another beat, in whose place ours is started.
+    """
+    for found in jobs_of(source for source in sources if source.name != DJANGO):
+        if (name := job_name(found.name)) != found.name:
+            yield f"{found.source} is the job {name!r}: take the entry out, or both run"
+
+
+def report(app: Celery, sources: list[Source]) -> Iterator[str]:
+    """Lines for people."""
+    yield "Settings that supervise() changes:"
+    for name, (before, now) in settled(app).items():
+        yield f"  {name}: {shown(name, before)} -> {shown(name, now)}"
+    yield "Tasks that get the guard; all others stay as they are:"
+    yield from guarded(app, sources)
+    yield "Queues of the jobs, and the workers that consume them:"
+    yield from queues(app, sources)
+    yield "Schedules:"
+    for source in sources:
+        written = write([], source.items)
+        yield f"  {source.name}: {plural(len(written.jobs), 'job')} to be imported"
+        yield from (f"    {line}" for line in written.reports)
+
+
+def shown(name: str, value: Any) -> str:
+    """Without passwords."""
+    value = filter_hidden_settings({name: value})[name]
+    return repr(maybe_sanitize_url(value) if isinstance(value, str) else value)
+
+
+def guarded(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for found in jobs_of(sources):
+        jobs[str(found.values["task"])].append(found.name)
+    own = (name for name, task in app.tasks.items() if getattr(task, "guard", None))
+    for task in sorted({*jobs, *own}):
+        of = f"of {', '.join(jobs[task])}" if jobs[task] else "by its own `guard`"
+        unknown = "" if task in app.tasks else "; the app has no task of this name"
+        yield f"  {task}: {of}{unknown}"
+
+
+def queues(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for found in jobs_of(sources):
+        queue = found.values.get("queue") or queue_of(app, str(found.values["task"]))
+        jobs[str(queue)].append(found.name)
+    pools = workers(app) if jobs else {}
+    for queue, names in sorted(jobs.items()):
+        consumers = ", ".join(sorted(pools.get(queue, ()))) or "no worker answers"
+        yield f"  {queue}: {plural(len(names), 'job')}; {consumers}"
+
+
+def workers(app: Celery) -> Mapping[str, list[str]]:
+    """By queue: the workers that answer, with their pools."""
+    inspect = app.control.inspect(timeout=PATIENCE_SECONDS)
+    found: dict[str, list[str]] = defaultdict(list)
+    try:
+        consumed: dict[str, Any] = inspect.active_queues() or {}
+        stats: dict[str, Any] = inspect.stats() or {}
+    except (OperationalError, OSError):
+        return found
+    for worker, queues in consumed.items():
+        pool = stats[worker]["pool"]["implementation"] if worker in stats else "pool unknown"
+        for queue in queues:  # celery.concurrency.prefork:TaskPool
+            found[queue["name"]].append(f"{worker} ({pool.partition(':')[0].split('.')[-1]})")
+    return found

@@ -1,0 +1,164 @@
+"""Jobs as entries of RedBeat's own, with the same times or not at all; and whose keys go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from redbeat.schedulers import RedBeatSchedulerEntry
+
+from supervisor.app import supervise
+from supervisor.beat.entries import Entries
+from supervisor.beat.load import load
+from supervisor.beat.release import give_back, keys_of, release_of
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate.import_celery import when_of
+from supervisor.schedule import schedule_of
+from supervisor.sending.app_settings import required_settings
+
+
+@pytest.fixture
+def app(redis_url: str) -> Celery:
+    app = Celery("proj", broker=redis_url, set_as_current=False)
+    app.conf.timezone = "Europe/Berlin"
+    return supervise(app)
+
+
+def loaded(app: Celery, ledger: Ledger, **values: Any) -> JobSpec:
+    spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **values})
+    entries = Entries(app, ledger.client, ledger.keys)
+    load(ledger, entries, {"job": spec}, "digest", ledger.now())
+    return spec
+
+
+def released(app: Celery, ledger: Ledger, **values: Any) -> RedBeatSchedulerEntry:
+    """The job's entry, as RedBeat reads it once the ledger is gone."""
+    loaded(app, ledger, **values)
+    release = release_of(app, ledger, with_entries=True)
+    assert release.lost == {}
+    give_back(app, ledger, release)
+    return RedBeatSchedulerEntry.from_key("redbeat:job", app=app)
+
+
+def times(spec: JobSpec) -> list[datetime]:
+    found, at = [], datetime.now(UTC)
+    for _ in range(20):
+        following = schedule_of(spec).next_after(at)
+        if following is None:
+            break
+        found.append(at := following)
+    return found
+
+
+BERLIN = {"timezone": "Europe/Berlin"}
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"every": "90s"},
+        {"cron": "30 2 * JAN-MAR MON-FRI", **BERLIN},
+        {"cron": "@weekly", **BERLIN},
+        {"cron": "5 4 */2 * MON", **BERLIN},
+        {"cron": "5 4 1-31 * MON", **BERLIN},
+        {"cron": "*/7 8-18 1,15 * *", **BERLIN},
+        {"cron": "30 2 1 * *"},
+        {"cron": "30 2 * * 0", "timezone": "Etc/GMT-2"},
+        {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30", **BERLIN},
+        {"rrule": "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=30", **BERLIN},
+        {"rrule": "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=30"},
+        {"rrule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,WE", "start_at": "2026-01-05T03:30:00"},
+        {"rrule": "FREQ=DAILY;COUNT=3", "start_at": "2099-01-05T03:30:00Z"},
+    ],
+    ids=str,
+)
+def test_a_released_entry_has_the_times_of_the_job(
+    app: Celery, ledger: Ledger, when: dict[str, Any]
+) -> None:
+    entry = released(app, ledger, **when)
+    spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **when})
+    back = when_of(entry.schedule, app, datetime.now(UTC)).values
+    assert times(JobSpec.model_validate({"name": "job", "task": "t", **back})) == times(spec)
+
+
+def test_an_interval_goes_on_in_step_with_its_phase(app: Celery, ledger: Ledger) -> None:
+    entry = released(app, ledger, every="1h", phase="20m")
+    assert entry.last_run_at.minute == 20
+    assert timedelta() <= ledger.now() - entry.last_run_at < timedelta(hours=1)
+    assert not entry.is_due()[0]
+
+
+def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
+    app: Celery, ledger: Ledger
+) -> None:
+    entry = released(
+        app,
+        ledger,
+        every="1h",
+        args=[1, "$${x}"],
+        kwargs={"a": {"b": None}},
+        queue="slow",
+        start_deadline="10m",
+        time_limit="5s",
+        paused=True,
+    )
+    assert (entry.task, entry.args, entry.kwargs) == ("proj.task", [1, "${x}"], {"a": {"b": None}})
+    assert entry.options == {"queue": "slow", "expires": 600, "time_limit": 5}
+    assert not entry.enabled
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"cron": "30 2 * * *", "timezone": "Asia/Tokyo"}, "clocks in Asia/Tokyo, and the app's"),
+        ({"cron": "30 2 1 * MON", **BERLIN}, "RedBeat has nothing for 30 2 1 \\* MON"),
+        ({"cron": "30 2 L * *"}, "RedBeat has nothing for 30 2 L"),
+        ({"cron": "30 2 * * 1#2"}, "RedBeat has nothing for"),
+        ({"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0"}, "RedBeat has nothing for"),
+        ({"at": ["2099-01-01T00:00:00Z"]}, "RedBeat has no list of times"),
+        ({"every": "1h", "exclude": ["SAT-SUN"], "jitter": "1m"}, "'exclude' and 'jitter'"),
+        ({"every": "1h", "start_at": "2099-01-01T00:00:00Z"}, "RedBeat has nothing for 'start_at'"),
+        ({"every": "1h", "kwargs": {"key": "${API_KEY}"}}, "refer to a secret"),
+        (
+            {"every": "1h", "task": None, "steps": [{"task": "a.b", "priority": 1}]},
+            "it has several tasks",
+        ),
+    ],
+    ids=str,
+)
+def test_a_job_that_redbeat_cannot_emit_goes_and_is_reported(
+    app: Celery, ledger: Ledger, values: dict[str, Any], why: str
+) -> None:
+    loaded(app, ledger, **values)
+    release = release_of(app, ledger, with_entries=True)
+    assert release.entries == []
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(release.lost["job"])
+    give_back(app, ledger, release)
+    assert list(ledger.client.scan_iter(match="*", count=100)) == []
+
+
+def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:
+    spec = loaded(app, ledger, every="1h")
+    ledger.trigger(spec)
+    others = Keys("supervisor:two")
+    names = [others.jobs, others.run("job@2026"), others.lock("job"), "supervisor", "celery"]
+    for name in names:
+        ledger.client.set(name, "1", px=60_000)
+    found = list(keys_of(ledger))
+    assert not set(found) & set(names)
+    assert {ledger.keys.jobs, ledger.keys.lock("job")} <= set(found)
+    give_back(app, ledger, release_of(app, ledger, with_entries=False))
+    assert set(ledger.client.scan_iter(match="*", count=100)) == set(names)
+
+
+def test_an_app_whose_entries_had_a_prefix_of_ours_gets_them_back(redis_url: str) -> None:
+    app = supervise(Celery("proj", broker=redis_url, set_as_current=False), prefix="two")
+    ledger = Ledger.open(required_settings(app))
+    assert released(app, ledger, every="1h").enabled
+    entries = ledger.client.scan_iter(match="*", count=100)
+    assert set(entries) - {"supervisor:server"} == {"redbeat:job", "redbeat::schedule"}
