@@ -216,7 +216,7 @@ def unreadable(why: str) -> InvalidRedisUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Database:
     """Where an address leads, without credentials. server: host and port, socket, or sentinels."""
 
     server: str
@@ -226,19 +226,19 @@ class Place:
         return f"{self.server}/{self.db}"
 
 
-def place_of(url: str) -> Place | None:
+def database_of(url: str) -> Database | None:
     """None for an address that is not of Redis, or cannot be read."""
     try:
         if url.startswith(SENTINEL):
             named = SentinelUrl.parse(url)
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
-            return Place(f"{named.master_name} of {sentinels}", named.db)
+            return Database(f"{named.master_name} of {sentinels}", named.db)
         parts = parsed(url)
     except InvalidRedisUrl:
         return None
     host = parts.get("host", "localhost")
     host = "127.0.0.1" if host == "localhost" else host
-    return Place(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
+    return Database(parts.get("path") or f"{host}:{parts.get('port', 6379)}", parts.get("db") or 0)
 
 
 def without_kombus_spelling(url: str) -> str:
@@ -271,14 +271,14 @@ def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 def same_database(url: str, other: str) -> bool:
     """Whether both lead to the same data, with whichever credentials; False if one is no Redis."""
-    place = place_of(url)
-    return place is not None and place == place_of(other)
+    own = database_of(url)
+    return own is not None and own == database_of(other)
 
 
 def has_same_server(url: str, other: str) -> bool:
     """Whether both lead to one server, by Sentinel or not; False if one is no Redis."""
-    place, there = place_of(url), place_of(other)
-    return place is not None and there is not None and place.server == there.server
+    own, there = database_of(url), database_of(other)
+    return own is not None and there is not None and own.server == there.server
 
 
 def _decoded(text: str | None) -> str | None:

@@ -139,7 +139,7 @@ class Emitter:
                     emitted.is_all = False
                     break
                 entries = self._entries.load(keys)
-                emissions = decide(entries, now)
+                emissions = emissions_of(entries, now)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
                     admitting.add_tick(self._envelopes.filled(tick))
@@ -214,7 +214,7 @@ class Emitter:
                 self._envelopes.prebuild(spec)
 
 
-def decide(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
+def emissions_of(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
     """What is due for the jobs among the entries."""
     found = []
     for entry in entries:

@@ -78,7 +78,7 @@ class VanishedMessages:
             self._next_check = now + UNAVAILABLE_INTERVAL
             return []
         # A run that a worker began while the broker was asked was in no queue, and is not lost.
-        return self._ledger.still_sent([run.id for run in self._lost(suspects, lengths, now)])
+        return self._ledger.still_sent([run.id for run in self._vanished(suspects, lengths, now)])
 
     def _next_of_all(self, now: datetime) -> Sequence[SentRun]:
         """The runs behind those of the last check; the first ones once young runs are reached."""
@@ -87,7 +87,7 @@ class VanishedMessages:
         self._looked_at = 0 if is_all else self._looked_at + len(runs)
         return runs
 
-    def _lost(
+    def _vanished(
         self, suspects: dict[str, list[SentRun]], lengths: dict[str, int], now: datetime
     ) -> Iterator[SentRun]:
         roll: Roll | None = None

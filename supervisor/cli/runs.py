@@ -252,11 +252,11 @@ def known(ledger: Ledger, run_id: str) -> Run:
     try:
         return ledger.run(run_id)
     except UnknownRun:
-        place = StepId.of(run_id)
-        states = ledger.steps.item_states(place.batch) if place else ""
-        if place is None or place.item is None or place.item >= len(states):
+        step_id = StepId.of(run_id)
+        states = ledger.steps.item_states(step_id.batch) if step_id else ""
+        if step_id is None or step_id.item is None or step_id.item >= len(states):
             raise
-        has_ended = states[place.item] != "."
+        has_ended = states[step_id.item] != "."
         what = (
             "that item has ended, and its record is not kept"
             if has_ended

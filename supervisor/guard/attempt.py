@@ -244,11 +244,11 @@ class Attempt:
     def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
         """The arguments with secrets in place of references. Raises SecretMissing."""
         given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
-        for place, text in list(texts_in(given)):
-            if self.delivery.is_written(place) and has_references(text):
+        for path, text in list(texts_in(given)):
+            if self.delivery.is_written(path) and has_references(text):
                 secret = resolved(text, environ)
                 self.written |= {text: text, **({secret: text} if secret else {})}
-                put(given, place, secret)
+                put(given, path, secret)
         return given["args"], given["kwargs"]
 
     @property
@@ -295,16 +295,16 @@ class Attempt:
         return Refused(own.run_id, Refusal.UNAVAILABLE, "each grant came too late")
 
     def _current_run(self, grant: Grant) -> CurrentRun:
-        place = StepId.of(grant.run_id)
+        step_id = StepId.of(grant.run_id)
         return CurrentRun(
             job=grant.job,
-            run_id=place.run if place else grant.run_id,
+            run_id=step_id.run if step_id else grant.run_id,
             nominal_at=grant.nominal_at,
             attempt=grant.attempt,
             fencing_token=grant.fencing_token,
-            step=place.step if place else None,
-            item=place.item if place else None,
-            params=self._guard.params_of(place.run, grant.stage) if place else {},
+            step=step_id.step if step_id else None,
+            item=step_id.item if step_id else None,
+            params=self._guard.params_of(step_id.run, grant.stage) if step_id else {},
             _attempt=self,
         )
 

@@ -41,18 +41,18 @@ def set_running(token: str | None) -> None:
     """This process enters a job's code, for the attempt with this token; None: it leaves it."""
     if _table is None:
         return
-    place = place_of(os.getpid())
-    _table[place] = IDLE
+    offset = offset_of(os.getpid())
+    _table[offset] = IDLE
     if token is not None:
-        ENTRY.pack_into(_table, place, IDLE, token.encode(), 0.0, os.getpid())
-        _table[place] = RUNNING
+        ENTRY.pack_into(_table, offset, IDLE, token.encode(), 0.0, os.getpid())
+        _table[offset] = RUNNING
 
 
 def is_running(pid: int, token: str) -> bool:
     """Whether that process is inside this attempt's code; True also when it cannot be known."""
     if _table is None:
         return True
-    state, whose, _, owner = ENTRY.unpack_from(_table, place_of(pid))
+    state, whose, _, owner = ENTRY.unpack_from(_table, offset_of(pid))
     if owner not in (0, pid):  # another process' number falls on the same entry
         return True
     return bool(state == RUNNING and whose.rstrip(b"\0") == token.encode())
@@ -62,16 +62,16 @@ def record_end(token: str, outcome: RunState, ended_at: float) -> None:
     """This process is about to report that its attempt ended so; its work did at `ended_at`."""
     if _table is None or outcome not in ENDS:
         return
-    place = place_of(os.getpid())
-    ENTRY.pack_into(_table, place, IDLE, token.encode(), ended_at, os.getpid())
-    _table[place] = RUNNING + 1 + ENDS.index(outcome)
+    offset = offset_of(os.getpid())
+    ENTRY.pack_into(_table, offset, IDLE, token.encode(), ended_at, os.getpid())
+    _table[offset] = RUNNING + 1 + ENDS.index(outcome)
 
 
 def end_of(pid: int, token: str) -> tuple[RunState, float] | None:
     """How that process' attempt ended, and when its work did, if it has recorded that."""
     if _table is None:
         return None
-    state, whose, ended_at, _ = ENTRY.unpack_from(_table, place_of(pid))
+    state, whose, ended_at, _ = ENTRY.unpack_from(_table, offset_of(pid))
     is_own = state > RUNNING and whose.rstrip(b"\0") == token.encode()
     return (ENDS[state - RUNNING - 1], ended_at) if is_own else None
 
@@ -86,5 +86,5 @@ def is_stopping() -> bool:
     return _table is not None and _table[STOPPING] == 1
 
 
-def place_of(pid: int) -> int:
+def offset_of(pid: int) -> int:
     return pid % ENTRIES * ENTRY.size

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.job.run import Reference, Run, RunRules, StepId
-from supervisor.job.secrets import Place, has_references
+from supervisor.job.secrets import ArgumentPath, has_references
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import Step, seconds
 from supervisor.ledger.ledger import Ledger
@@ -51,16 +51,16 @@ class Assignments:
         Nor those of a job that only another version of this code can read.
         """
         specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
-        places = {run.id: place for run in runs if (place := StepId.of(run.id))}
-        plans = self._plans_of({place.run for place in places.values()})
+        step_ids = {run.id: step_id for run in runs if (step_id := StepId.of(run.id))}
+        plans = self._plans_of({step_id.run for step_id in step_ids.values()})
         items = self._ledger.steps.items([run.id for run in runs])
         found: dict[str, Assignment] = {}
         for run in runs:
-            place, spec = places.get(run.id), specs.get(run.job)
-            step = plans.get(place.run, {}).get(place.step) if place else None
+            step_id, spec = step_ids.get(run.id), specs.get(run.job)
+            step = plans.get(step_id.run, {}).get(step_id.step) if step_id else None
             if step:
                 found[run.id] = of_step(run, step, items.get(run.id, ()))
-            elif spec and spec.task and not place:
+            elif spec and spec.task and not step_id:
                 found[run.id] = of_job(run, spec, spec.task)
         return found
 
@@ -179,14 +179,14 @@ class Delivery:
         doublings = int(2 ** min(self.retries, 30))
         return min(self.retry_backoff * doublings, self.retry_backoff_max)
 
-    def is_written(self, place: Place) -> bool:
+    def is_written(self, path: ArgumentPath) -> bool:
         """Whether what stands there in the arguments is a word of the schedule file."""
-        if [*place] in self.references:
+        if [*path] in self.references:
             return True
         step = StepId.of(self.run_id)
         # The item of a batch is data.
-        is_item = place[:2] == ("args", 0) and step is not None and step.item is not None
-        return place[0] in self.references and not is_item
+        is_item = path[:2] == ("args", 0) and step is not None and step.item is not None
+        return path[0] in self.references and not is_item
 
 
 def supervised(headers: Any, task_id: str) -> dict[str, Any] | None:

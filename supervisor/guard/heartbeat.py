@@ -42,7 +42,7 @@ from supervisor.guard import child_table, interrupts
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, may_pass
-from supervisor.ledger.functions import HANDOVER_GRACE
+from supervisor.ledger.functions import HANDOVER_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
 from supervisor.times import clock
@@ -70,27 +70,27 @@ class Heartbeat(threading.Thread):
 
     def watch(self, lease: Lease) -> None:
         """From now on the lease is renewed, as long as its child lives and its task is active."""
-        self._leases[lease.place] = lease
+        self._leases[lease.key] = lease
         # The thread is left alone if it knows the child and is in time: waking it costs the main
         # process as much as the rest of a short run.
         soon_enough = self._next_beat <= time.monotonic() + lease.renewal_seconds
         if lease.pid not in self._children or not soon_enough:
             self._children.wake()
 
-    def mark(self, token: str, outcome: RunState) -> None:
+    def note_ending(self, token: str, outcome: RunState) -> None:
         """The worker is about to end this attempt, for a hard time limit or a revoke."""
         reason = "hard time limit" if outcome is RunState.TIMED_OUT else "revoked"
         for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
             try:
-                self._ledger.mark(lease.run_id, token, outcome, reason)
+                self._ledger.note_ending(lease.run_id, token, outcome, reason)
             except FAULTS as error:
-                log.warning("ending not marked", run=lease.run_id, error=str(error))
+                log.warning("ending not noted", run=lease.run_id, error=str(error))
 
     def undo_begin(self, token: str) -> None:
         """A child gave up before the body, and does not know whether the lease was granted."""
         for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
             self._unbegun.append(lease)
-            del self._leases[lease.place]
+            del self._leases[lease.key]
 
     def stop(self) -> None:
         self._stopping = True
@@ -165,7 +165,7 @@ class Heartbeat(threading.Thread):
                 self._note(lease, renewal, sent_at)
 
     def _note(self, lease: Lease, renewal: Renewal, sent_at: float) -> None:
-        if self._leases.get(lease.place) is not lease:  # its child is at another run by now
+        if self._leases.get(lease.key) is not lease:  # its child is at another run by now
             return
         if renewal.state is LeaseState.UNKNOWN and lease.should_be_known:
             renewal = self._restored(lease)
@@ -205,7 +205,7 @@ class Heartbeat(threading.Thread):
         for lease in self._with_child():
             is_trusted = clock() <= lease.trusted_until
             if not (is_trusted or lease.is_lost) and lease.has_surely_begun:
-                lease.lost()
+                lease.distrust()
                 self._abort(lease, lease.trusted_until)
             if lease.kill_at is not None and clock() > lease.kill_at:
                 self._kill(lease)
@@ -306,8 +306,8 @@ class Heartbeat(threading.Thread):
     def _forget(self, lease: Lease) -> None:
         if lease in self._unbegun:
             self._unbegun.remove(lease)
-        elif self._leases.get(lease.place) is lease:
-            del self._leases[lease.place]
+        elif self._leases.get(lease.key) is lease:
+            del self._leases[lease.key]
 
 
 class Children:
@@ -388,7 +388,7 @@ class PublishThread:
 
     def give(self, run_ids: Sequence[str]) -> None:
         """Returns at once. To be called from one thread only."""
-        self._given.put((time.monotonic() + HANDOVER_GRACE.total_seconds(), run_ids))
+        self._given.put((time.monotonic() + HANDOVER_DELAY.total_seconds(), run_ids))
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="supervisor-publish", daemon=True

@@ -115,7 +115,7 @@ class Lease:
         return timedelta(milliseconds=self.work.rules.lease_ttl_ms)
 
     @property
-    def place(self) -> Hashable:
+    def key(self) -> Hashable:
         """A child has one lease at a time; in the pools without children a process has many."""
         return self.pid if self.has_child else self.token
 
@@ -200,7 +200,7 @@ class Lease:
         elif self.state is State.UNHEARD:
             self.state = State.LOST
 
-    def lost(self) -> None:
+    def distrust(self) -> None:
         """Trust in it has ended."""
         self.state = State.LOST if self.has_begun else State.UNHEARD
 

@@ -32,7 +32,8 @@ TOKEN = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>/[^{}\0]+)\}|\$\{[^}]{0,40}\}?"
 )
 
-Place = tuple[str | int, ...]
+#: The way to one text in the arguments of a task: keys and indexes.
+ArgumentPath = tuple[str | int, ...]
 
 FORMS = "write ${NAME}, ${file:/run/secrets/name}, or $${ for the characters themselves"
 
@@ -109,14 +110,14 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def put(value: Any, place: Place, text: str) -> None:
-    """Replaces the text at a place that `texts_in` gave, within the value itself."""
-    for step in place[:-1]:
+def put(value: Any, path: ArgumentPath, text: str) -> None:
+    """Replaces the text at a path that `texts_in` gave, within the value itself."""
+    for step in path[:-1]:
         value = value[step]
-    value[place[-1]] = text
+    value[path[-1]] = text
 
 
-def texts_in(value: Any, path: Place = ()) -> Iterator[tuple[Place, str]]:
+def texts_in(value: Any, path: ArgumentPath = ()) -> Iterator[tuple[ArgumentPath, str]]:
     """Each text in the value, and where it is."""
     if isinstance(value, str):
         yield path, value

@@ -49,7 +49,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   if kind == 'manual' then
     count(job, 'triggered')
   else
-    local watermark, is_paused = mark_of(job, nominal)
+    local watermark, is_paused = watermark_of(job, nominal)
     if nominal <= watermark then
       count(job, 'duplicates')
       return 'duplicate', '', ''

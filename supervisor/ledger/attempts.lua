@@ -98,7 +98,7 @@ function settle_silent(id, publish_at)
     skip(run, 'wait_expired')
     return 'skipped', {}
   end
-  local owner = owner_of(run)
+  local owner = lease_token(run)
   if owner == run.token then return nil end
   if (run.stage or '') ~= '' and (run.state == 'running' or run.state == 'queued') then
     return settle_family(run, publish_at)

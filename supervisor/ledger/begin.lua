@@ -37,7 +37,7 @@ if run.state ~= 'queued' or run.last_token == token or is_stale then  -- a deliv
 end
 
 local serial, ttl = run.rules.serial, run.rules.lease_ttl
-if owner_of(run) ~= run.token then
+if lease_token(run) ~= run.token then
   local verdict = settle_silent(id, now)
   if verdict ~= 'reasserted' and verdict ~= 'held' then return { 'expired' } end
 end

@@ -26,4 +26,4 @@ forget_indexes(id)
 redis.call('HSET', K.run(id), 'state', 'running', 'started', now, 'total', total, 'next', 0)
 if total > 0 then redis.call('SET', K.states(id), string.rep('.', total)) end
 begin_family(batch.parent)
-return { 'done', unpack(advance_batch(load_run(id), now + HANDOVER_GRACE)) }
+return { 'done', unpack(advance_batch(load_run(id), now + HANDOVER_DELAY)) }

@@ -5,4 +5,4 @@
 
 local batch = load_run(ARGV[1])
 if not batch or batch.state ~= 'running' then return {} end
-return advance_batch(batch, now + HANDOVER_GRACE)
+return advance_batch(batch, now + HANDOVER_DELAY)

@@ -41,11 +41,11 @@ if run.state ~= 'running' or run.token ~= token then
 end
 
 if outcome == 'unbegun' and run.ending == '' then
-  return { 'rescued', unpack(undo_begin(run, token, now + HANDOVER_GRACE)) }
+  return { 'rescued', unpack(undo_begin(run, token, now + HANDOVER_DELAY)) }
 end
 local stopped = run.ending == 'cancelled' or run.ending == 'replaced'
 if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeeded') then
-  local verdict, next_up = crash(run, reason, now + HANDOVER_GRACE)
+  local verdict, next_up = crash(run, reason, now + HANDOVER_DELAY)
   if verdict == 'rescued' then next_up[#next_up + 1] = id end
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
 end
@@ -54,7 +54,7 @@ if outcome ~= 'retry' then
     redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
   end
   end_attempt(run, outcome, reason, token, true)
-  return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_GRACE)) }
+  return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_DELAY)) }
 end
 
 delay = tonumber(delay)
@@ -73,4 +73,4 @@ forget_indexes(id)
 hold_lease(run, held, deadline)
 redis.call('HSET', K.run(id), 'state', 'retrying', 'token', held, 'due', now + delay, 'reason', reason)
 redis.call('ZADD', K.delayed, now + delay, id)
-return { 'retrying', leave_serial(run, now + HANDOVER_GRACE) }
+return { 'retrying', leave_serial(run, now + HANDOVER_DELAY) }

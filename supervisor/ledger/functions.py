@@ -153,7 +153,7 @@ ATTEMPTS_KEPT = 100
 
 #: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
 #: hangs may be at it for longer, and then there are two messages: the second begins nothing.
-HANDOVER_GRACE = timedelta(seconds=2)
+HANDOVER_DELAY = timedelta(seconds=2)
 
 #: A run of several steps holds its lock for so much longer than any of them may be silent.
 STEP_MARGIN = timedelta(seconds=30)
@@ -222,7 +222,7 @@ def constants() -> str:
 local SCHEMA = {SCHEMA}
 local HISTORY_TTL = {to_ms(HISTORY_TTL)}
 local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}
-local HANDOVER_GRACE = {to_ms(HANDOVER_GRACE)}
+local HANDOVER_DELAY = {to_ms(HANDOVER_DELAY)}
 local LINES_KEPT = {LINES_KEPT}
 local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'
 local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}

@@ -21,7 +21,7 @@ end
 
 -- Whether the slot is the run's own, free, or reserved for a run that has not begun.
 local function is_contested(run, token)
-  local owner = owner_of(run)
+  local owner = lease_token(run)
   return owner and owner ~= token and not is_reservation(owner)
 end
 

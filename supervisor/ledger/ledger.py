@@ -478,9 +478,9 @@ class Ledger(Readings):
 
         return finished(self._functions.as_of_sending("finish", call))
 
-    def mark(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
+    def note_ending(self, run_id: str, token: str, outcome: RunState, reason: str = "") -> bool:
         """Records why a running attempt is about to be ended, before it is."""
-        return bool(self._functions("mark", run_id, token, outcome.value, reason))
+        return bool(self._functions("note_ending", run_id, token, outcome.value, reason))
 
     # The ledger's owner, clock and queues.
 

@@ -31,7 +31,7 @@ end
 
 -- Up to when the job's ticks have been dealt with; and whether one of that nominal time is excluded, by
 -- the present pause or the last.
-local function mark_of(job, nominal)
+local function watermark_of(job, nominal)
   local v = redis.call('HMGET', K.job(job), 'watermark', 'paused', 'paused_at', 'paused_until', 'pause_from',
     'pause_to')
   local watermark = tonumber(v[1] or 0)

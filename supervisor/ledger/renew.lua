@@ -25,14 +25,14 @@ local function renew(id, token, has_begun)
   if not run then return { is_ended_step(id) and 'ended' or 'unknown', '' } end
 
   if run.state == 'running' and run.token == token and not is_contested(run, token) then
-    local verdict = owner_of(run) == token and 'renewed' or 'reasserted'
+    local verdict = lease_token(run) == token and 'renewed' or 'reasserted'
     if verdict == 'reasserted' then note_late(run, tonumber(redis.call('ZSCORE', K.leases, id) or now)) end
     keep(run, token)
     if run.ending == 'cancelled' or run.ending == 'replaced' then return { 'stop', run.ending } end
     return { verdict, '' }
   end
 
-  local is_own = owner_of(run) == run.token
+  local is_own = lease_token(run) == run.token
   local serial = run.rules.serial
   local is_alone = serial == '' or not holder_of_serial(serial, token)
   if hget(K.run(id), 'lost:' .. token) then

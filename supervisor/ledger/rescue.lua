@@ -43,11 +43,11 @@ local EVENTS = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = '
 for_each_due(K.delayed, function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed, id)
-  if run and run.state == 'retrying' and not owner_of(run) then
+  if run and run.state == 'retrying' and not lease_token(run) then
     settle(id)
     run = load_run(id)
   end
-  if run and run.state == 'retrying' and owner_of(run) == run.token then
+  if run and run.state == 'retrying' and lease_token(run) == run.token then
     enqueue(run, now)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then

@@ -20,7 +20,7 @@ end
 local function rewind_lock(id)
   local run = load_run(id)
   if not run or run.parent or run.state == 'waiting' then return end
-  if owner_of(run) == run.token then rewind_key(slot_key(run.rules.lock, run.slot)) end
+  if lease_token(run) == run.token then rewind_key(slot_key(run.rules.lock, run.slot)) end
   local serial = run.rules.serial
   if serial ~= '' and redis.call('GET', K.lock(serial)) == run.token then rewind_key(K.lock(serial)) end
 end

@@ -4,9 +4,9 @@
 local settle_silent, finish  -- in attempts.lua
 local open_stage, end_one_below, end_below, settle_family, withdraw_stage  -- in stages.lua
 
--- Who holds the run's lease. A step has no lock, for nothing contends with it: its lease is the
+-- The token under which the run's lease is held. A step has no lock, for nothing contends with it: its lease is the
 -- entry in the index alone.
-local function owner_of(run)
+local function lease_token(run)
   if run.parent then
     return tonumber(redis.call('ZSCORE', K.leases, run.id) or 0) > now and run.token or nil
   end

@@ -87,9 +87,9 @@ class Steps:
 
     def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
         """Of the runs that are for an item of a batch: that item."""
-        places = [place for run_id in run_ids if (place := StepId.of(run_id))]
+        step_ids = [step_id for run_id in run_ids if (step_id := StepId.of(run_id))]
         texts = self._reads.read_each(
-            [(place.batch, place.item) for place in places if place.item is not None],
+            [(step_id.batch, step_id.item) for step_id in step_ids if step_id.item is not None],
             lambda pipe, item: pipe.lindex(self._keys.items(item[0]), item[1]),
         )
         return {f"{batch}#{item}": (json.loads(text),) for (batch, item), text in texts if text}

@@ -204,8 +204,8 @@ def facts_of_job(ledger: Ledger, name: str) -> Facts:
 
 def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
     """Raises UnknownRun and, of a run whose job is gone, UnknownJob."""
-    place = StepId.of(run_id)
-    run = ledger.run(place.run if place else run_id)
+    step_id = StepId.of(run_id)
+    run = ledger.run(step_id.run if step_id else run_id)
     facts = about(ledger, run.job)
     return replace(
         facts,

@@ -25,11 +25,11 @@ from supervisor.settings import (
     SOCKETS,
     SentinelUrl,
     Settings,
+    database_of,
     has_same_server,
     in_kombus_spelling,
     is_redis,
     parsed,
-    place_of,
     without_credentials,
 )
 
@@ -111,7 +111,7 @@ def hide_unreadable(conf: Any) -> None:
         (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
     ):
-        if is_redis(url) and place_of(url) is None:
+        if is_redis(url) and database_of(url) is None:
             put(conf, UNREADABLE)
 
 
@@ -251,13 +251,13 @@ def required_settings(app: Celery) -> Settings:
 
 def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
     """The error of an app whose RedBeat keeps its schedule in another Redis."""
-    redbeat, ledger = place_of(redbeat_address(app.conf)), place_of(settings.redis_url)
+    redbeat, ledger = database_of(redbeat_address(app.conf)), database_of(settings.redis_url)
     return RedBeatElsewhere(redbeat, ledger) if ledger and redbeat != ledger else None
 
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:
     """Says so where the app's broker is another Redis server than the ledger's."""
-    broker, ledger = place_of(broker_address(app.conf)), place_of(settings.redis_url)
+    broker, ledger = database_of(broker_address(app.conf)), database_of(settings.redis_url)
     if broker is None or ledger is None or broker.server == ledger.server:
         return None
     return f"the app's broker is {broker}, and the ledger is at {ledger}"

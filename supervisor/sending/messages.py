@@ -43,7 +43,7 @@ from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database
 
 #: Two connections with the same of these see the same keys with the same rights.
-PLACE = ("host", "port", "path", "db", "username")
+SAME_KEYS = ("host", "port", "path", "db", "username")
 
 
 def name_of(own: type) -> str:
@@ -114,26 +114,26 @@ def is_beside(channel: Any, ledger: Client) -> bool:
     """Whether the broker's queues are keys of the ledger's own database, for the same user."""
     if not hasattr(channel, "priority_steps"):
         return False
-    place = place_of(channel.client.connection_pool)
-    return place is not None and place == place_of(ledger.connection_pool)
+    ours = connected_to(channel.client.connection_pool)
+    return ours is not None and ours == connected_to(ledger.connection_pool)
 
 
-def place_of(pool: Any) -> tuple[str, ...] | None:
+def connected_to(pool: Any) -> tuple[str, ...] | None:
     """Of a connection pool; None for one that looks its server up, as with Sentinel."""
     known = pool.connection_kwargs
     if not (known.get("host") or known.get("path")):
         return None
-    return tuple(str(known.get(key) or "") for key in PLACE)
+    return tuple(str(known.get(key) or "") for key in SAME_KEYS)
 
 
 #: A nominal time that no schedule has, and its run, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
 RUN = tick_id("any", NOMINAL)
 
-MARKED = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
+OWN_OF_A_JOB = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
 
 #: They stand for a job's own values, and occur in no job, argument or setting.
-MARKS = {name: f"<{name} of {RUN}>" for name in MARKED}
+PLACEHOLDERS = {name: f"<{name} of {RUN}>" for name in OWN_OF_A_JOB}
 
 log = structlog.get_logger("supervisor.messages")
 
@@ -159,7 +159,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A message with marks where jobs differ.
+    """A message with placeholders where jobs differ.
 
     `embed`: what its body has beside the arguments; `levels` and `length` bound their `repr`.
     """
@@ -182,21 +182,26 @@ class Shape:
             "body": json.dumps(b64encode(body.encode()).decode()),
         }
         text = self.text
-        for mark, value in values.items():
-            text = text.replace(json.dumps(MARKS[mark]), value)
+        for name, value in values.items():
+            text = text.replace(json.dumps(PLACEHOLDERS[name]), value)
         headers = json.loads(text)["headers"]
         content = content_of(headers["task"], spec.args, spec.kwargs, headers[HEADER])
         signature = signer.signature(RUN, NOMINAL.isoformat(), content)
-        text = text.replace(MARKS["signature"], signature)
+        text = text.replace(PLACEHOLDERS["signature"], signature)
         return Envelope(self.queue, self.key, text, self.delivery_tag, signature, content)
 
 
-def marked(message: dict[str, Any]) -> str:
-    """The message as text, with a mark for each value that is a job's own."""
+def with_placeholders(message: dict[str, Any]) -> str:
+    """The message as text, with a placeholder for each value that is a job's own."""
     headers = message["headers"]
-    own = {**headers[HEADER], **{name: MARKS[name] for name in ("job", "rules", "signature")}}
-    reprs = {name: MARKS[name] for name in ("argsrepr", "kwargsrepr")}
-    return dumps({**message, "body": MARKS["body"], "headers": {**headers, **reprs, HEADER: own}})
+    own = {
+        **headers[HEADER],
+        **{name: PLACEHOLDERS[name] for name in ("job", "rules", "signature")},
+    }
+    reprs = {name: PLACEHOLDERS[name] for name in ("argsrepr", "kwargsrepr")}
+    return dumps(
+        {**message, "body": PLACEHOLDERS["body"], "headers": {**headers, **reprs, HEADER: own}}
+    )
 
 
 class Envelopes:
@@ -279,7 +284,7 @@ class Envelopes:
         shape = Shape(
             queue=push.queue,
             key=push.key,
-            text=marked(message),
+            text=with_placeholders(message),
             delivery_tag=message["properties"]["delivery_tag"],
             embed=embed,
             levels=self._app.conf.task_repr_maxlevels,

@@ -94,8 +94,8 @@ class Publisher:
 
     def _expanded(self, batch: Run, param: str) -> list[str]:
         """Ids of the first items of a batch that may be published."""
-        place = StepId.of(batch.id)
-        items = place and self.ledger.steps.param(place.run, param)
+        step_id = StepId.of(batch.id)
+        items = step_id and self.ledger.steps.param(step_id.run, param)
         if not isinstance(items, list):
             what = f"there is no param {param!r}" if items is None else f"{param!r} is no list"
             self.ledger.give_up(batch.id, what)

@@ -1,4 +1,4 @@
-"""The mark of a message that was made from what the ledger has of its run.
+"""The signature of a message that was made from what the ledger has of its run.
 
 A program that can write to a queue need not be able to write to the ledger. The message of a run is
 signed with a key in the ledger: its task, its arguments, which of them name secrets, and the rules
@@ -51,16 +51,16 @@ class Signer:
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
-        self._place = keys.server
+        self._server_key = keys.server
         self._key = ""
         self._read_at = 0.0
 
     def _own_key(self) -> bytes:
         if not self._key or clock() - self._read_at >= KEPT_SECONDS:
-            found = self._client.hget(self._place, FIELD)
+            found = self._client.hget(self._server_key, FIELD)
             if not found:
-                self._client.hsetnx(self._place, FIELD, self._key or secrets.token_hex(32))
-                found = self._client.hget(self._place, FIELD)
+                self._client.hsetnx(self._server_key, FIELD, self._key or secrets.token_hex(32))
+                found = self._client.hget(self._server_key, FIELD)
             self._key, self._read_at = str(found), clock()
         return self._key.encode()
 

@@ -59,13 +59,13 @@ def trace_headers(ledger: Ledger, runs: Sequence[Run]) -> dict[str, dict[str, st
         return {}
     from opentelemetry import propagate
 
-    places = {run.id: place.run for run in runs if (place := StepId.of(run.id))}
-    options = {run.id: run.options for run in runs if run.id not in places}
-    options |= ledger.steps.options(sorted(set(places.values())))
+    step_ids = {run.id: step_id.run for run in runs if (step_id := StepId.of(run.id))}
+    options = {run.id: run.options for run in runs if run.id not in step_ids}
+    options |= ledger.steps.options(sorted(set(step_ids.values())))
     ours = propagate.get_global_textmap().fields
     found: dict[str, dict[str, str]] = {}
     for run in runs:
-        headers = options.get(places.get(run.id, run.id), {}).get("headers", {})
+        headers = options.get(step_ids.get(run.id, run.id), {}).get("headers", {})
         found[run.id] = {name: value for name, value in headers.items() if name in ours}
     return found
 
@@ -118,16 +118,16 @@ def traced(task: Any, attempt: Attempt) -> Iterator[None]:
 
 
 def attributes_of(task: Any, attempt: Attempt) -> dict[str, str | int]:
-    place = StepId.of(attempt.run_id)
+    step_id = StepId.of(attempt.run_id)
     attributes: dict[str, str | int] = {
         "supervisor.job": attempt.job,
-        "supervisor.run": place.run if place else attempt.run_id,
+        "supervisor.run": step_id.run if step_id else attempt.run_id,
         "celery.task_name": task.name,
     }
     if attempt.grant:
         attributes["supervisor.attempt"] = attempt.grant.attempt
-    if place:
-        attributes["supervisor.step"] = place.step
-        if place.item is not None:
-            attributes["supervisor.item"] = place.item
+    if step_id:
+        attributes["supervisor.step"] = step_id.step
+        if step_id.item is not None:
+            attributes["supervisor.item"] = step_id.item
     return attributes

@@ -107,7 +107,7 @@ class GuardedRequest(Request):
 
     def on_timeout(self, soft: bool, timeout: Any) -> None:
         if not soft:
-            self._mark(RunState.TIMED_OUT)
+            self._note_ending(RunState.TIMED_OUT)
         super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: Any, *more: Any, **options: Any) -> Any:
@@ -117,12 +117,12 @@ class GuardedRequest(Request):
         return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        self._mark(RunState.CANCELLED)
+        self._note_ending(RunState.CANCELLED)
         super().terminate(pool, signal)
 
-    def _mark(self, outcome: RunState) -> None:
+    def _note_ending(self, outcome: RunState) -> None:
         if self._header is not None:
-            heartbeat_of(self.app).mark(self._token, outcome)
+            heartbeat_of(self.app).note_ending(self._token, outcome)
 
 
 @cache

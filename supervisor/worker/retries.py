@@ -52,14 +52,14 @@ def asked_again(
     references: list[Reference] = []
     for what, given in (("args", args), ("kwargs", kwargs)):
         if given is None:
-            own = (place for place in attempt.delivery.references if not isinstance(place, str))
-            references += [place for place in own if place[0] == what]
+            own = (path for path in attempt.delivery.references if not isinstance(path, str))
+            references += [path for path in own if path[0] == what]
             continue
-        for place, text in list(texts_in(given)):
+        for path, text in list(texts_in(given)):
             written = attempt.written.get(text)
             if written is not None:
-                put(given, place, written)
-                references.append([what, *place])
+                put(given, path, written)
+                references.append([what, *path])
     return CallArguments(args, kwargs, options_again(options), references)
 
 

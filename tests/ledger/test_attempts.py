@@ -41,13 +41,13 @@ def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) 
 def test_only_a_running_attempt_is_marked_for_its_end(ledger: Ledger) -> None:
     spec = job(ledger, overlap="queue_all")
     run = run_id(spec, 0)
-    assert not ledger.mark(run, "token", RunState.TIMED_OUT)
+    assert not ledger.note_ending(run, "token", RunState.TIMED_OUT)
     ledger.admit(ticks(spec, 0))
-    assert not ledger.mark(run, f"queued:{run}", RunState.TIMED_OUT)
+    assert not ledger.note_ending(run, f"queued:{run}", RunState.TIMED_OUT)
     begin(ledger, run)
-    assert not ledger.mark(run, "another", RunState.TIMED_OUT)
+    assert not ledger.note_ending(run, "another", RunState.TIMED_OUT)
     ledger.finish(run, "token", RunState.SUCCEEDED)
-    assert not ledger.mark(run, "token", RunState.TIMED_OUT)
+    assert not ledger.note_ending(run, "token", RunState.TIMED_OUT)
     assert not ledger.client.hexists(ledger.keys.run(run), "ending")
 
 
@@ -111,8 +111,8 @@ def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: st
     spec = job(ledger)
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
-    assert ledger.mark(run_id(spec, 0), "token", RunState(outcome))
-    assert not ledger.mark(run_id(spec, 0), "stranger", RunState.CANCELLED)
+    assert ledger.note_ending(run_id(spec, 0), "token", RunState(outcome))
+    assert not ledger.note_ending(run_id(spec, 0), "stranger", RunState.CANCELLED)
     ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
     assert ledger.run(run_id(spec, 0)).state == outcome
 

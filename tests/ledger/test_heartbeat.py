@@ -113,7 +113,7 @@ def test_what_was_marked_is_what_a_dead_child_is_reported_for(
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     heartbeat.watch(held(spec, child.pid))
-    heartbeat.mark("token", outcome)
+    heartbeat.note_ending("token", outcome)
     child.kill()
     wait_until(lambda: ledger.run(run_id(spec, 0)).state is outcome)
     assert ledger.run(run_id(spec, 0)).reason == reason
@@ -253,7 +253,7 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     heartbeat.start()
     heartbeat.watch(held(lost, dead_pid))
     heartbeat.watch(held(spec, child.pid))
-    heartbeat.mark("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
+    heartbeat.note_ending("token", RunState.TIMED_OUT)  # nor does it stop who would end the child
     assert status_of(child, 30) == -signal.SIGKILL
     heartbeat.stop()
     heartbeat.join(patience(5))

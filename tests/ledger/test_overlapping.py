@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.run import RunState
-from supervisor.ledger.functions import HANDOVER_GRACE
+from supervisor.ledger.functions import HANDOVER_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
@@ -149,7 +149,7 @@ def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert ledger.outbox() == []
     [(run, at)] = ledger.client.zrange(ledger.keys.outbox, 0, -1, withscores=True)
-    assert (run, at <= ms_of(ledger.now() + HANDOVER_GRACE)) == (run_id(spec, 1), True)
+    assert (run, at <= ms_of(ledger.now() + HANDOVER_DELAY)) == (run_id(spec, 1), True)
 
 
 def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:

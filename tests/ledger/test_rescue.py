@@ -210,7 +210,7 @@ def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger:
     spec = job(ledger)
     ledger.admit(ticks(spec, 1))
     begin(ledger, run_id(spec, 1))
-    ledger.mark(run_id(spec, 1), "token", RunState.TIMED_OUT, "hard time limit")
+    ledger.note_ending(run_id(spec, 1), "token", RunState.TIMED_OUT, "hard time limit")
     lease_runs_out(ledger, spec, run_id(spec, 1))
     rescues = ledger.rescue()
     assert rescues == (Rescue("timed_out", run_id(spec, 1), spec.name),)

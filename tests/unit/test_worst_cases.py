@@ -37,7 +37,7 @@ from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
 from supervisor.operate.import_text import job_name, write
 from supervisor.operate.shapes import harmless
 from supervisor.schedule import cron, rrule
-from supervisor.settings import SentinelUrl, place_of
+from supervisor.settings import SentinelUrl, database_of
 from supervisor.web.access import is_loopback, is_session, without_port
 from supervisor.web.actions import own_path
 from supervisor.web.api_shapes import Trigger
@@ -298,7 +298,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "command|cd /x && ": name_of,
     "shell text|a": shell_text,
     "job's name|a": job_name,
-    "address of Redis|redis://a:b@": place_of,
+    "address of Redis|redis://a:b@": database_of,
     "address of Sentinel|sentinel://": SentinelUrl.parse,
     "misspelt word|": lambda text: did_you_mean(text, ["overlap", "every", "x" * 1000]),
     "log line|\x1b[": harmless,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from supervisor.beat.emitter import decide
+from supervisor.beat.emitter import emissions_of
 from supervisor.beat.entries import DueEntry
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Mark
@@ -18,5 +18,5 @@ def due(name: str, watermark: datetime) -> DueEntry:
 
 def test_a_job_that_cannot_be_decided_on_keeps_no_other_from_its_ticks() -> None:
     without_zone = NOW.replace(tzinfo=None)
-    found = decide([due("broken", without_zone), due("sound", NOW.replace(second=0))], NOW)
+    found = emissions_of([due("broken", without_zone), due("sound", NOW.replace(second=0))], NOW)
     assert [emission.spec.name for emission in found] == ["sound"]

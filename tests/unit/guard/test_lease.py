@@ -139,8 +139,8 @@ def test_a_lease_is_renewed_six_times_in_its_life() -> None:
 
 
 def test_a_child_has_one_lease_and_a_process_one_for_each_of_its_own_runs() -> None:
-    assert held().place == CHILD
-    assert held(os.getpid()).place == "token"
+    assert held().key == CHILD
+    assert held(os.getpid()).key == "token"
 
 
 @pytest.mark.parametrize("is_interrupted", [False, True])
@@ -168,7 +168,7 @@ def test_a_renewed_lease_is_held_again_unless_its_work_was_interrupted(
 )
 def test_a_lease_that_is_lost_keeps_what_is_known_of_its_run(state: State, lost: State) -> None:
     lease = held(state=state)
-    lease.lost()
+    lease.distrust()
     assert lease.state is lost
 
 
