@@ -34,11 +34,11 @@ from supervisor.schedule import schedule_of
 from supervisor.sending.messages import Envelopes
 from supervisor.ticks.emission import PROMPT, Emission, emission
 
-#: Entries dealt with in one tick: all jobs there can be. Of more, with those that others entered
-#: into the schedule, the rest are due in the next tick, which follows at once.
-ENTRIES_PER_TICK = MOST_JOBS
+#: Entries dealt with in one turn: all jobs there can be. Of more, with those that others entered
+#: into the schedule, the rest are due in the next turn, which follows at once.
+ENTRIES_PER_TURN = MOST_JOBS
 
-#: Entries read at a time. The server reads between its admissions: with few, the first tick waits
+#: Entries read at a time. The server reads between its admissions: with few, the first turn waits
 #: for little, and the server has the next admissions before it runs out of work.
 ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 
@@ -46,7 +46,7 @@ ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 #: and the leader's lock is extended in between.
 TICKS_AT_MOST = 2 * MOST_JOBS
 
-#: How far ahead messages are prebuilt, how many jobs at a time, and how long before the next tick
+#: How far ahead messages are prebuilt, how many jobs at a time, and how long before the next turn
 #: beat stops.
 AHEAD = timedelta(seconds=60)
 JOBS_PER_PORTION = 100
@@ -96,7 +96,7 @@ class Emitted:
     """`stock`: keys of entries that are none of ours (`beat_schedule`, other programs).
 
     stock_next_at: when one of those is next due.
-    is_all: nothing is left that is due already, and the next tick of beat may wait.
+    is_all: nothing is left that is due already, and the next turn of beat may wait.
     """
 
     emissions: list[Emission] = field(default_factory=list)
@@ -130,11 +130,11 @@ class Emitter:
         are still due.
         """
         loaded = self._ledger.loaded_digest()
-        due = self._entries.due(now, ENTRIES_PER_TICK + 1, now - PROMPT)
-        emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TICK)
+        due = self._entries.due(now, ENTRIES_PER_TURN + 1, now - PROMPT)
+        emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
         with self._ledger.admitting(self._leadership) as admitting:
-            for keys in chunks(due[:ENTRIES_PER_TICK], ENTRIES_PER_PORTION):
+            for keys in chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION):
                 if ticks >= TICKS_AT_MOST:
                     emitted.is_all = False
                     break

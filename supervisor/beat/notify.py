@@ -5,14 +5,14 @@ wait for the result, alone or in a chord. The result of a run that began is stor
 one that was skipped, cancelled or expired before, no worker knows.
 
 1. The functions that end such runs write a revocation into a list in the ledger.
-2. At each tick beat sees whether there are any. A thread sends them, since a backend may hang, and
+2. At each turn beat sees whether there are any. A thread sends them, since a backend may hang, and
    removes each from the list once it is stored.
 
 **Pings** of starts and ends of runs go to their jobs' `ping_url`.
 
 1. The functions that begin and end runs write pings into a list: a worker that is killed loses
    none, and no job waits for another server.
-2. At each tick beat starts a thread for each job that has pings and no thread. It sends them in
+2. At each turn beat starts a thread for each job that has pings and no thread. It sends them in
    order, removes those that were accepted, and stops at the first that was not.
 3. A thread sends for up to `TURN_SECONDS` and then gives way. Jobs whose server failed or was slow
    in their last turn have half of the threads at most, so that others always find one.

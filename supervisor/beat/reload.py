@@ -3,8 +3,8 @@
 Ticks do not wait for files, whatever stands in them:
 
 1. Once changed files are at rest, a child process reads and checks them, with limits on its time
-   and memory. Beat goes on ticking, and each tick asks whether the child is done.
-2. When it is, the tick first emits what is due and then has the child write the difference to the
+   and memory. Beat goes on, and each turn asks whether the child is done.
+2. When it is, the turn first emits what is due and then has the child write the difference to the
    ledger. Beat waits for that, which takes no longer than the round trips.
 3. Files that change while a child is reading them for long are read again from the beginning, so
    that a file that takes for ever is forgotten when it is removed.
@@ -14,7 +14,7 @@ Ticks do not wait for files, whatever stands in them:
 The child is a fork: it has the ledger and the app as beat has them, its memory is given back when
 it ends, and starting one takes milliseconds.
 
-Nothing here extends the leader's lock: a beat leads as long as it ticks.
+Nothing here extends the leader's lock: a beat leads as long as it has its turns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LONGEST_BURST_SECONDS = 1.0
 class Watching:
     """Changes below `path`, which may be absent and may be replaced by another directory.
 
-    The kernel notices them (inotify and the like). No thread waits for them: beat asks each tick.
+    The kernel notices them (inotify and the like). No thread waits for them: beat asks each turn.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,7 +194,7 @@ class Reloading:
 
         The other changes are for `reload`, after what was due has been emitted as it was loaded.
         loaded: digest of the files in the ledger. Files that are not read within BEGIN_SECONDS
-        withdraw nothing before the first tick.
+        withdraw nothing before the first turn.
         """
         until = time.monotonic() + BEGIN_SECONDS
         self.stop()
@@ -209,7 +209,7 @@ class Reloading:
             self._ask(reading, WITHDRAW, now)
             self.stop()
         elif self._reading:
-            log.warning("schedule files not read before the first tick", path=str(self._files))
+            log.warning("schedule files not read before the first turn", path=str(self._files))
 
     def stop(self) -> None:
         """Ends a reading under way; the files are read again when this beat leads again."""
@@ -337,7 +337,7 @@ class Reloading:
             changes = withdraw(self._ledger, self._entries, wanted.specs, now)
             if changes:
                 names = {"removed": some(changes.removed), "paused": some(changes.changed)}
-                log.info("jobs withdrawn before the first tick", **names)
+                log.info("jobs withdrawn before the first turn", **names)
             yield None
             return
         edited = self._write(wanted, now, started)

@@ -1,9 +1,10 @@
 """The scheduler of Celery's beat that emits through the ledger.
 
-The way of a tick begins here and goes on in beat/emitter.py. Beat calls `tick` about once a second:
+The way of a tick begins here and goes on in beat/emitter.py. Celery calls `tick` about once a
+second, which is a turn of beat; a tick is a nominal time of a job:
 
-1. Look: take or extend the leader's lock, report that the last tick was done, and see what there is
-   to do, all in one call, the only one of a tick with nothing to do. A beat that does not lead
+1. Look: take or extend the leader's lock, report that the last turn was done, and see what there is
+   to do, all in one call, the only one of a turn with nothing to do. A beat that does not lead
    stands by and asks again a second later.
 2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
 3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
@@ -17,11 +18,11 @@ The way of a tick begins here and goes on in beat/emitter.py. Beat calls `tick` 
    to Celery's result backend, both from threads.
 6. Audit some of the jobs: each nominal time was counted once and has an outcome.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
-   process read them, and load the difference at the first tick after it has, from which on it
+   process read them, and load the difference at the first turn after it has, from which on it
    counts.
 
-Only a look extends the leader's lock, once a tick: a beat that does not come to its next tick does
-not lead, whatever it does instead. One whose ticks fail before they have emitted resigns. A beat
+Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
+not lead, whatever it does instead. One whose turns fail before they have emitted resigns. A beat
 that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
 Entries that are none of ours (`beat_schedule`, other programs) are emitted by RedBeat's
@@ -144,7 +145,7 @@ RELOAD_INTERVAL = timedelta(seconds=0.2)
 RESIGN_AFTER = LEADER_TTL
 STAND_BACK = timedelta(seconds=3)
 
-#: No tick takes this long, whatever hangs: each call has a time-out.
+#: No turn takes this long, whatever hangs: each call has a time-out.
 HANGS_AFTER = timedelta(minutes=2)
 
 #: Of a beat that is not ours, such as one of the deployment before.
@@ -152,7 +153,7 @@ LOCK_HINT = "no job starts until you stop that beat; it may be of a deployment w
 
 RUNS_PER_PUBLISH = 500
 RUNS_PER_RESCUE = 200
-RESCUES_PER_TICK = 20
+RESCUES_PER_TURN = 20
 
 
 class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
@@ -176,7 +177,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self.lock_key = None
         self._leads: bool | None = None
         self._led_at = 0.0
-        self._ticked_at: datetime | None = None
+        self._last_turn_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
         envelopes = Envelopes(
@@ -201,26 +202,26 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Seconds until the next tick. While the server is unavailable, ticks are tried again.
+        """Seconds until the next turn. While the server is unavailable, turns are tried again.
 
         Raises WrongSchema and ForeignLedger, which end beat.
         """
         self._watched().feed()
         self._is_emitting = False
         try:
-            return self._tick()
+            return self._turn()
         except (RedisError, OperationalError, OSError) as error:
             self._report(error)
             self._led_at = 0.0  # so that files edited meanwhile are read first
             return (self._resign_if_failing() if self._is_emitting else INTERVAL).total_seconds()
 
     def _resign_if_failing(self) -> timedelta:
-        """Until the next tick. Another beat may be able to emit what this one cannot."""
+        """Until the next turn. Another beat may be able to emit what this one cannot."""
         self._failing_since = self._failing_since or clock()
         if clock() - self._failing_since < RESIGN_AFTER.total_seconds():
             return INTERVAL
         self._failing_since, self._leads = None, False
-        log.error("leadership resigned", instance=self._leader.instance, reason="ticks fail")
+        log.error("leadership resigned", instance=self._leader.instance, reason="turns fail")
         with suppress(RedisError, WrongSchema):
             self._leader.resign()
         return STAND_BACK
@@ -228,9 +229,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def _report(self, error: Exception) -> None:
         """In the log, and where the server answers but refuses, in the beat's presence as well."""
         if not isinstance(error, ResponseError):
-            log.error("tick failed", error=str(error))
+            log.error("turn failed", error=str(error))
             return
-        log.error("tick failed", error=explained(error))
+        log.error("turn failed", error=explained(error))
         if self._fault is None:
             self._next_presence = 0.0
         self._fault = explained(error)
@@ -250,13 +251,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         super().close()
 
     def _watched(self) -> Watchdog:
-        """Started with the first tick: Celery's banner makes a scheduler that never ticks."""
+        """Started with the first turn: Celery's banner makes a scheduler that never ticks."""
         if self._watchdog is None:
             self._watchdog = Watchdog(HANGS_AFTER.total_seconds())
             self._watchdog.start()
         return self._watchdog
 
-    def _tick(self) -> float:
+    def _turn(self) -> float:
         if not self._is_current and not self._upgrade():
             self._report_presence()
             return INTERVAL.total_seconds()
@@ -269,7 +270,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         emitted = self._emit(look)
         self._publish(look)
         self._notify(look)
-        self._ticked_at, self._fault = look.at, None
+        self._last_turn_at, self._fault = look.at, None
         if not emitted.is_all:
             return 0.0
         self._auditor.audit_some(look.at)
@@ -277,7 +278,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._prebuild(look, interval, emitted.next_at)
 
     def _upgrade(self) -> bool:
-        """With the first tick. A beat whose ledger a newer version has taken over ends.
+        """With the first turn. A beat whose ledger a newer version has taken over ends.
 
         False while an older beat leads by another lock than this one's.
         """
@@ -293,8 +294,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _look(self) -> Look:
         """What there is to do, for the beat that leads."""
-        ticked_at, self._ticked_at = self._ticked_at, None
-        look = self._trusted(self._leader.look(ticked_at, self._follows))
+        last_turn_at, self._last_turn_at = self._last_turn_at, None
+        look = self._trusted(self._leader.look(last_turn_at, self._follows))
         self._is_emitting = look.leads
         # Also where no beat could lead meanwhile: the ledger was unavailable, this process stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
@@ -332,7 +333,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, at=look.at, began=look.began)
 
     def _report_presence(self) -> None:
-        """In the tick, and not in a thread: a beat that hangs is not present."""
+        """In the turn, and not in a thread: a beat that hangs is not present."""
         if time.monotonic() >= self._next_presence:
             self._attendance.say(self._facts(), fault=self._fault)
             self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
@@ -365,7 +366,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._ledger.rewind(look.set_back, since, ahead)
 
     def _rescue(self) -> None:
-        for _ in range(RESCUES_PER_TICK):
+        for _ in range(RESCUES_PER_TURN):
             rescued = self._ledger.rescue(RUNS_PER_RESCUE, self._leader.leadership)
             for rescue in rescued:
                 note_rescue(rescue)
@@ -405,14 +406,14 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             pipe.execute()
 
     def _reload(self, look: Look) -> timedelta:
-        """Gives how long the next tick may wait."""
+        """Gives how long the next turn may wait."""
         if self._reloading is None:
             return INTERVAL
         self._reloading.reload(look.at, look.loaded)
         return RELOAD_INTERVAL if self._reloading.is_busy else INTERVAL
 
     def _prebuild(self, look: Look, interval: timedelta, next_at: datetime | None) -> float:
-        """Spends the time until the next tick on what it will need; gives the seconds left."""
+        """Spends the time until the next turn on what it will need; gives the seconds left."""
         times = (look.next_due, next_at, look.at + interval)
         soonest = min(at for at in times if at is not None)
         self._emitter.prebuild(look, look.seconds_until(soonest))

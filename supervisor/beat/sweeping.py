@@ -4,7 +4,7 @@ The workers of a queue take such a message and drop it. Without workers it would
 each run that expired, until one is started.
 
 1. The functions that end such a run note its queue in the ledger.
-2. The leading beat goes through the messages of these queues, oldest first, some at each tick, and
+2. The leading beat goes through the messages of these queues, oldest first, some at each turn, and
    removes those of runs that have ended, since these do not begin any more. A message of another
    ledger on the same queue, which may have the same run id, is signed with another key and stays.
 3. A queue that was swept to its end is not looked at again until another of its runs ends.
@@ -29,9 +29,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.sending.queues import channel_of
 from supervisor.sending.signing import Signer
 
-#: Messages that one command reads, and that one tick looks at.
+#: Messages that one command reads, and that one turn looks at.
 MESSAGES_AT_ONCE = 50
-MESSAGES_PER_TICK = 1_000
+MESSAGES_PER_TURN = 1_000
 
 #: Up to this many messages from either end of a queue are looked at. To remove one, Redis compares
 #: all between it and the end, which takes 0.7 ms for this many. The others are left to workers, or
@@ -50,7 +50,7 @@ class Sweeper:
         self._ledger = ledger
         self._signer = Signer(ledger.client, ledger.keys)
         self._next_at = 0.0
-        #: The queue that is being gone through, which may take more than one tick, and for each of
+        #: The queue that is being gone through, which may take more than one turn, and for each of
         #: its lists how many messages from the oldest on were kept.
         self.queue: str | None = None
         self._kept: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Sweeper:
         removed = left = 0
         try:
             with channel_of(self._app) as channel:
-                left = MESSAGES_PER_TICK
+                left = MESSAGES_PER_TURN
                 while left > 0 and (queue := self.queue or self._next_queue()):
                     self.queue = queue
                     for key in keys_of(channel, queue):
@@ -85,7 +85,7 @@ class Sweeper:
         return found[0] if found else None
 
     def _swept(self, channel: Any, key: str, left: int) -> tuple[int, int]:
-        """How many messages may still be looked at in this tick, and how many were removed."""
+        """How many messages may still be looked at in this turn, and how many were removed."""
         removed, client = 0, channel.client
         while left > 0:
             kept = self._kept.get(key, 0)

@@ -1,8 +1,8 @@
 """Leadership of beat: any number run, one leads, and only it emits.
 
-1. A beat asks at each tick; the lock is taken when it is free and extended when it is its own. The
-   same call says what there is to do: while that is nothing, a tick is this one call.
-2. The lock lives `LEADER_TTL` after the leader's last tick, so a standby leads at the latest that
+1. A beat asks at each turn; the lock is taken when it is free and extended when it is its own. The
+   same call says what there is to do: while that is nothing, a turn is this one call.
+2. The lock lives `LEADER_TTL` after the leader's last turn, so a standby leads at the latest that
    long after the leader died, and at once when it resigned.
 3. What a beat does to the ledger carries its token, and the functions look at the lock again: a
    leader that slept past its lock cannot emit anything when it wakes.
@@ -35,7 +35,7 @@ SILENCE = timedelta(seconds=15)
 SILENCES_KEPT = 50
 
 #: After a longer time without a look, the server may have been unavailable to all. Runs then have
-#: MERCY to renew their leases: the longest time between two heartbeats, and a tick.
+#: MERCY to renew their leases: the longest time between two heartbeats, and a turn.
 GAP = timedelta(seconds=3)
 MERCY = timedelta(seconds=6)
 
@@ -103,10 +103,10 @@ class Leader:
         self._functions = functions
         self._schedule = schedule
 
-    def look(self, ticked_at: datetime | None = None, follows: str | None = None) -> Look:
+    def look(self, last_turn_at: datetime | None = None, follows: str | None = None) -> Look:
         """Takes or extends the lock for another `LEADER_TTL`, where it is free or this beat's.
 
-        ticked_at: the look of the last tick that was done, as a sign of life. follows: digest of
+        last_turn_at: the look of the last turn that was done, as a sign of life. follows: digest of
         the schedule files that this beat loads. Raises WrongSchema, and
         ForeignLedger when the ledger is another app's.
         """
@@ -116,7 +116,7 @@ class Leader:
             self.leadership.token,
             to_ms(LEADER_TTL),
             self.instance,
-            ms_of(ticked_at) if ticked_at else "",
+            ms_of(last_turn_at) if last_turn_at else "",
             follows or "",
             to_ms(SILENCE),
             SILENCES_KEPT,

@@ -233,7 +233,7 @@ class Ledger(Readings):
             raise ForeignLedger(owner, app)
 
     def take_over(self, app: str) -> None:
-        """The ledger is this app's from now on; a beat of another ends within its next tick."""
+        """The ledger is this app's from now on; a beat of another ends within its next turn."""
         self.client.hset(self.keys.beat, "app", app)
 
     def move_entries(

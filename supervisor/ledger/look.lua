@@ -1,8 +1,8 @@
--- What beat begins each tick with: it takes or keeps the leader's lock, says that it did its last tick,
+-- What beat begins each turn with: it takes or keeps the leader's lock, says that it did its last turn,
 -- and sees in one call what there is to do. Where nothing is, nothing more is asked.
 --
 -- KEYS  the leader's lock, RedBeat's schedule
--- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last tick in ms
+-- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last turn in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
 --       time without any beat is remembered, how many of these are, ms without a look after which the
 --       server may have been away, for how many ms no running run is given up then, by how many ms the
@@ -14,7 +14,7 @@
 --       ms the server's clock was set back that is not made up for yet (rewind.lua), whether messages of
 --       ended runs may lie in queues, and from when in ms the clock was set back}
 
-local token, ttl, name, ticked, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
+local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
 local app_of_ledger = hget(K.beat, 'app')
 if app ~= '' and app_of_ledger and app_of_ledger ~= app then
@@ -36,19 +36,19 @@ end
 redis.call('SET', KEYS[1], token, 'PX', ttl)
 if app ~= '' and not app_of_ledger then redis.call('HSET', K.beat, 'app', app) end
 
-if owner and ticked ~= '' then
+if owner and last_turn ~= '' then
   local v = redis.call('HMGET', K.beat, 'leader', 'last_tick')
   if v[1] and v[1] ~= name then redis.call('HINCRBY', K.beat, 'leader_changes', 1) end
-  if v[2] and ticked - v[2] > tonumber(silence) then
-    redis.call('LPUSH', K.away, v[2] .. ' ' .. ticked)
+  if v[2] and last_turn - v[2] > tonumber(silence) then
+    redis.call('LPUSH', K.away, v[2] .. ' ' .. last_turn)
     redis.call('LTRIM', K.away, 0, silences_kept - 1)
   end
-  redis.call('HSET', K.beat, 'leader', name, 'last_tick', ticked, 'follows', follows)
+  redis.call('HSET', K.beat, 'leader', name, 'last_tick', last_turn, 'follows', follows)
 end
-server_since()  -- a change is noticed within one tick of beat
+server_since()  -- a change is noticed within one turn of beat
 
 -- A server that took no writes lets rescue in before those who renew their leases. Once in ten
--- times that long: a beat whose ticks are slow is no outage.
+-- times that long: a beat whose turns are slow is no outage.
 if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
   redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))
 end

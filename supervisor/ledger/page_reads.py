@@ -281,7 +281,7 @@ def open_runs(ledger: Ledger) -> list[Run]:
 # Up to ten round trips, however many topics there are.
 
 
-#: Fields of beat's hash that change at every tick.
+#: Fields of beat's hash that change at every turn.
 TICKING = ("last_tick",)
 
 

@@ -124,7 +124,7 @@ def beats(facts: DoctorFacts) -> Findings:
         yield Finding(
             f"no beat leads, though {count} {'is' if count == 1 else 'are'} running",
             "nothing is emitted, rescued or retried",
-            "look for `tick failed` in their logs; another program may hold RedBeat's lock",
+            "look for `turn failed` in their logs; another program may hold RedBeat's lock",
         )
     elif count == 1:
         yield Finding(

@@ -44,7 +44,7 @@ jobs:
     else:
         server.stop()
         # Each of them is a second of waiting, and some time of trying again.
-        wait_until(lambda: len(project.events("beat", "tick failed")) >= 6, 30)
+        wait_until(lambda: len(project.events("beat", "turn failed")) >= 6, 30)
         server.start()
 
     before, workers = len(project.starts("all")), [worker]

@@ -86,10 +86,10 @@ def test_a_server_that_refuses_for_a_while_ends_no_beat_and_no_worker(
         ):
             before = len(project.starts("tick"))
             wait_until(lambda before=before: len(project.starts("tick")) > before, 60)
-            refusals = len(project.events("beat", "tick failed"))
+            refusals = len(project.events("beat", "turn failed"))
             begin()
-            wait_until(lambda n=refusals: len(project.events("beat", "tick failed")) > n + 2, 60)
-            assert words_of(code) in str(project.events("beat", "tick failed")[-1])
+            wait_until(lambda n=refusals: len(project.events("beat", "turn failed")) > n + 2, 60)
+            assert words_of(code) in str(project.events("beat", "turn failed")[-1])
             end()
             before = len(project.starts("tick"))
             wait_until(lambda before=before: len(project.starts("tick")) > before + 2, 60)

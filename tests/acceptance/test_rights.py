@@ -72,7 +72,7 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
     try:
         project.schedule(JOBS)
         project.beat()
-        failed = wait_until(lambda: project.events("beat", "tick failed"), 60)
+        failed = wait_until(lambda: project.events("beat", "turn failed"), 60)
         assert "no permissions to run the 'info' command in a script (docs" in failed[-1]["error"]
 
         project.url = url
@@ -105,7 +105,7 @@ def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node
         project.serve("--port", str(port))
         assert said in project.supervisor("doctor").stderr
         wait_until(
-            lambda: any(said in e["error"] for e in project.events("beat", "tick failed")), 60
+            lambda: any(said in e["error"] for e in project.events("beat", "turn failed")), 60
         )
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
 

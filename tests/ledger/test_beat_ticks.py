@@ -158,10 +158,10 @@ def test_a_tick_with_all_jobs_there_can_be_is_the_only_one(
     start = ledger.now()
     load(ledger, entries, specs, "digest", start)
     beat, now = emitter(app, ledger, entries, leader), start + timedelta(minutes=1)
-    monkeypatch.setattr(emitting, "ENTRIES_PER_TICK", 3)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 3)
     some, rest = beat.emit(now), beat.emit(now)
     assert [(e.is_all, len(e.emissions)) for e in (some, rest)] == [(False, 3), (True, 1)]
-    monkeypatch.setattr(emitting, "ENTRIES_PER_TICK", 4)
+    monkeypatch.setattr(emitting, "ENTRIES_PER_TURN", 4)
     whole = beat.emit(now + timedelta(minutes=1))
     assert (whole.is_all, len(whole.emissions)) == (True, 4)
 
@@ -195,11 +195,11 @@ def test_a_look_tells_what_there_is_to_do(ledger: Ledger) -> None:
 def test_a_beat_that_stands_by_is_told_nothing_and_signs_nothing(ledger: Ledger) -> None:
     first, second = ledger.leader(*REDBEAT), ledger.leader(*REDBEAT)
     assert first.look().leads
-    assert not second.look(ticked_at=ledger.now()).leads
+    assert not second.look(last_turn_at=ledger.now()).leads
     assert ledger.beat().last_tick_at is None
-    ticked_at = ledger.now()
-    first.look(ticked_at=ticked_at, follows="files")
-    assert ledger.beat().last_tick_at == ticked_at
+    last_turn_at = ledger.now()
+    first.look(last_turn_at=last_turn_at, follows="files")
+    assert ledger.beat().last_tick_at == last_turn_at
     assert first.resign()
     assert not first.resign()
     assert second.look().leads

@@ -69,7 +69,7 @@ def test_only_messages_of_ended_runs_are_removed(
 def test_a_long_queue_is_gone_through_a_part_a_tick(
     app: Celery, ledger: Ledger, sweeper: Sweeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeping, "MESSAGES_PER_TICK", 100)
+    monkeypatch.setattr(sweeping, "MESSAGES_PER_TURN", 100)
     runs = sent(app, ledger, 450)
     ledger.cancel(runs[-1], "not wanted")
     for _ in range(4):

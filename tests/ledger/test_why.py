@@ -22,7 +22,7 @@ def lead(ledger: Ledger, at: datetime) -> None:
     """A tick of a leading beat, at that time."""
     leader = ledger.leader("leader", "schedule")
     assert leader.look().leads
-    leader.look(ticked_at=at)
+    leader.look(last_turn_at=at)
     leader.resign()
 
 
