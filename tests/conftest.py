@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -51,6 +52,15 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
     every = min(LOOK_SECONDS, settings.timeout)
     signal.setitimer(signal.ITIMER_REAL, every, every)
     return True
+
+
+#: What is imported and collected is no garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

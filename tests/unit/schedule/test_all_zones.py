@@ -86,7 +86,7 @@ def test_there_are_thousands_of_clock_changes() -> None:
 
 
 def test_ticks_are_strictly_later_and_counted_right_in_every_zone() -> None:
-    for zone, at, _, _ in all_changes()[::2]:
+    for zone, at, _, _ in all_changes()[::4]:
         for schedule in (cron("*/30 * * * *", zone), cron("*/20 0-3,23 * * *", zone)):
             ticks = around(schedule, at, 1)
             assert all(earlier < later for earlier, later in pairwise(ticks)), (zone, at)
