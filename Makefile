@@ -10,7 +10,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches hostile alerts soak mutants bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak mutants bench check render lock sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
+
+chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other
+	$(BIN)/python -m tests.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 hostile: $(STAMP) ## measure how late ticks are beside hostile files, calendars and pings
 	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py
