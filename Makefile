@@ -27,7 +27,8 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
 test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 6 --dist loadfile --ignore tests/rabbitmq --max-worker-restart 0
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --ignore tests/rabbitmq \
+	  --max-worker-restart 0
 
 test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }

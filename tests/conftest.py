@@ -21,6 +21,8 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.waiting import Deadline
 
+TESTS = Path(__file__).parent
+
 #: Machines are slow when they are busy, and no claim of ours.
 hypothesis_settings.register_profile("patient", deadline=None)
 hypothesis_settings.load_profile("patient")
@@ -56,6 +58,19 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
 
 #: What is imported and collected is no garbage.
 gc.disable()
+
+
+#: Directories whose files take long, most of it waiting: `make test` begins with them, so that
+#: small files are left for the processes that are done with theirs.
+FIRST = ("acceptance", "web", "hosts", "alerts", "render")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        directory = item.path.relative_to(TESTS).parts[0]
+        return FIRST.index(directory) if directory in FIRST else len(FIRST)
+
+    items.sort(key=turn)
 
 
 def pytest_collection_finish() -> None:
