@@ -46,10 +46,11 @@ from typing import Any
 
 import structlog
 
-from supervisor.errors import RunInterrupted, WrongSchema
+from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import CurrentRun, current_run, set_current_run
 from supervisor.guard.delivery import Delivery
+from supervisor.guard.interrupts import RAISED, way_to_this_code
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
 from supervisor.job.run import ReportedProgress, RunState, StepId
@@ -102,7 +103,7 @@ class NextAttempt:
 
 @dataclass(slots=True)
 class Guard:
-    """What the attempts of a process share, one after the other.
+    """What the attempts of a process share.
 
     publish: sends the messages of the runs it is given. worker: this process' name, as people see
     it. decode: reads a step's params. patience: for how long an end is reported once there is a
@@ -118,18 +119,19 @@ class Guard:
 
     def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
         """The same for all steps and items of a stage: read once by each process."""
-        known = f"{run_id} {stage}"
-        if self._params[0] != known:
+        known, kept = f"{run_id} {stage}", self._params
+        if kept[0] != known:
             load = partial(self.ledger.steps.params, run_id)
-            self._params = (known, Params(load, self.decode))
-        return self._params[1]
+            kept = self._params = (known, Params(load, self.decode))
+        return kept[1]
 
 
 class Attempt:
     """ended_at: since when the job's code no longer runs, by `times.clock`.
 
     How the body ended: has_returned; raised, as Celery was to take it; interruption, by which its
-    main process ended it. returned: by a step, for the steps after it. next: how it is tried again.
+    main process ended it. asked_to_end: what is raised in the code for that, or would be.
+    returned: by a step, for the steps after it. next: how it is tried again.
     written: each text of the arguments that has a reference, and the secret it became -> the text.
     """
 
@@ -143,6 +145,8 @@ class Attempt:
         self.has_returned = False
         self.raised: BaseException | None = None
         self.interruption: RunInterrupted | None = None
+        self.asked_to_end: RunInterrupted | None = None
+        self._interrupt_here: Callable[[int], Any] | None = None
         self.returned: dict[str, Any] | None = None
         self.next: NextAttempt | None = None
         self.written: dict[str, str] = {}
@@ -155,16 +159,21 @@ class Attempt:
     def job(self) -> str:
         return self.delivery.job
 
+    @property
+    def lock(self) -> str:
+        return self.delivery.lock
+
     def begin(self) -> Refused | None:
         """Asks for the lease; why the run must not start here and now, if it must not."""
-        answer = self._ask()
+        answer = self._kept_out() or self._ask()
         if isinstance(answer, Refused):
             self.phase = Phase.OVER
             return answer
         log.info("run started", job=answer.job, run=self.run_id, attempt=answer.attempt)
         self.grant, self.phase = answer, Phase.GRANTED
         set_current_run(self._current_run(answer))
-        child_table.set_running(answer.token)
+        self._interrupt_here = way_to_this_code(self._to_be_raised)
+        child_table.enter(answer.token, self)
         return None
 
     def confirm(self) -> Refused | None:
@@ -198,7 +207,30 @@ class Attempt:
             return
         if self.phase < Phase.LEFT:
             self.phase, self.ended_at = Phase.LEFT, clock()
-        child_table.set_running(None)
+        child_table.leave(self.delivery.token)
+
+    def interrupt(self, number: int) -> bool:
+        """The run is to end; called by the heartbeat of the same process.
+
+        False where nothing is raised in the job's code, which may see it by itself.
+        """
+        self.asked_to_end = RAISED[number](self.run_id)
+        if self._interrupt_here is None:
+            return False
+        self._interrupt_here(number)
+        return True
+
+    def raise_in_code(self, number: int) -> None:
+        """Called by the handler of a signal, within the code that it interrupts."""
+        self.asked_to_end = RAISED[number](self.run_id)
+        if error := self._to_be_raised():
+            raise error
+
+    def is_without_lease(self) -> bool:
+        return isinstance(self.asked_to_end, LeaseLost)
+
+    def _to_be_raised(self) -> RunInterrupted | None:
+        return self.asked_to_end if self.phase is Phase.RUNNING else None
 
     def record_end(self, outcome: RunState) -> None:
         """For its main process, which reports this end should the process die before it can."""
@@ -259,6 +291,16 @@ class Attempt:
     @property
     def _work_ended_at(self) -> float:
         return clock() if self.ended_at is None else self.ended_at
+
+    def _kept_out(self) -> Refused | None:
+        """Of what lost its lease and goes on here, this process knows, and the ledger does not.
+
+        The run stays queued: it is sent again, until that has ended.
+        """
+        for other in child_table.in_the_way_of(self.run_id, self.lock):
+            log.warning("run kept out", job=self.job, run=self.run_id, by=other.run_id)
+            return Refused(self.run_id, Refusal.DUPLICATE, f"{other.run_id} still runs here")
+        return None
 
     def _ask(self) -> Grant | Refused:
         run_id, job = self.run_id, self.job
@@ -356,10 +398,9 @@ def current_attempt() -> Attempt | None:
     return run._attempt if run else None
 
 
-def interruptible_run() -> str | None:
-    """The run whose code is running here."""
-    attempt = current_attempt()
-    return attempt.run_id if attempt and attempt.phase is Phase.RUNNING else None
+def raise_in_current_run(number: int) -> None:
+    if attempt := current_attempt():
+        attempt.raise_in_code(number)
 
 
 def why(error: Exception) -> str:

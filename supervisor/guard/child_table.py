@@ -1,4 +1,4 @@
-"""What a worker's main process and its children have to know of each other without the ledger.
+"""What a worker's main process and its attempts have to know of each other without the ledger.
 
 1. A child records whether it is inside a job's code. One that has done its work and cannot report
    it, because the ledger is unavailable, must not be killed as one that works without a lease.
@@ -8,13 +8,18 @@
 
 The table is memory that they share: it is made before the children are forked. A child's entry is
 found by its process id, and names the attempt that it is about.
+
+Pools of threads or greenlets, and the solo pool, have no children: the attempts of such a worker
+are in `here`, and its heartbeat calls them.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from struct import Struct
+from typing import Protocol
 
 from supervisor.job.run import RunState
 
@@ -30,6 +35,25 @@ STOPPING = ENTRIES * ENTRY.size
 _table: mmap.mmap | None = None
 
 
+class Body(Protocol):
+    """An attempt, as it is known where it runs."""
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def lock(self) -> str: ...
+
+    def is_without_lease(self) -> bool: ...
+
+    def interrupt(self, number: int) -> bool: ...
+
+
+#: Of a worker without children: its pid, and the attempts whose code runs in it, by token.
+own_pid: int | None = None
+here: dict[str, Body | None] = {}
+
+
 def share() -> None:
     """Makes the table; in a worker's main process, before the pool forks."""
     global _table
@@ -37,19 +61,52 @@ def share() -> None:
     _table[STOPPING] = 0
 
 
-def set_running(token: str | None) -> None:
-    """This process enters a job's code, for the attempt with this token; None: it leaves it."""
-    if _table is None:
-        return
-    offset = offset_of(os.getpid())
-    _table[offset] = IDLE
-    if token is not None:
+def run_here() -> None:
+    """Of a worker without children: its attempts run in this process."""
+    global own_pid
+    own_pid = os.getpid()
+
+
+def enter(token: str, body: Body | None = None) -> None:
+    """This process enters a job's code, for the attempt with this token."""
+    if os.getpid() == own_pid:
+        here[token] = body
+    elif _table is not None:
+        offset = offset_of(os.getpid())
+        _table[offset] = IDLE
         ENTRY.pack_into(_table, offset, IDLE, token.encode(), 0.0, os.getpid())
         _table[offset] = RUNNING
 
 
+def leave(token: str) -> None:
+    """It leaves that attempt's code."""
+    here.pop(token, None)
+    if _table is not None:
+        _table[offset_of(os.getpid())] = IDLE
+
+
+def interrupt(token: str, number: int) -> bool:
+    """Asks an attempt of this process to end; whether something is raised in its code."""
+    body = here.get(token)
+    return body is not None and body.interrupt(number)
+
+
+def in_the_way_of(run_id: str, lock: str) -> Iterator[Body]:
+    """Attempts of this process beside which the run must not start.
+
+    Those of the same run, and those that lost the same lock and go on: nothing can end them.
+    """
+    for body in list(here.values()):
+        if body and (
+            body.run_id == run_id or (lock and lock == body.lock and body.is_without_lease())
+        ):
+            yield body
+
+
 def is_running(pid: int, token: str) -> bool:
     """Whether that process is inside this attempt's code; True also when it cannot be known."""
+    if pid == own_pid:
+        return token in here
     if _table is None:
         return True
     state, whose, _, owner = ENTRY.unpack_from(_table, offset_of(pid))

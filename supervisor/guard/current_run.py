@@ -40,6 +40,19 @@ class CurrentRun:
         if self._attempt is not None and self._attempt.report is not None:
             self._attempt.report.progress(done, total, text)
 
+    @property
+    def should_end(self) -> bool:
+        """Whether the run is asked to end: cancelled, replaced, or without its lease."""
+        return self._attempt is not None and self._attempt.asked_to_end is not None
+
+    def check(self) -> None:
+        """Raises RunCancelled or LeaseLost once the run is asked to end.
+
+        For pools of threads, where they cannot be raised from outside.
+        """
+        if self._attempt is not None and self._attempt.asked_to_end is not None:
+            raise self._attempt.asked_to_end
+
     def log(self, text: str, *args: object) -> None:
         """Adds to the run's log, as in logging: ``log("loaded %s rows", n)``."""
         if self._attempt is not None and self._attempt.report is not None:

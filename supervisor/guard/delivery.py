@@ -152,6 +152,7 @@ class Delivery:
     retry_backoff_max: timedelta
     references: Sequence[Reference] = ()
     sent_after: int | None = None
+    lock: str = ""
 
     @classmethod
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
@@ -166,6 +167,7 @@ class Delivery:
             retry_backoff_max=timedelta(seconds=header["retry_backoff_max"]),
             references=header.get("references", ()),
             sent_after=header.get(RETRIES),
+            lock=str(header["rules"].get("lock", "")),
         )
 
     @property

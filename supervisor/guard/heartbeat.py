@@ -234,18 +234,23 @@ class Heartbeat(threading.Thread):
             return
         if not lease.is_active():
             return
-        was_sent = self._children.send(number, lease.pid)
-        event = "run interrupted" if was_sent else "run not interrupted"
+        if lease.has_child:
+            self._children.send(number, lease.pid)
+            was_raised = True
+        else:
+            was_raised = child_table.interrupt(lease.token, number)
+        event = "run interrupted" if was_raised else "run asked to end"
         log.warning(event, job=lease.work.job, run=lease.run_id, signal=number.name)
         lease.is_interrupted = True
         lease.kill_at = kill_at
 
     def _kill(self, lease: Lease) -> None:
         """A child that is past the job's code only has its end to report, and is left alone."""
-        is_running = lease.has_child and child_table.is_running(lease.pid, lease.token)
-        if lease.is_active() and is_running:
-            log.error("run killed", job=lease.work.job, run=lease.run_id, pid=lease.pid)
-            self._children.send(signal.SIGKILL, lease.pid)
+        if lease.is_active() and child_table.is_running(lease.pid, lease.token):
+            event = "run killed" if lease.has_child else "run cannot be killed"
+            log.error(event, job=lease.work.job, run=lease.run_id, pid=lease.pid)
+            if lease.has_child:
+                self._children.send(signal.SIGKILL, lease.pid)
         lease.kill_at = None
 
     def _bury(self, pid: int) -> None:
@@ -326,9 +331,9 @@ class Children:
     def __contains__(self, pid: int) -> bool:
         return pid in self._fds
 
-    def send(self, number: signal.Signals, pid: int) -> bool:
+    def send(self, number: signal.Signals, pid: int) -> None:
         """As `interrupts.send`."""
-        return interrupts.send(number, pid, self._fds.get(pid))
+        interrupts.send(number, pid, self._fds.get(pid))
 
     def wake(self) -> None:
         """Ends the present `wait`, or the next."""

@@ -178,8 +178,7 @@ class Lease:
         return math.inf if self.is_lost or not self.has_surely_begun else self.trusted_until
 
     def _may_be_running(self) -> bool:
-        """In the pools without children it is not known of a single run."""
-        return not self.has_child or child_table.is_running(self.pid, self.token)
+        return child_table.is_running(self.pid, self.token)
 
     def is_over(self) -> bool:
         """Whether the task ended some time ago: its child has reported the end, or given up."""

@@ -5,10 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from supervisor.job.spec import JobSpec
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.spec import JobSpec, StepSpec
 
 DEFAULT_QUEUE = "celery"
 DEFAULT_WORKER = "default"
+
+#: Celery's pools in which runs are guarded, by the modules of their classes.
+POOLS = {
+    "celery.concurrency.prefork": "prefork",
+    "celery.concurrency.thread": "threads",
+    "celery.concurrency.solo": "solo",
+    "celery.concurrency.gevent": "gevent",
+}
+
+
+def pool_name(pool: type) -> str:
+    """What Celery calls a pool of this class; of a class that it does not know, its own name."""
+    known = (POOLS[own.__module__] for own in pool.__mro__ if own.__module__ in POOLS)
+    return next(known, f"{pool.__module__}:{pool.__qualname__}")
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a job asks of the pool that runs it, beside the guard."""
+
+    time_limit: bool = False
+    soft_time_limit: bool = False
+    replace: bool = False
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Needs:
+        parts: tuple[JobSpec | StepSpec, ...] = (spec, *spec.steps)
+        return cls(
+            any(part.time_limit is not None for part in parts),
+            any(part.soft_time_limit is not None for part in parts),
+            spec.overlap is OverlapPolicy.REPLACE,
+        )
+
+    def unmet_by(self, pool: str) -> str | None:
+        """What workers with this pool cannot do for the job; None if they may run it."""
+        if pool == "prefork":
+            return None
+        if pool not in POOLS.values():
+            return "the guard"
+        if self.time_limit and pool != "gevent":  # it has Celery's, raised when the code waits
+            return "time_limit"
+        if self.soft_time_limit:
+            return "soft_time_limit"
+        return "overlap: replace" if self.replace else None
 
 
 def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:

@@ -47,12 +47,16 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """`queues`: those it consumes now. tasks: digest of the names of those that it knows."""
+    """`queues`: those it consumes now. tasks: digest of the names of those that it knows.
+
+    pool: as Celery calls it.
+    """
 
     name: str
     queues: tuple[str, ...]
     pool_size: int
     tasks: str
+    pool: str = "prefork"
 
 
 @dataclass(frozen=True, slots=True)

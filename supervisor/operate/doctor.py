@@ -261,6 +261,29 @@ def queues(facts: DoctorFacts) -> Findings:
                 )
 
 
+def pools(facts: DoctorFacts) -> Findings:
+    """Without any worker, the check of queues says so."""
+    for queue in facts.queues:
+        consumers = [worker for worker in facts.roll.workers if queue.name in worker.queues]
+        for job in queue.jobs:
+            unmet = {
+                worker.pool: what
+                for worker in consumers
+                if job in facts.needs and (what := facts.needs[job].unmet_by(worker.pool))
+            }
+            for pool, what in unmet.items():
+                others = any(worker.pool not in unmet for worker in consumers)
+                yield Finding(
+                    f"workers of the queue {queue.name} have the pool {pool}, which lacks what job"
+                    f" {job} needs: {what}",
+                    "they give its runs back to the queue, which "
+                    + ("start late" if others else "wait until they expire"),
+                    "have the queue consumed by workers with `-P prefork` alone, or remove that"
+                    " from the job (docs/adopting.md, Pools)",
+                    is_note=others,
+                )
+
+
 # The ledger: schedule files, versions, runs that nothing has been heard of, missing ticks.
 
 
@@ -433,6 +456,7 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "clocks": clocks,
     "tasks": tasks,
     "queues": queues,
+    "pools": pools,
     "schedule files": files,
     "schema": schema,
     "versions": unreadable,

@@ -12,6 +12,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.beat.app_facts import AppFacts
 from supervisor.job.spec import JobSpec
+from supervisor.job.topology import Needs
 from supervisor.ledger.connection import check_served
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
@@ -35,10 +36,11 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """tasks: by job, those that it names. known_tasks: those that any worker knows. silent: running
-    runs whose lease has expired, and when it did. unaccounted: ticks by job. unread: jobs that only
-    another version can read. schema: of the ledger, None of a new one. app: if one was named.
-    forbidden: errors of Redis to commands that this user may not run; their facts are missing.
+    """tasks: by job, those that it names. needs: by job, of the pool. known_tasks: those that any
+    worker knows. silent: running runs whose lease has expired, and when it did. unaccounted: ticks
+    by job. unread: jobs that only another version can read. schema: of the ledger, None of a new
+    one. app: if one was named. forbidden: errors of Redis to commands that this user may not run;
+    their facts are missing.
     """
 
     now: datetime
@@ -47,6 +49,7 @@ class DoctorFacts:
     beat: BeatRecord
     queues: Sequence[Queue] = ()
     tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    needs: Mapping[str, Needs] = field(default_factory=dict)
     known_tasks: frozenset[str] = frozenset()
     silent: Mapping[str, datetime] = field(default_factory=dict)
     unaccounted: Mapping[str, int] = field(default_factory=dict)
@@ -94,6 +97,7 @@ def read(
         beat=ledger.beat(),
         queues=permitted(lambda: queues(specs, roll, broker, ledger.drains.since()), []),
         tasks={spec.name: spec.tasks for spec in specs},
+        needs={spec.name: Needs.of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
         unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},

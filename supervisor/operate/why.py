@@ -25,6 +25,7 @@ from supervisor.operate.why_words import (
     subject,
     times,
     unknown_task,
+    unmet_needs,
     usual,
     why_slow,
 )
@@ -289,6 +290,7 @@ def expired(found: RunFacts, local: LocalTime) -> Iterator[str]:
         deadline = span(run.rules.start_deadline_ms / 1000)
         yield f"{what} within {deadline} (`start_deadline`) of {queued}"
     yield from unknown_task(found)
+    yield from unmet_needs(found)
     yield message_words(run, local) if run.sent_at else "the broker never accepted its message"
 
 
@@ -348,6 +350,7 @@ def queued(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     if found.workers:
         yield worker_words(found)
     yield from unknown_task(found)
+    yield from unmet_needs(found)
     if run.sent_at:
         yield message_words(run, local)
     else:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from supervisor.errors import UnknownRun
 from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
+from supervisor.job.topology import Needs
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
@@ -41,12 +42,14 @@ class NoBeat:
 class Workers:
     """How many running workers consume a queue, and how many processes they have together.
 
-    unknown_task: the task of the run, when none of them knows it.
+    unknown_task: the task of the run, when none of them knows it. unmet: what the job needs and
+    none of their pools has.
     """
 
     count: int
     processes: int
     unknown_task: str | None = None
+    unmet: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +274,9 @@ def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Worke
     processes = sum(worker.pool_size for worker in found)
     task = spec.task if spec else None
     is_unknown = found and task and task not in ledger.presences.tasks(found)
-    return Workers(len(found), processes, task if is_unknown else None)
+    unmet = [Needs.of(spec).unmet_by(worker.pool) for worker in found] if spec else []
+    none_fits = unmet[0] if unmet and all(unmet) else None
+    return Workers(len(found), processes, task if is_unknown else None, none_fits)
 
 
 def blocker_of(ledger: Ledger, run: Run) -> RunFacts | None:

@@ -147,6 +147,12 @@ def unknown_task(facts: RunFacts) -> Iterator[str]:
         yield f"no worker {which}knows the task {facts.workers.unknown_task}"
 
 
+def unmet_needs(facts: RunFacts) -> Iterator[str]:
+    if facts.workers and facts.workers.unmet:
+        unmet = facts.workers.unmet
+        yield f"their pool lacks what its job needs: {unmet} (docs/adopting.md, Pools)"
+
+
 def duplicates(run: Run) -> Iterator[str]:
     if run.duplicates:
         yield f"it was delivered again {times(run.duplicates)}; duplicates are dropped"

@@ -11,7 +11,10 @@
    up to `MOST_HELD` are held the worker takes others; with more, it takes fewer until they are
    back. Both sides report it: this worker in its log and in its presence, and the message carries
    a note for the worker that begins the run.
-3. **Of those of runs, the broker keeps no record.** Redis has no acknowledgements, so kombu keeps a
+3. **Runs that this worker's pool cannot do justice to are returned** in the same way: one with a
+   time limit never runs where nothing would end it. A worker with another pool takes it, or it
+   waits until it expires, and this worker's log, `doctor` and `why` say so.
+4. **Of those of runs, the broker keeps no record.** Redis has no acknowledgements, so kombu keeps a
    copy of each message until it is acknowledged: two transactions a message, and a second delivery
    of whatever takes longer than the visibility timeout. A run's message names its run and nothing
    more. One that vanishes with its worker is sent again within seconds (beat/vanished.py), one that
@@ -29,6 +32,7 @@ from uuid import UUID
 
 import structlog
 from celery import Celery, bootsteps
+from celery.concurrency import prefork
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from kombu.exceptions import OperationalError
@@ -36,7 +40,10 @@ from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
 
 from supervisor.errors import WrongSchema
+from supervisor.guard import child_table
 from supervisor.guard.delivery import HEADER, LEDGER, RETURNED_BY, is_well_formed, supervised
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.publisher import publisher_of
@@ -64,6 +71,11 @@ MOST_KNOWN = 20
 LONGEST_NAME = 200
 
 HINT = "give each deployment queues of its own (docs/settings.md, Two deployments on one Redis)"
+
+POOLS_HINT = (
+    "have its queue consumed by workers that were started with -P prefork alone, or remove from the"
+    " job what it needs (docs/adopting.md, Pools)"
+)
 
 #: Of this process: other ledger and queue -> when it was seen last, and when it was logged.
 _seen: dict[tuple[str, str], tuple[float, float]] = {}
@@ -122,11 +134,13 @@ class TakesAnyMessage(bootsteps.Step):
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle = create(*args, **kwargs)
             passed = raised_by_others(parent.connection_errors)
-            foreign = ForeignMessages(parent)
+            returned = ReturnedMessages(parent)
+            if not isinstance(parent.pool, prefork.TaskPool):
+                child_table.run_here()
 
             def on_task_received(message: Any) -> Any:
                 try:
-                    if foreign.returns(message):
+                    if returned.takes(message):
                         return None
                     check_message(message)
                     return handle(message)
@@ -190,29 +204,63 @@ def shared_queues() -> list[tuple[str, str]]:
     return sorted(both for both, (seen, _) in list(_seen.items()) if seen > limit)
 
 
-class ForeignMessages:
-    """Those of another ledger that one consumer gets. All is called in the worker's main loop."""
+class ReturnedMessages:
+    """Those that go back to their queue: of another ledger, or not for this worker's pool.
+
+    All is called in the worker's main loop.
+    """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._app: Celery = consumer.app
         self._own = [required_settings(self._app).prefix, owner_of(self._app)]
+        self._pool = pool_name(type(consumer.pool))
         self._held = 0
+        self._logged: dict[str, float] = {}
 
-    def returns(self, message: Any) -> bool:
-        """Whether the message is another ledger's, and goes back."""
+    def takes(self, message: Any) -> bool:
+        """Whether the message goes back."""
         headers, header = message.headers, run_header(message)
         if header is None:
             return False
         theirs = identity_in(header)
-        if theirs is None or not self._is_foreign(theirs, header):
-            if returned_by := headers.get(RETURNED_BY):
-                self._note(str(returned_by)[:LONGEST_NAME], message, "run came late")
-            return False
-        self._note(named(theirs), message, "message of another ledger returned")
-        headers[RETURNED_BY] = named(self._own)  # Redis keeps it; other brokers give back their own
-        self._hold(message)
-        return True
+        if theirs is not None and self._is_foreign(theirs, header):
+            self._note(named(theirs), message, "message of another ledger returned")
+            # Redis keeps it; other brokers give back their own.
+            headers[RETURNED_BY] = named(self._own)
+            self._hold(message)
+            return True
+        if unmet := self._unmet(header, headers):
+            self._note_unmet(str(header.get("job"))[:LONGEST_NAME], unmet)
+            self._hold(message)
+            return True
+        if returned_by := headers.get(RETURNED_BY):
+            self._note(str(returned_by)[:LONGEST_NAME], message, "run came late")
+        return False
+
+    def _unmet(self, header: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
+        """What the run needs and this pool has not; a malformed message has its own end."""
+        if self._pool == "prefork":
+            return None
+        limits, rules = headers.get("timelimit"), header.get("rules")
+        hard, soft = limits if isinstance(limits, list) and len(limits) == 2 else (None, None)
+        task = self._app.tasks.get(str(headers.get("task")))
+        needs = Needs(
+            time_limit=bool(hard or getattr(task, "time_limit", None)),
+            soft_time_limit=bool(soft or getattr(task, "soft_time_limit", None)),
+            replace=isinstance(rules, dict) and rules.get("overlap") == OverlapPolicy.REPLACE,
+        )
+        return needs.unmet_by(self._pool)
+
+    def _note_unmet(self, job: str, unmet: str) -> None:
+        now = clock()
+        if job in self._logged:
+            if now - self._logged[job] < LOGGED_EVERY:
+                return
+        elif len(self._logged) >= MOST_KNOWN:
+            return
+        self._logged[job] = now
+        log.error("run returned", job=job, needs=unmet, pool=self._pool, hint=POOLS_HINT)
 
     def _is_foreign(self, theirs: list[str], header: Mapping[str, Any]) -> bool:
         if theirs == self._own:

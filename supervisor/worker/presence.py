@@ -18,6 +18,7 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from supervisor.errors import WrongSchema
+from supervisor.job.topology import pool_name
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.presence import (
@@ -95,6 +96,7 @@ class WorkerAttendance(threading.Thread):
             queues=consumed(self._consumer.task_consumer),
             pool_size=size_of(self._consumer.pool),
             tasks=self._digest,
+            pool=pool_name(type(self._consumer.pool)),
         )
 
 

@@ -18,7 +18,6 @@ from uuid import uuid4
 import structlog
 from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
-from celery.concurrency import get_implementation
 from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
@@ -73,6 +72,7 @@ class GuardedRequest(Request):
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)
         if self._header is not None:
+            pid = child_table.own_pid or pid  # of a greenlet it is no process' number
             heartbeat_of(self.app).watch(
                 Lease(
                     work=work_of(self._header, worker_name(pid)),
@@ -87,8 +87,7 @@ class GuardedRequest(Request):
 
     def _is_active(self, pid: int) -> bool:
         """Celery takes a task for over that it is about to end: its child may still be running."""
-        is_running = pid != os.getpid() and child_table.is_running(pid, self._token)
-        return self in state.active_requests or is_running
+        return self in state.active_requests or child_table.is_running(pid, self._token)
 
     def _asked(self) -> CallArguments:
         """For a ledger that forgot the run. Called by the heartbeat: it waits for nothing."""
@@ -99,11 +98,14 @@ class GuardedRequest(Request):
         """Celery drops the message of a revoked task before any hook of ours: its run ends here."""
         is_revoked = bool(super().revoked())
         if is_revoked and self._header is not None:
-            try:
-                publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
-            except (RedisError, WrongSchema) as error:
-                log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
+            self._cancel_run()
         return is_revoked
+
+    def _cancel_run(self) -> None:
+        try:
+            publisher_of(self.app).ledger.cancel(str(self.id), "revoked")
+        except (RedisError, WrongSchema) as error:
+            log.warning("revoked run not cancelled", run=str(self.id), error=str(error))
 
     def on_timeout(self, soft: bool, timeout: Any) -> None:
         if not soft:
@@ -117,6 +119,9 @@ class GuardedRequest(Request):
         return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
+        if self._header is not None and child_table.own_pid:
+            self._cancel_run()  # nothing can be killed: the run is asked to end
+            return
         self._note_ending(RunState.CANCELLED)
         super().terminate(pool, signal)
 
@@ -224,11 +229,7 @@ class TellsChildren(bootsteps.StartStopStep):
 
 
 def prepare(sender: Any) -> None:
-    """Refuses pools without our guarantees, and a ledger that a newer version writes.
-
-    A ledger of an older version is upgraded.
-    """
-    check_pool(sender.pool_cls)
+    """Refuses a ledger that a newer version writes; one of an older version is upgraded."""
     # Children that are not forked would know neither the app nor each other. Celery before 5.7
     # has no other way to make them.
     if getattr(sender, "pool_start_method", "fork") != "fork":
@@ -253,24 +254,6 @@ def prepare(sender: Any) -> None:
         raise SystemExit(str(error)) from error
     except RedisError as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=explained(error))
-
-
-def check_pool(pool: Any) -> None:
-    """`pool`: a class, or its name, as Celery takes both. Raises SystemExit.
-
-    Threads and solo ignore limits and revokes. Greenlets are no processes and share one thread:
-    leases are lost, and a body runs beside itself.
-    """
-    start_it = "start it with -P prefork"
-    # To import one of these would patch the whole process, or fail.
-    is_green = pool in ("gevent", "eventlet")
-    own = None if is_green else get_implementation(pool)
-    if is_green or getattr(own, "is_green", False):
-        raise SystemExit(f"a supervised worker cannot have a pool of greenlets: {start_it}")
-    if own is not None and "prefork" in own.__module__:
-        return
-    if not os.environ.get("SUPERVISOR_ANY_POOL"):
-        raise SystemExit(f"a supervised worker needs the prefork pool: {start_it}")
 
 
 def end_orphans() -> None:

@@ -24,7 +24,13 @@ from uuid import uuid4
 import structlog
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
 from celery import Celery, Task, signals, states
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import (
+    Ignore,
+    Reject,
+    Retry,
+    SoftTimeLimitExceeded,
+    TimeLimitExceeded,
+)
 from kombu.utils.json import loads
 
 from supervisor.errors import (
@@ -41,7 +47,7 @@ from supervisor.guard.attempt import (
     NextAttempt,
     Phase,
     current_attempt,
-    interruptible_run,
+    raise_in_current_run,
 )
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import TOKEN, Delivery, supervised
@@ -205,8 +211,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise
             raise again from error
         except BaseException as error:
-            # Neither Celery nor we raise one here: it is the job's own.
-            raise self._retry_or(attempt, JobRaised(error)) from error
+            # Neither Celery nor we raise one here, but for a limit: it is the job's own.
+            raise self._retry_or(attempt, of_base(error)) from error
 
     def _call(self, attempt: Attempt, body: Body, args: Any, kwargs: Any) -> Any:
         """The task's body; a step's arguments are filled up, and what it returns is kept."""
@@ -285,7 +291,7 @@ def report(attempt: Attempt, task: Any, retval: Any, state: str | None) -> None:
             error = following.error if following else None
             attempt.retry(delay, reason_of(error or value.exc or value))
         case states.FAILURE:
-            timed_out = isinstance(value, SoftTimeLimitExceeded)
+            timed_out = isinstance(value, (SoftTimeLimitExceeded, TimeLimitExceeded))
             attempt.end(RunState.TIMED_OUT if timed_out else RunState.FAILED, reason_of(value))
         case states.IGNORED | states.REJECTED:  # the job itself raised Ignore or Reject
             attempt.end(RunState.SUCCEEDED, state.lower())
@@ -311,9 +317,16 @@ def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None
         case Exception() as error:
             return states.FAILURE, error
         case BaseException() as error if not isinstance(error, (SystemExit, RunInterrupted)):
-            return states.FAILURE, JobRaised(error)
+            return states.FAILURE, of_base(error)
         case _:
             return (states.SUCCESS if attempt.has_returned else None), None
+
+
+def of_base(error: BaseException) -> Exception:
+    """What counts as raised by the job; of gevent's Timeout, Celery's word for its time limit."""
+    if type(error).__module__ == "gevent.timeout":
+        return TimeLimitExceeded(getattr(error, "seconds", None))
+    return JobRaised(error)
 
 
 def reason_of(error: Any) -> str:
@@ -325,7 +338,7 @@ def reason_of(error: Any) -> str:
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
     """One guard a process, and the handlers of what may interrupt a run in it."""
-    receive_interrupts(interruptible_run)
+    receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
 

@@ -202,7 +202,8 @@ class Project:
         words = ("-m", "celery", "-A", "team", *arguments)
         environ = self._environment()
         with (self.directory / f"{name}.log").open("ab") as log:
-            if self._is_cold(environ):
+            # What patches the standard library does so before anything is imported.
+            if self._is_cold(environ) or "gevent" in arguments:
                 command = [*self.within, sys.executable, *words]
                 process = Process(command, cwd=self.directory, env=environ, stdout=log, stderr=log)
             else:

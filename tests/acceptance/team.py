@@ -305,3 +305,29 @@ def spend(self, *args, **kwargs):
     sign("start", self)
     if kwargs.get("fails"):
         raise ValueError(f"no login with {kwargs['password']}")
+
+
+@app.task(bind=True)
+def heed(self):
+    """Ends when it is asked to, and not before."""
+    sign("start", self)
+    try:
+        while not (run := current_run()).should_end:
+            time.sleep(0.05)
+        run.check()
+    finally:
+        sign("end", self)
+
+
+@app.task(bind=True)
+def spin(self, seconds):
+    """Computes without a pause, in its first attempt, and then waits."""
+    sign("start", self)
+    try:
+        until = time.monotonic() + seconds
+        if current_run().attempt == 1:
+            while time.monotonic() < until:
+                pass
+            time.sleep(60)
+    finally:
+        sign("end", self)

@@ -1,14 +1,15 @@
-"""The solo and the threads pool: no time limits, no revokes, but leases and rescue all the same."""
+"""The pools without child processes: all of the guard, and no process that could be killed."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
-from tests.acceptance.workers import Workers
+from tests.acceptance.workers import NEEDED, Workers
 from tests.conftest import DATABASES, database, emptied
 from tests.waiting import wait_until
 
@@ -21,34 +22,41 @@ jobs:
   work-4: {task: team.work, every: 24h}
   hang: {task: team.hang, every: 24h}
   held: {task: team.hold, every: 24h}
+  heed: {task: team.heed, every: 24h}
   leaves: {task: team.leave, every: 24h}
+  fails: {task: team.fail, every: 24h, max_retries: 1, retry_backoff: 1s}
+  stays: {task: team.stubborn, every: 24h, queue: alone}
+  spins: {task: team.spin, every: 24h}
+  limited: {task: team.work, every: 24h, time_limit: 2s}
+  soft: {task: team.work, every: 24h, soft_time_limit: 2s, queue: soft}
+  replaces: {task: team.work, every: 24h, overlap: replace, queue: soft}
 """
 
-#: Of threads, more than there are workers: two are in one process.
-AT_ONCE = {"solo": 2, "threads": 4}
+#: Of threads and greenlets, more than there are workers: two are in one process.
+AT_ONCE = {"solo": 2, "threads": 4, "gevent": 4}
 
 
-@pytest.fixture(scope="module", params=["solo", "threads"])
+@pytest.fixture(scope="module", params=["solo", "threads", "gevent"])
 def shared_workers(
     request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workers]:
-    project = Project(
-        tmp_path_factory.mktemp(request.param),
-        database(server.url, DATABASES),
-        environ={"SUPERVISOR_ANY_POOL": "1"},
-    )
+    project = Project(tmp_path_factory.mktemp(request.param), database(server.url, DATABASES))
     emptied(project.url)
     project.schedule(JOBS)
     try:
         project.beat()
         project.wait_for_jobs()
-        yield Workers(project, ("-P", request.param))
+        yield Workers(project, ("-P", request.param), size=NEEDED)
     finally:
         project.stop()
 
 
+def pool_of(workers: Workers) -> str:
+    return workers.options[1]
+
+
 def test_runs_side_by_side_keep_their_leases_and_succeed(workers: Workers) -> None:
-    jobs = [f"work-{number + 1}" for number in range(AT_ONCE[workers.options[1]])]
+    jobs = [f"work-{number + 1}" for number in range(AT_ONCE[pool_of(workers)])]
     runs = [workers.trigger(job, 4.5) for job in jobs]
     for run in runs:
         workers.project.run_when(run.id, "succeeded")
@@ -59,18 +67,38 @@ def test_runs_side_by_side_keep_their_leases_and_succeed(workers: Workers) -> No
             assert workers.count(run.job, sign) == 0
 
 
-def test_a_cancelled_run_is_ended_in_the_main_thread_alone(workers: Workers) -> None:
+def test_a_cancelled_run_is_interrupted_but_in_a_thread(workers: Workers) -> None:
     run = workers.trigger("held")
     workers.start_of(run)
     worker = workers.worker_of(run)
     assert workers.project.supervisor("cancel", run.id).returncode == 0
-    if workers.options[1] == "solo":
-        workers.project.run_when(run.id, "cancelled")
-    else:
-        wait_until(lambda: workers.project.events_of(worker, "run not interrupted"))
+    if pool_of(workers) == "threads":
+        wait_until(lambda: workers.project.events_of(worker, "run asked to end"))
         workers.project.let_end(run.id)
         workers.project.run_when(run.id, "succeeded")
+    else:
+        workers.project.run_when(run.id, "cancelled")
+        assert len(workers.ends(run)) == 1
     assert worker.poll() is None
+
+
+def test_a_run_that_looks_sees_that_it_is_cancelled(workers: Workers) -> None:
+    run, other = workers.trigger("heed"), workers.trigger("held")
+    workers.start_of(run)
+    workers.start_of(other)
+    assert workers.project.supervisor("cancel", run.id).returncode == 0
+    workers.project.run_when(run.id, "cancelled")
+    workers.project.let_end(other.id)
+    workers.project.run_when(other.id, "succeeded")
+
+
+def test_a_task_that_celery_terminates_is_cancelled(workers: Workers) -> None:
+    if pool_of(workers) == "solo":  # it hears of nothing while a task runs
+        return
+    run = workers.trigger("heed")
+    workers.start_of(run)
+    workers.project.code(f"team.app.control.revoke({run.id!r}, terminate=True); print(1)")
+    workers.project.run_when(run.id, "cancelled")
 
 
 def test_sys_exit_and_memory_error_fail_a_run_and_no_worker(workers: Workers) -> None:
@@ -83,6 +111,12 @@ def test_sys_exit_and_memory_error_fail_a_run_and_no_worker(workers: Workers) ->
     assert workers.alive == before
 
 
+def test_a_failed_attempt_is_tried_again(workers: Workers) -> None:
+    run = workers.project.run_when(workers.trigger("fails").id, "failed")
+    assert workers.outcomes(run) == ["failed", "failed"]
+    assert [sign.attempt for sign in workers.starts(run)] == [1, 2]
+
+
 def test_a_run_whose_worker_was_killed_comes_again(workers: Workers) -> None:
     run = workers.trigger("hang")
     start = workers.start_of(run)
@@ -92,3 +126,65 @@ def test_a_run_whose_worker_was_killed_comes_again(workers: Workers) -> None:
     workers.project.run_when(run.id, "succeeded")
     assert workers.outcomes(run) == ["lost", "succeeded"]
     assert len(workers.ends(run)) == 1
+
+
+def test_a_worker_that_is_told_to_stop_ends_its_runs_first(workers: Workers) -> None:
+    run = workers.trigger("held")
+    workers.start_of(run)
+    worker = workers.worker_of(run)
+    workers.stop(worker, signal.SIGTERM)
+    workers.project.let_end(run.id)
+    workers.project.run_when(run.id, "succeeded")
+    assert workers.outcomes(run) == ["succeeded"]
+    assert worker.wait(20) == 0
+
+
+def test_a_run_with_a_limit_that_the_pool_lacks_is_given_back(workers: Workers) -> None:
+    project = workers.project
+    if pool_of(workers) == "gevent":  # which has the hard one
+        run = project.run_when(workers.trigger("limited", 60).id, "timed_out")
+        assert workers.outcomes(run) == ["timed_out"]
+    if pool_of(workers) != "threads":  # the three are alike in the rest
+        return
+    unfit = project.worker(*workers.options, queues="soft")
+    workers.others.append(unfit)
+    runs = workers.trigger("soft", 60), workers.trigger("replaces")
+    wait_until(lambda: len({e["job"] for e in project.events_of(unfit, "run returned")}) == 2, 20)
+    assert workers.starts(runs[0]) == []
+    assert "its job needs: soft_time_limit" in project.supervisor("why", "soft").stdout
+    assert "which lacks what job soft needs" in project.supervisor("doctor").stdout
+    fit = project.worker(queues="soft")
+    workers.others.append(fit)
+    project.run_when(runs[0].id, "timed_out")
+    project.run_when(runs[1].id, "succeeded")
+    assert {sign.pid for run in runs for sign in workers.starts(run)} != {unfit.pid}
+
+
+def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> None:
+    """A worker that froze finds the message of the next attempt, and goes on with the last one."""
+    if pool_of(workers) == "solo":
+        return
+    worker = workers.hire_for("alone")
+    run = workers.trigger("stays", 6)
+    workers.start_of(run)
+    worker.send_signal(signal.SIGSTOP)
+    workers.project.run_when(run.id, "queued")
+    worker.send_signal(signal.SIGCONT)
+    wait_until(lambda: workers.project.events_of(worker, "run kept out"))
+    workers.project.run_when(run.id, "succeeded", 40)
+    signs = [sign.event for sign in workers.project.witness("stays") if sign.run == run.id]
+    assert signs in (["start", "end"], ["start", "end"] * 2)
+    assert workers.count("stays", "overlaps") == 0
+
+
+def test_a_greenlet_that_computes_is_told_that_its_lease_was_lost(workers: Workers) -> None:
+    if pool_of(workers) != "gevent":
+        return
+    run = workers.trigger("spins", 6)
+    workers.start_of(run)
+    worker = workers.worker_of(run)
+    workers.project.run_when(run.id, "succeeded", 40)
+    assert workers.outcomes(run) == ["lost", "succeeded"]
+    wait_until(lambda: workers.project.events_of(worker, "run interrupted"))
+    wait_until(lambda: len(workers.ends(run)) == 2)
+    assert worker.poll() is None

@@ -44,7 +44,7 @@ class Workers:
 
     def hire_for(self, queue: str) -> Process:
         """A worker for this queue alone, which may still be on its way."""
-        self.others.append(self.project.hire(queues=queue, processes=self.processes))
+        self.others.append(self.project.hire(*self.options, queues=queue, processes=self.processes))
         return self.others[-1]
 
     def trigger(self, job: str, *args: Any) -> Run:

@@ -136,11 +136,11 @@ def test_the_end_of_another_attempt_is_nobodys(table: None) -> None:
 
 
 def test_who_is_at_work_is_so_for_one_attempt(table: None) -> None:
-    child_table.set_running("token")
+    child_table.enter("token")
     assert child_table.is_running(os.getpid(), "token")
     assert not child_table.is_running(os.getpid(), "the next one's")
     assert child_table.end_of(os.getpid(), "token") is None
-    child_table.set_running(None)
+    child_table.leave("token")
     assert not child_table.is_running(os.getpid(), "token")
 
 

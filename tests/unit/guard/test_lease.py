@@ -78,10 +78,8 @@ UNHEARD = {"state": State.UNHEARD}
         ({}, True, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
         ({}, False, 9, False, Begun.UNKNOWN, False, math.inf),
         ({"is_active": lambda: False}, True, 9, False, Begun.UNKNOWN, False, math.inf),
-        ({"pid": os.getpid()}, False, 2.1, True, Begun.UNKNOWN, True, TRUSTED_UNTIL),
         (HELD, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
         (HELD, False, 0, True, Begun.OVER, True, TRUSTED_UNTIL),
-        (HELD | {"pid": os.getpid()}, False, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
         (HELD | {"is_active": lambda: False}, True, 0, True, Begun.UNKNOWN, False, TRUSTED_UNTIL),
         (HELD | {"on_lease_lost": "continue"}, True, 0, True, Begun.KNOWN, True, TRUSTED_UNTIL),
         (HELD | {"kill_at": 7.0}, True, 0, True, Begun.KNOWN, True, 7.0),
@@ -103,7 +101,7 @@ def test_what_is_known_of_a_lease(
     deadline: float,
 ) -> None:
     lease = held(**facts)
-    child_table.set_running("token" if works else None)
+    child_table.enter("token") if works else child_table.leave("token")
     clock.now += seconds
     found = lease.has_surely_begun, lease.begun, lease.should_be_known, lease.deadline
     assert found == (surely, begun, known, pytest.approx(deadline))
@@ -182,6 +180,6 @@ def test_an_overlap_and_a_loss_are_logged_once() -> None:
 
 
 def test_a_process_whose_entry_another_took_counts_as_running() -> None:
-    child_table.set_running("another")
+    child_table.enter("another")
     assert child_table.is_running(CHILD, "token")
     assert not child_table.is_running(os.getpid(), "token")

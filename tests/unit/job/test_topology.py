@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from celery.concurrency import solo
+from celery.concurrency.base import BasePool
 
 from supervisor.job.spec import JobSpec
-from supervisor.job.topology import Topology
+from supervisor.job.topology import POOLS, Needs, Topology, pool_name
 
 
 def spec(name: str, **keys: object) -> JobSpec:
@@ -67,3 +69,32 @@ def test_a_job_of_several_tasks_needs_the_queues_of_its_steps() -> None:
     default, dedicated = Topology.of([plain, own]).workers
     assert (default.queues, default.jobs) == (("celery", "quick"), ("own", "plain"))
     assert (dedicated.queues, dedicated.jobs) == (("serial.own",), ("own",))
+
+
+@pytest.mark.parametrize(
+    ("needs", "pools"),
+    [
+        ({}, {"prefork", "threads", "solo", "gevent"}),
+        ({"time_limit": "5m"}, {"prefork", "gevent"}),
+        ({"soft_time_limit": "5m"}, {"prefork"}),
+        ({"overlap": "replace"}, {"prefork"}),
+    ],
+)
+def test_what_a_job_needs_decides_which_pools_may_run_it(
+    needs: dict[str, str], pools: set[str]
+) -> None:
+    found = Needs.of(spec("job", **needs))
+    assert {pool for pool in (*POOLS.values(), "odd:Pool") if not found.unmet_by(pool)} == pools
+
+
+def test_a_limit_of_a_step_is_a_need_of_its_job() -> None:
+    steps = [{"task": "t", "priority": 1}, {"task": "u", "priority": 0, "time_limit": "1m"}]
+    assert Needs.of(spec("job", task=None, steps=steps)).time_limit
+
+
+def test_a_pool_made_of_celerys_is_known_by_its_name() -> None:
+    class Own(solo.TaskPool):
+        pass
+
+    assert pool_name(Own) == "solo"
+    assert pool_name(BasePool) == "celery.concurrency.base:BasePool"

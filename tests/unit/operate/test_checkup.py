@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.beat.app_facts import AppFacts, LateTask, Overridden
+from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import BeatRecord
@@ -29,6 +30,10 @@ def present(facts: WorkerFacts | BeatFacts, offset: timedelta | None = timedelta
 
 def worker(name: str = "w@host", *queues: str, pool_size: int = 1) -> Present:
     return present(WorkerFacts(name, queues or ("celery",), pool_size, "digest"))
+
+
+def in_pool(pool: str) -> Present:
+    return present(WorkerFacts("w@host", ("celery",), 1, "digest", pool))
 
 
 def beat(name: str, offset: timedelta | None = timedelta()) -> Present:
@@ -116,6 +121,22 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             {"roll": roll(*BEATS, replace(worker(), is_waiting=True))},
             ["w@host waits for its broker"],
             [],
+        ),
+        (
+            {"roll": roll(*BEATS, in_pool("threads")), "needs": {"job1": Needs(time_limit=True)}},
+            [
+                "workers of the queue celery have the pool threads, which lacks what job job1"
+                " needs: time_limit"
+            ],
+            [],
+        ),
+        (
+            {"roll": roll(*BEATS, worker(), in_pool("odd:Pool")), "needs": {"job1": Needs()}},
+            [],
+            [
+                "workers of the queue celery have the pool odd:Pool, which lacks what job job1"
+                " needs: the guard"
+            ],
         ),
         ({"roll": roll(beat("a"), worker())}, [], ["only one beat is running"]),
         (

@@ -352,6 +352,11 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             "was sent",
         ],
     ),
+    "queued where no pool has its limit": (
+        RunFacts(run("queued"), FIVE_PAST, "q", workers=Workers(1, 4, unmet="time_limit")),
+        {},
+        ["is queued", "1 worker", "their pool lacks what its job needs: time_limit", "message"],
+    ),
     "queued where all are busy": (
         RunFacts(run("queued", sent_at=FIVE_PAST), FIVE_PAST, "reports", workers=Workers(1, 4)),
         {},
