@@ -118,19 +118,27 @@ class Project:
     def beat(self, *options: str) -> Process:
         return self._start("beat", "beat", "-l", "info", *options)
 
-    def worker(self, *options: str, queues: str = "celery", processes: int = 2) -> Process:
+    def worker(
+        self, *options: str, queues: str = "celery", processes: int = 2, mingles: bool = False
+    ) -> Process:
         """Returns once the worker consumes its queues."""
-        started = self.hire(*options, queues=queues, processes=processes)
+        started = self.hire(*options, queues=queues, processes=processes, mingles=mingles)
         wait_until(lambda: self.is_ready(started) or started.poll() is not None, 30)
         assert started.poll() is None, self.log_of(started)
         return started
 
-    def hire(self, *options: str, queues: str = "celery", processes: int = 2) -> Process:
-        """A worker that may still be on its way."""
+    def hire(
+        self, *options: str, queues: str = "celery", processes: int = 2, mingles: bool = False
+    ) -> Process:
+        """A worker that may still be on its way.
+
+        mingles: it asks the others what is revoked, for which Celery waits a second.
+        """
         name = f"worker{len(self.processes)}"
         return self._start(
             name,
             *("worker", "-l", "info", "-n", f"{name}@%h", "-Q", queues, "-c", str(processes)),
+            *([] if mingles else ["--without-mingle"]),
             *options,
         )
 

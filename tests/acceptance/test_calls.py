@@ -158,7 +158,7 @@ result = team.import_feed.apply_async(("y",), queue="nobody")
 result.revoke()
 print(json.dumps(result.id))"""
     )
-    worker = team.worker(queues="nobody", processes=1)
+    worker = team.worker(queues="nobody", processes=1, mingles=True)
     team.run_when(revoked, "cancelled")
     worker.terminate()
     again = team.code(CALL + 'print(json.dumps(told(team.import_feed.delay("y"))))')
