@@ -35,7 +35,7 @@ from kombu.compression import get_encoder
 from supervisor.errors import InvalidGuard, UnknownRun
 from supervisor.files.job_checks import GuardedCall, guarded_task_spec
 from supervisor.guard.current_run import current_run
-from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, of_job, work_of
+from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, work_of
 from supervisor.job.lock_keys import lock_key
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, is_below, manual_id
@@ -47,6 +47,7 @@ from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.sending import content
 from supervisor.sending.app_settings import required_settings
+from supervisor.sending.assignments import of_job
 from supervisor.sending.messages import is_ordinary, recorded
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
 from supervisor.sending.tracing import current_headers

@@ -31,13 +31,14 @@ from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialized
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER, Assignment, of_job
+from supervisor.guard.delivery import HEADER
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.secrets import has_references
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.requests import Message, Tick
 from supervisor.sending.app_settings import broker_address, required_settings
+from supervisor.sending.assignments import Assignment, of_job
 from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database

@@ -16,18 +16,12 @@ from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import (
-    HEADER,
-    LEDGER,
-    RETRIES,
-    Assignment,
-    Assignments,
-    message_header,
-)
+from supervisor.guard.delivery import HEADER, LEDGER, RETRIES
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.assignments import Assignment, Assignments, message_header
 from supervisor.sending.messages import is_beside
 from supervisor.sending.queues import UNAVAILABLE, destination, producers_of
 from supervisor.sending.signing import Signer, SigningProducer, content_of

@@ -14,10 +14,10 @@ from kombu.exceptions import OperationalError
 from kombu.pools import producers
 from redis.exceptions import RedisError
 
-from supervisor.guard.delivery import Assignment
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import queues_of
 from supervisor.sending.app_settings import broker_address
+from supervisor.sending.assignments import Assignment
 from supervisor.settings import is_redis
 
 #: A broker that hangs must not hang those that look at it or send messages.

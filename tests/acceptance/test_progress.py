@@ -14,8 +14,9 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 
-from supervisor.guard.delivery import HEADER, message_header, of_job
+from supervisor.guard.delivery import HEADER
 from supervisor.job.run import Run, ulid
+from supervisor.sending.assignments import message_header, of_job
 from tests.acceptance.workers import Workers
 from tests.waiting import patience, wait_until
 

@@ -12,12 +12,14 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from supervisor.app import supervise
-from supervisor.guard.delivery import HEADER, Assignments, message_header
+from supervisor.guard.delivery import HEADER
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.sending.assignments import Assignments, message_header
 from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.times import clock
+from supervisor.worker.adopting import adopt
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
@@ -53,6 +55,7 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
     def nightly(tree: str = "") -> None:
         bodies.append(tree)
 
+    adopt(app.tasks["proj.nightly"])
     tracer = build_tracer("proj.nightly", app.tasks["proj.nightly"], app=app)
 
     signer = Signer(ledger.client, ledger.keys)

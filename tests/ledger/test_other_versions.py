@@ -15,7 +15,6 @@ from supervisor.beat.app_facts import app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.errors import UnknownJob, UnreadableJob
-from supervisor.guard.delivery import Assignments
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import functions, reads
@@ -25,6 +24,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.operate.doctor import examine
 from supervisor.operate.doctor_facts import read
+from supervisor.sending.assignments import Assignments
 from supervisor.sending.publisher import Publisher
 from supervisor.ticks.audit import audit
 from tests.ledger.jobs import job

@@ -24,6 +24,7 @@ from supervisor.sending import signing
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.sending.signing import SIGNATURE, Signer
+from supervisor.worker.adopting import adopt
 from tests.ledger.jobs import begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
@@ -131,6 +132,7 @@ def test_a_message_of_before_a_retry_begins_no_attempt_after_it(
         if number == 1:
             raise self.retry(args=[2], countdown=0)
 
+    adopt(app.tasks["proj.nightly"])
     run, publisher = queued(ledger, 0), Publisher(app, ledger)
 
     def delivered() -> dict[str, Any]:

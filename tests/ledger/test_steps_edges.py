@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from supervisor.beat.emitter import note_rescue
-from supervisor.guard.delivery import Assignments
 from supervisor.job.run import RunState
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Rescue
 from supervisor.ledger.requests import RunRequest
+from supervisor.sending.assignments import Assignments
 from tests.ledger.jobs import begin, job, lock_is_free, renew, run_id, states, ticks
 from tests.ledger.test_batches import batch, open_items, run_of
 from tests.ledger.test_comebacks import another_server, grace_is_over, work
