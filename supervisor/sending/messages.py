@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -63,33 +64,41 @@ Send = Callable[[Any, Assignment], str]
 
 
 class Recorder:
-    """A channel of kombu's Redis transport that keeps the commands which a message becomes."""
+    """In place of the client of kombu's Redis transport: keeps the commands, and sends none."""
 
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
-        self.commands: list[tuple[str, ...]] = []
+    def __init__(self) -> None:
+        self.commands: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._channel, name)
+    def __getattr__(self, command: str) -> Callable[..., None]:
+        return lambda *args, **_: self.commands.append((command, *args))
 
-    def basic_publish(self, message: Any, **options: Any) -> Any:
-        return self._channel.basic_publish(message, _publish_batch=self, **options)
-
-    def add(self, *command: str) -> None:
-        """Called by kombu as for a batch, in place of sending the command."""
-        self.commands.append(command)
+    def pipeline(self) -> AbstractContextManager[Recorder]:
+        return nullcontext(self)
 
 
 def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> Message | None:
     """What Celery and kombu would push for a run, without pushing it.
 
-    None where that is more than one push: a queue that expires, an exchange of several queues.
+    channel: the caller's own. None where that is more than one push: a queue that expires, an
+    exchange of several queues.
     """
-    recorder: Any = Recorder(channel)
-    queue = send(app.amqp.Producer(recorder, auto_declare=False), assignment)
+    recorder, put = Recorder(), channel._put
+
+    def record(queue: str, message: Any, **options: Any) -> None:
+        channel.conn_or_acquire = lambda client=None: nullcontext(recorder)
+        try:
+            put(queue, message, **options)
+        finally:
+            del channel.conn_or_acquire
+
+    channel._put, channel._put_fanout = record, recorder.publish
+    try:
+        queue = send(app.amqp.Producer(channel, auto_declare=False), assignment)
+    finally:
+        del channel._put, channel._put_fanout
     match recorder.commands:
         case [("lpush", key, text)]:
-            return Message(queue, recorder.global_keyprefix + key, text)
+            return Message(queue, channel.global_keyprefix + key, text)
         case _:
             return None
 
@@ -288,7 +297,7 @@ class Envelopes:
             text=with_placeholders(message),
             delivery_tag=message["properties"]["delivery_tag"],
             embed=embed,
-            levels=self._app.conf.task_repr_maxlevels,
+            levels=self._app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
             length=self._app.amqp.argsrepr_maxsize,
         )
         return shape if shape.envelope(spec, self._signer).text == push.text else None
