@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import Histogram
 from supervisor.ticks.expectations import SKIPS_IN_A_ROW
@@ -262,6 +263,16 @@ SERVICE = (
         "worker_last_seen_timestamp_seconds",
         "When a worker last reported that it is there.",
         lambda scrape: ((name, at(moment)) for name, moment in scrape.roll.last_seen.items()),
+        "worker",
+    ),
+    ServiceMetric(
+        "worker_healthy",
+        "0 for a worker that is there and takes no messages, since its main loop hangs.",
+        lambda scrape: (
+            (p.facts.name, p.fault is None)
+            for p in scrape.roll.present
+            if isinstance(p.facts, WorkerFacts)
+        ),
         "worker",
     ),
     ServiceMetric(

@@ -55,7 +55,7 @@ log = structlog.get_logger("supervisor.intake")
 brpop_read = cast(Any, redis.Channel)._brpop_read
 deliver = cast(Any, virtual.Transport)._deliver
 
-#: Marks the connection on which no message ends anything.
+#: Marks the connection on which no message ends anything: how often Redis has answered it.
 TAKES_ANY = "supervisor_takes_any"
 
 #: Seconds; shorter than beat waits before it takes a message for vanished.
@@ -128,7 +128,7 @@ class TakesAnyMessage(bootsteps.Step):
 
         def connect_own() -> Any:
             connection = connect()
-            setattr(connection, TAKES_ANY, True)
+            setattr(connection, TAKES_ANY, 0)
             return connection
 
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
@@ -167,8 +167,10 @@ def raised_by_others(connection_errors: Iterable[type[Exception]]) -> tuple[type
 
 
 def read_any(self: Any, **options: Any) -> Any:
-    if not hasattr(self.connection.client, TAKES_ANY):
+    client = self.connection.client
+    if not hasattr(client, TAKES_ANY):
         return brpop_read(self, **options)
+    setattr(client, TAKES_ANY, getattr(client, TAKES_ANY) + 1)
     try:
         return brpop_read(self, **options)
     except (ValueError, RecursionError) as error:  # neither UTF-8 nor JSON

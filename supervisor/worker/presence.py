@@ -30,7 +30,7 @@ from supervisor.ledger.presence import (
 )
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
-from supervisor.worker.intake import shared_queues
+from supervisor.worker.intake import TAKES_ANY, shared_queues
 
 log = structlog.get_logger("supervisor.attendance")
 
@@ -47,22 +47,24 @@ SOCKETS = ("selectors", "socket", "ssl")
 class WorkerAttendance(threading.Thread):
     """Writes, in each round, what the worker's consumer shows of itself."""
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, loop: MainLoop) -> None:
         super().__init__(name="supervisor-attendance", daemon=True)
         self._consumer = consumer
         app = consumer.app
         settings = required_settings(app)
         client = connect_for_heartbeat(settings)
-        self._attendance = Attendance(client, Keys(settings.prefix), broker_of(app, settings))
+        broker = broker_of(app, settings)
+        self._attendance = Attendance(client, Keys(settings.prefix), broker)
+        self._has_brokers_ledger = broker.is_ledger
         self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
         self._digest = digest_of(self._tasks)
-        self._loop = MainLoop(consumer)
+        self._loop = loop
         self._stopping = threading.Event()
 
     def run(self) -> None:
         while not self._stopping.is_set():
             try:
-                fault, is_waiting = self._loop.look()
+                fault, is_waiting = self._loop.look(broker_answers=self._has_brokers_ledger)
                 self._attendance.say(
                     self._facts(),
                     self._tasks,
@@ -72,6 +74,7 @@ class WorkerAttendance(threading.Thread):
                 )
             except (RedisError, OSError) as error:
                 log.warning("presence not written", error=str(error))
+                self._loop.begin_again()  # what is silent as well has no fault of its own
             except WrongSchema as error:
                 log.critical("worker stops", error=str(error))
                 # A warm shutdown, by the consumer's own loop; Celery declares it as None.
@@ -103,41 +106,92 @@ class WorkerAttendance(threading.Thread):
 class MainLoop:
     """The loop of the worker's main process, which takes messages and hands them to the pool.
 
-    Made in the main thread, before the loop begins. Of a loop that is no hub, or that runs the
-    tasks itself, nothing is known.
+    It turns in a timer of its hub, or where it has none (gevent) when it asks for events. Where it
+    runs the tasks itself, or waits for a place in the pool, it may stand still for as long as that
+    is full. Redis answers it each second, with a message or without one.
     """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
         self._rounds = 0
-        self._is_seen = consumer.hub is not None and not isinstance(consumer.pool, solo.TaskPool)
-        if self._is_seen:
+        self._answers: int | None = None
+        self._silent_rounds = 0
+
+    def start(self) -> None:
+        """In the main thread, before the loop begins."""
+        if self._consumer.hub is not None:
             # The hub keeps it when it connects again: it is not of the connection.
-            consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)
+            self._consumer.hub.call_repeatedly(PRESENCE_INTERVAL.total_seconds(), self._turn)
+
+    def connected(self, connection: Any) -> Any:
+        """The consumer's connection, which a loop without a hub asks for events."""
+        if self._consumer.hub is None:
+            drain = connection.drain_events
+
+            def drain_events(*args: Any, **options: Any) -> Any:
+                self._turn()
+                return drain(*args, **options)
+
+            connection.drain_events = drain_events
+        return connection
+
+    def begin_again(self) -> None:
+        self._rounds = self._silent_rounds = 0
 
     def _turn(self) -> None:
         self._rounds = 0
 
-    def look(self) -> tuple[str | None, bool]:
+    def look(self, *, broker_answers: bool) -> tuple[str | None, bool]:
         """Why it does no work, if it does none; and whether it waits for its broker.
 
         Called once in a round. Rounds are counted and no time is measured: a process that was
-        suspended has not turned for long either.
+        suspended has not turned for long either. broker_answers: to others, at this time.
         """
         if not self._is_running():
             return None, False
         self._rounds += 1
         if self._consumer.connection is None:
-            self._turn()
+            self.begin_again()
             return None, True
-        if not self._is_seen or self._rounds <= ROUNDS_WITHOUT_TURN:
-            return None, False
+        if self._is_full():
+            self.begin_again()
+        if self._rounds <= ROUNDS_WITHOUT_TURN:
+            return self._look_at_broker(broker_answers)
         frame = innermost_frame()
         if module_of(frame).startswith(WAITING):
             return None, True
-        seconds = round(self._rounds * PRESENCE_INTERVAL.total_seconds())
         place = f"{module_of(frame)}.{frame.f_code.co_name}" if frame else "no known place"
-        return f"its main loop has not turned for {seconds}s, and is in {place}", False
+        still = seconds(self._rounds)
+        return f"its main loop has not turned for {still}s, and is in {place}", False
+
+    def _is_full(self) -> bool:
+        """The loop may wait for a place in its pool; prefork and threads have a queue of theirs."""
+        pool = self._consumer.pool
+        may_wait = self._consumer.hub is None or isinstance(pool, solo.TaskPool)
+        return may_wait and len(state.active_requests) >= pool.num_processes
+
+    def _look_at_broker(self, broker_answers: bool) -> tuple[str | None, bool]:
+        """Whether a worker that may take messages still asks for them, and hears from Redis."""
+        answers = getattr(self._consumer.connection, TAKES_ANY, None)
+        if answers != self._answers or not self._may_take():
+            self._answers, self._silent_rounds = answers, 0
+            return None, False
+        self._silent_rounds += 1
+        if self._silent_rounds <= ROUNDS_WITHOUT_TURN:
+            return None, False
+        if self._consumer.task_consumer.channel._in_poll and not broker_answers:
+            return None, True
+        silent = seconds(self._silent_rounds)
+        return f"its main loop turns, and has had no answer of its broker for {silent}s", False
+
+    def _may_take(self) -> bool:
+        channel: Any = getattr(self._consumer.task_consumer, "channel", None)
+        return (
+            hasattr(channel, "_in_poll")  # of Redis alone
+            and 0 < getattr(channel, "brpop_timeout", 1) <= PRESENCE_INTERVAL.total_seconds()
+            and bool(consumed(self._consumer.task_consumer))
+            and channel.qos.can_consume()
+        )
 
     def _is_running(self) -> bool:
         """A worker that stops waits for its tasks, and its loop is over."""
@@ -152,6 +206,10 @@ def innermost_frame() -> Any:
     while frame is not None and module_of(frame) in SOCKETS:
         frame = frame.f_back
     return frame
+
+
+def seconds(rounds: int) -> int:
+    return round(rounds * PRESENCE_INTERVAL.total_seconds())
 
 
 def module_of(frame: Any) -> str:
@@ -183,15 +241,17 @@ class Attends(bootsteps.Step):
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
-        own = parent.init_callback
+        own, connect, loop = parent.init_callback, parent.connect, MainLoop(parent)
 
         def ready(consumer: Any) -> None:
-            _present[consumer.hostname] = WorkerAttendance(consumer)
+            loop.start()
+            _present[consumer.hostname] = WorkerAttendance(consumer, loop)
             _present[consumer.hostname].start()
             if own:
                 own(consumer)
 
         parent.init_callback = ready
+        parent.connect = lambda: loop.connected(connect())
 
 
 def attend(app: Celery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from socket import SHUT_RDWR
 from subprocess import CompletedProcess
@@ -10,6 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 from celery import Celery
 
+from supervisor.ledger.presence import Present, WorkerFacts
 from tests.acceptance.project import Project
 from tests.proxy import proxy_to
 from tests.waiting import wait_until
@@ -27,6 +29,21 @@ def hang(state):
 
 def wedged():
     time.sleep(600)
+
+@control_command()
+def go_deaf(state):
+    # As kombu was seen to after a lost connection: nobody asks the broker for messages.
+    channel = state.consumer.task_consumer.channel
+    channel.connection.cycle._register_BRPOP = lambda channel: None
+"""
+
+
+HANGS_IN_SIGNAL = """
+from celery.signals import task_received
+
+@task_received.connect
+def wait_for_ever(**_):
+    time.sleep(600)
 """
 
 
@@ -37,8 +54,8 @@ def team(directory: Path, url: str, broker: str) -> Project:
     return project
 
 
-def health(project: Project) -> CompletedProcess[str]:
-    return project.supervisor("health", "worker", "--name", "worker0@%h")
+def health(project: Project, name: str = "worker0") -> CompletedProcess[str]:
+    return project.supervisor("health", "worker", "--name", f"{name}@%h")
 
 
 @pytest.mark.timeout(180)
@@ -70,3 +87,52 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_ur
             assert "does no work: its main loop" in project.supervisor("doctor").stdout
         finally:
             project.stop()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", ["prefork", "gevent", "solo"])
+def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
+    tmp_path: Path, redis_url: str, pool: str
+) -> None:
+    project = team(tmp_path / "team", redis_url, redis_url)
+    try:
+        project.schedule("jobs: {held: {task: team.hold, every: 24h, paused: true}}")
+        project.beat()
+        project.worker("-P", pool, processes=1)
+        project.wait_for_jobs()
+        # One that is busy has none to ask for, and the solo pool's loop stands still meanwhile.
+        run = project.trigger("held")
+        wait_until(lambda: project.starts("held"), 30)
+        [present] = wait_until(lambda: workers(project), 30)
+        seen = present.last_seen_at
+        wait_until(lambda: workers(project)[0].last_seen_at - seen > timedelta(seconds=12), 60)
+        assert health(project, "worker1").stdout == "fine\n"
+        project.let_end(run.id)
+        project.run_when(run.id, "succeeded")
+        with Celery(broker=project.url) as app:
+            wait_until(lambda: app.control.broadcast("go_deaf", reply=True, timeout=2), 60)
+        wait_until(lambda: "has had no answer" in health(project, "worker1").stdout, 60)
+        assert "does no work: its main loop turns" in project.supervisor("doctor").stdout
+    finally:
+        project.stop()
+
+
+def workers(project: Project) -> list[Present]:
+    present = project.ledger.presences.roll().present
+    return [each for each in present if isinstance(each.facts, WorkerFacts)]
+
+
+@pytest.mark.timeout(180)
+def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
+    tmp_path: Path, redis_url: str
+) -> None:
+    project = team(tmp_path / "team", redis_url, redis_url)
+    try:
+        project.extend(HANGS_IN_SIGNAL)
+        project.worker("-P", "gevent")
+        wait_until(lambda: health(project).stdout == "fine\n", 30)
+        with Celery(broker=project.url) as app:
+            app.send_task("team.unsupervised", ["proof"])
+        wait_until(lambda: "its main loop has not turned for" in health(project).stdout, 60)
+    finally:
+        project.stop()

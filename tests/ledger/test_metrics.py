@@ -21,6 +21,7 @@ from supervisor.job.run import OUTCOMES, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.figures import JOBS_PER_CALL
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.records import JOBS_PER_CALL as OPEN_AT_ONCE
 from supervisor.ledger.replies import LeaseState
 from supervisor.ledger.requests import RunRequest
@@ -257,6 +258,15 @@ def test_queues_have_lengths_and_consumers(ledger: Ledger) -> None:
     assert found["supervisor_queue_drained", "celery"] == 0
     assert found["supervisor_queue_drained", "mail"] == 1
     assert found["supervisor_queue_is_serial", "serial.nightly"] == 1
+
+
+def test_a_worker_that_says_why_it_takes_no_messages_is_not_healthy(ledger: Ledger) -> None:
+    worker_is_there(ledger, "fine@host")
+    stuck = worker_is_there(ledger, "stuck@host")
+    stuck.say(WorkerFacts("stuck@host", ("celery",), 2, ""), fault="its main loop is in proj.wait")
+    found = samples(ledger)
+    assert found["supervisor_worker_healthy", "fine@host"] == 1
+    assert found["supervisor_worker_healthy", "stuck@host"] == 0
 
 
 def test_lengths_are_left_out_where_the_broker_is_another(ledger: Ledger) -> None:
