@@ -73,7 +73,7 @@ from supervisor.ledger.requests import (
     statement_facts,
     tick_facts,
 )
-from supervisor.ledger.steps import Steps, flat
+from supervisor.ledger.steps import Steps
 from supervisor.settings import Settings
 from supervisor.times import clock, ms_since, to_ms
 
@@ -439,7 +439,8 @@ class Ledger(Readings):
         `times.clock`; now without it.
         """
         facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
-        return self._finish((run_id, token, *facts), ended_at, flat(returned))
+        values = [(name, json.dumps(value)) for name, value in (returned or {}).items()]
+        return self._finish((run_id, token, *facts), ended_at, [*chain.from_iterable(values)])
 
     def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""

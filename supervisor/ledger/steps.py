@@ -93,8 +93,3 @@ class Steps:
             lambda pipe, item: pipe.lindex(self._keys.items(item[0]), item[1]),
         )
         return {f"{batch}#{item}": (json.loads(text),) for (batch, item), text in texts if text}
-
-
-def flat(returned: Mapping[str, Any] | None) -> list[str]:
-    """What a step returned, as the function takes it: name, JSON, name, JSON ..."""
-    return [text for name, value in (returned or {}).items() for text in (name, json.dumps(value))]
