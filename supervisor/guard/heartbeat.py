@@ -89,8 +89,8 @@ class Heartbeat(threading.Thread):
     def undo_begin(self, token: str) -> None:
         """A child gave up before the body, and does not know whether the lease was granted."""
         for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
+            self._forget(lease)
             self._unbegun.append(lease)
-            del self._leases[lease.key]
 
     def stop(self) -> None:
         self._stopping = True
@@ -259,33 +259,35 @@ class Heartbeat(threading.Thread):
         lease = self._leases.get(pid)
         if lease is not None:
             lease.state = State.DEAD
-            self._report(lease, "dead child not reported")
+            self._report(lease)
 
     def _report_all(self) -> None:
         """Those that could not be reported before; after the renewals, which cannot wait."""
-        for lease in list(self._leases.values()):
-            if lease.state is State.DEAD:
-                self._report(lease, "dead child not reported")
-        for lease in list(self._unbegun):
-            self._report(lease, "begin not undone")
+        dead = [lease for lease in list(self._leases.values()) if lease.state is State.DEAD]
+        for lease in [*dead, *self._unbegun]:
+            if not self._report(lease):
+                return
 
-    def _report(self, lease: Lease, event: str) -> None:
-        """`event`: what is logged if it cannot be."""
+    def _report(self, lease: Lease) -> bool:
+        """Whether it is done with. Else it is tried again with the next beat, as all after it."""
         if not self._has_time_to_ask():
-            return
+            return False
         asked_at = clock()
         try:
             finished = self._finish_for(lease)
         except FAULTS as error:
             self._hung_seconds = clock() - asked_at
+            event = "begin not undone" if lease in self._unbegun else "dead child not reported"
             log.warning(event, run=lease.run_id, error=str(error))
-            if isinstance(error, RedisError) and not may_pass(error):
-                # Asked again, it would say the same. The lease runs out, and rescue sees to it.
-                self._forget(lease)
-            return
+            if not isinstance(error, RedisError) or may_pass(error):
+                return False
+            # Asked again, it would say the same. The lease runs out, and rescue sees to it.
+            self._forget(lease)
+            return True
         self._forget(lease)
         if finished.next_up:
             self._publish_thread.give(finished.next_up)
+        return True
 
     def _finish_for(self, lease: Lease) -> Finished:
         """With the end that the child recorded, else as one that died while it worked."""
