@@ -56,6 +56,7 @@ class Entries:
         self._keys = keys
         self._prefix: str = conf.key_prefix
         self._schedule: str = conf.schedule_key
+        self._static: str = conf.statics_key
 
     def key(self, job: str) -> str:
         return self._prefix + job
@@ -99,6 +100,16 @@ class Entries:
     def remove(self, pipe: Pipeline, job: str) -> None:
         pipe.zrem(self._schedule, self.key(job))
         pipe.delete(self.key(job))
+
+    def take_from_static(self) -> None:
+        """Takes the jobs out of what RedBeat removes once `beat_schedule` does not have it."""
+        if taken := self.jobs_among(self._client.smembers(self._static)):
+            self._client.srem(self._static, *taken)
+
+    def jobs_among(self, names: Iterable[str]) -> set[str]:
+        listed = list(names)
+        texts = self._client.hmget(self._keys.jobs, listed) if listed else []
+        return {name for name, text in zip(listed, texts, strict=True) if text is not None}
 
     def is_of_a_ledger(self, key: str) -> bool:
         """Whether it is a job's, of this ledger or of another, and no entry of RedBeat's own."""

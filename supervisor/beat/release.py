@@ -41,15 +41,19 @@ BATCH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """entries: of the jobs that RedBeat can emit; lost: the others, and why it cannot."""
+    """entries: of the jobs that RedBeat can emit; lost: the others, and why it cannot.
 
+    has_entries: RedBeat goes on. Otherwise its static entries go too, which beat has entered.
+    """
+
+    has_entries: bool
     entries: list[RedBeatSchedulerEntry] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
 
 
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     """What the jobs that are loaded come to; nothing is changed."""
-    found, specs = Release(), ledger.scheduled()
+    found, specs = Release(with_entries), ledger.scheduled()
     now, marks = ledger.now(), ledger.marks(list(specs))
     for record in ledger.records_of(list(specs.values())) if with_entries else ():
         name = record.spec.name
@@ -67,14 +71,20 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
         Entries(app, ledger.client, ledger.keys),
         ensure_conf(app),
     )
+    entries.take_from_static()
     for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
         with client.pipeline(transaction=True) as pipe:
             entries.remove(pipe, name)
             pipe.execute()
     for entry in release.entries:
         entry.save()
-    if ":" in (client.get(conf.lock_key) or ""):
-        client.delete(conf.lock_key)
+    if not release.has_entries:
+        for name in (*client.smembers(conf.statics_key), "celery.backend_cleanup"):
+            RedBeatSchedulerEntry(name, app=app).delete()
+        client.delete(conf.statics_key)
+    lock = conf.lock_key or f"{conf.key_prefix}:lock"
+    if ":" in (client.get(lock) or ""):
+        client.delete(lock)
     before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
     if before != conf.key_prefix:
         ledger.move_entries(conf.key_prefix, before, app.tasks, is_shared=False)

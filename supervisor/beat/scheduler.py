@@ -201,6 +201,15 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
 
+    def setup_schedule(self) -> None:
+        """Enters `beat_schedule`, and removes what left it, but for what is a job by now."""
+        self._entries.take_from_static()
+        super().setup_schedule()
+
+    def update_from_dict(self, dict_: dict[str, Any]) -> None:
+        taken = self._entries.jobs_among(dict_)
+        super().update_from_dict({name: dict_[name] for name in dict_ if name not in taken})
+
     def tick(self, *_: Any, **__: Any) -> float:
         """Seconds until the next turn. While the server is unavailable, turns are tried again.
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from celery import Celery
@@ -13,12 +14,12 @@ from celery.app.utils import filter_hidden_settings
 from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
-from supervisor.app import settled
+from supervisor.app import overridden, settled
 from supervisor.operate.import_celery import read_beat_schedule, read_redbeat
 from supervisor.operate.import_django import has_tables, read_django
 from supervisor.operate.import_text import Found, Item, Remark, job_name, write
 from supervisor.operate.words import plural
-from supervisor.sending.app_settings import broker_url_of, setting
+from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
 from supervisor.sending.queues import queue_of
 from supervisor.settings import is_redis
 
@@ -42,13 +43,21 @@ def sources_of(app: Celery, now: datetime) -> list[Source]:
     if has_tables():
         found.append(Source(DJANGO, read_django(app, now)))
     if is_redis(broker_url_of(app.conf)) or setting(app.conf, "redbeat_redis_url"):
-        found.append(Source("RedBeat", read_redbeat(app, now)))
+        items = (read_redbeat(app, now, prefix) for prefix in sorted(prefixes(app)))
+        found.append(Source("RedBeat", [*chain.from_iterable(items)]))
     found.append(Source("beat_schedule", read_beat_schedule(app, now)))
     known: set[str] = set()
     for source in found:
         source.items[:] = [item for item in source.items if name_of(item) not in known]
         known.update(map(name_of, source.items))
     return [source for source in found if source.items]
+
+
+def prefixes(app: Celery) -> set[str]:
+    """Of RedBeat's keys: the app's own, and what supervise() may have put in its place."""
+    now = setting(app.conf, "redbeat_key_prefix")
+    own = app.supervisor["before"]["redbeat_key_prefix"] if hasattr(app, "supervisor") else now
+    return {now or REDBEAT_PREFIX, own or REDBEAT_PREFIX}
 
 
 def name_of(item: Item) -> str:
@@ -76,6 +85,8 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     yield "Settings that supervise() changes:"
     for name, (before, now) in settled(app).items():
         yield f"  {name}: {shown(name, before)} -> {shown(name, now)}"
+    for found in overridden(app):
+        yield f"  {found.setting} stays {found.value!r}: {found.hint}"
     yield "Tasks that get the guard; all others stay as they are:"
     yield from guarded(app, sources)
     yield "Queues of the jobs, and the workers that consume them:"
@@ -117,11 +128,12 @@ def queues(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
 
 def workers(app: Celery) -> Mapping[str, list[str]]:
     """By queue: the workers that answer, with their pools."""
-    inspect = app.control.inspect(timeout=PATIENCE_SECONDS)
     found: dict[str, list[str]] = defaultdict(list)
     try:
-        consumed: dict[str, Any] = inspect.active_queues() or {}
-        stats: dict[str, Any] = inspect.stats() or {}
+        with app.connection_for_write() as connection:
+            inspect = app.control.inspect(timeout=PATIENCE_SECONDS, connection=connection)
+            consumed: dict[str, Any] = inspect.active_queues() or {}
+            stats: dict[str, Any] = inspect.stats() or {}
     except (OperationalError, OSError):
         return found
     for worker, queues in consumed.items():

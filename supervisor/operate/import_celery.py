@@ -498,16 +498,17 @@ BATCH = 500
 OF_BEAT = "celery.backend_cleanup"
 
 
-def read_redbeat(app: Celery, now: datetime) -> list[Item]:
+def read_redbeat(app: Celery, now: datetime, prefix: str | None = None) -> list[Item]:
+    """prefix: of RedBeat's keys, in place of the app's present one."""
     with warnings.catch_warnings():
         # Without redbeat_redis_url RedBeat uses the broker, with a warning.
         warnings.simplefilter("ignore", DeprecationWarning)
-        conf = ensure_conf(app)
-    entries = sorted(_entries(get_redis(app), conf.schedule_key))
+        prefix = prefix or ensure_conf(app).key_prefix
+    entries = sorted(_entries(get_redis(app), f"{prefix}:schedule"))
     return [
-        _redbeat_item(key.removeprefix(conf.key_prefix), definition, app, now)
+        _redbeat_item(key.removeprefix(prefix), definition, app, now)
         for key, definition, spec in entries
-        if spec is None and key.removeprefix(conf.key_prefix) != OF_BEAT
+        if spec is None and key != prefix + OF_BEAT
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -156,6 +157,10 @@ def adopt_run_and_release(shop: Shop) -> None:
     shop.start("worker", "-Q", "celery,slow", "-c", "2")
     wait_until(lambda: sum("often@" in line for line in counted(shop)) > 2, 90)
     wait_until(lambda: sum("made-later@" in line for line in counted(shop)) > 2, 90)
+    # What was due before the files were loaded.
+    assert sum("@" not in line for line in counted(shop)) <= 1
+    consumed = shop.supervisor("adopt", "--dry-run").stdout
+    assert re.search(r"^  slow: 1 job; celery@\S+ \(prefork\)$", consumed, re.MULTILINE)
     refused = shop.supervisor("release")
     assert (refused.returncode, "these are running" in refused.stderr) == (4, True)
     assert len(shop.entries()) >= 4

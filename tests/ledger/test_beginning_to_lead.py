@@ -130,6 +130,24 @@ def test_a_beat_that_hears_late_that_it_leads_emits_nothing(
         beat.close()
 
 
+def test_what_beat_schedule_no_longer_has_stays_where_it_is_a_job(
+    ledger: Ledger, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {job: {task: t, every: 1h, args: [1]}}")
+    for names in (("job", "other"), ("job",), ()):
+        with Celery("moves", broker=redis_url, set_as_current=False) as app:
+            supervise(app, schedules=tmp_path)
+            app.conf.beat_schedule = {name: {"task": "t", "schedule": 3600.0} for name in names}
+            beat = SupervisedScheduler(app)
+            wait_until(lambda beat=beat: (beat.tick(), ledger.loaded_digest())[1])  # type: ignore[misc]
+            beat.tick()
+            found = {"redbeat:job", *(f"redbeat:{name}" for name in names)}
+            listed = set(ledger.client.zrange("redbeat::schedule", 0, -1))
+            assert listed - {"redbeat:celery.backend_cleanup"} == found
+            assert '"args": [1]' in str(ledger.client.hget("redbeat:job", "definition"))
+            beat.close()
+
+
 def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:
     beat, first = ledger.leader("redbeat::lock", "redbeat::schedule"), ledger.now()
     ticked = [first + 2 * number * SILENCE for number in range(SILENCES_KEPT + 3)]

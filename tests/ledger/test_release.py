@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from redbeat.schedulers import RedBeatSchedulerEntry
+from celery.schedules import schedule
+from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
@@ -154,6 +155,27 @@ def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:
     assert {ledger.keys.jobs, ledger.keys.lock("job")} <= set(found)
     give_back(app, ledger, release_of(app, ledger, with_entries=False))
     assert set(ledger.client.scan_iter(match="*", count=100)) == set(names)
+
+
+def test_a_stock_beat_keeps_what_was_in_beat_schedule_before(app: Celery, ledger: Ledger) -> None:
+    app.conf.beat_schedule = {"job": {"task": "proj.task", "schedule": 3600.0}}
+    RedBeatScheduler(app)  # enters it as static
+    released(app, ledger, every="1h", args=[1])
+    app.conf.beat_schedule = {}
+    RedBeatScheduler(app)
+    assert RedBeatSchedulerEntry.from_key("redbeat:job", app=app).args == [1]
+
+
+def test_without_entries_nothing_of_redbeats_is_left_that_beat_entered(
+    app: Celery, ledger: Ledger
+) -> None:
+    app.conf.beat_schedule = {"code": {"task": "proj.task", "schedule": 3600.0}}
+    RedBeatScheduler(app)
+    RedBeatSchedulerEntry("own", "proj.task", schedule(60, app=app), app=app).save()
+    loaded(app, ledger, every="1h")
+    give_back(app, ledger, release_of(app, ledger, with_entries=False))
+    left = set(ledger.client.scan_iter(match="*", count=100))
+    assert left == {"redbeat:own", "redbeat::schedule"}
 
 
 def test_an_app_whose_entries_had_a_prefix_of_ours_gets_them_back(redis_url: str) -> None:
