@@ -7,12 +7,13 @@
 --       time without any beat is remembered, how many of these are, ms without a look after which the
 --       server may have been away, for how many ms no running run is given up then, by how many ms the
 --       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
--- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat leads; else {1, now,
---       whether there is something to rescue, whether an entry is due, when the next one is in ms (or ''),
---       whether the outbox has a run to be sent, whether sent runs have not begun, whether there are pings,
---       whether there are calls whose end is not reported, digest of the files that are loaded, by how many
---       ms the server's clock was set back that is not made up for yet (rewind.lua), whether messages of
---       ended runs may lie in queues, and from when in ms the clock was set back}
+-- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat
+--       leads; else {1, now, whether there is something to rescue, whether an entry is due, when the next
+--       one is in ms (or ''), whether the outbox has a run to be sent, whether sent runs have not begun,
+--       whether there are pings, whether there are calls whose end is not reported, digest of the files
+--       that are loaded, by how many ms the server's clock was set back that is not made up for yet
+--       (rewind.lua), whether messages of ended runs may lie in queues, and from when in ms the clock was
+--       set back}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
