@@ -19,7 +19,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.web.budget import BUDGET_SECONDS
 from tests.acceptance import warm
-from tests.ledger.jobs import job, ticks
+from tests.ledger.jobs import admitted, job
 from tests.waiting import patience, slowness, status_of, wait_until
 from tests.web.visits import TOKEN
 
@@ -66,8 +66,7 @@ def test_what_is_served_while_redis_is_there_and_when_it_is_gone(tmp_path: Path)
         wait_until(lambda: answers(client), 20)
         ledger = Ledger.open(Settings(redis_url=server.url))
         ledger.acknowledge_server()
-        spec = job(ledger)
-        ledger.admit(ticks(spec, 0, 1))
+        admitted(ledger, 0, 1)
 
         text = client.get("/metrics")
         assert text.headers["content-type"].startswith("text/plain")

@@ -57,6 +57,26 @@ def states(ledger: Ledger, spec: JobSpec) -> list[str]:
     return [run.state.value for run in reversed(ledger.history(spec.name))]
 
 
+def admitted(ledger: Ledger, *seconds: int, **keys: Any) -> JobSpec:
+    """A job whose ticks of these seconds have been admitted."""
+    spec = job(ledger, **keys)
+    ledger.admit(ticks(spec, *seconds))
+    return spec
+
+
+def at_work(ledger: Ledger, spec: JobSpec, second: int, token: str = "token") -> Grant:
+    """The run of the tick of that second is admitted, and a worker begins it."""
+    ledger.admit(ticks(spec, second))
+    return begin(ledger, run_id(spec, second), token)
+
+
+def begun(ledger: Ledger, **keys: Any) -> JobSpec:
+    """A job whose first run is at work."""
+    spec = job(ledger, **keys)
+    at_work(ledger, spec, 0)
+    return spec
+
+
 def lock_is_free(ledger: Ledger, spec: JobSpec) -> bool:
     return not ledger.client.exists(ledger.keys.lock(spec.lock))
 

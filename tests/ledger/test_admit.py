@@ -15,7 +15,10 @@ from supervisor.ledger.replies import Placement, instant, ms_of
 from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
 from tests.ledger.jobs import (
     MIDNIGHT,
+    admitted,
+    at_work,
     begin,
+    begun,
     job,
     lease_runs_out,
     lock_is_free,
@@ -38,9 +41,7 @@ def test_the_first_tick_is_queued_with_the_lock(ledger: Ledger) -> None:
 def test_a_tick_is_admitted_once_also_when_its_run_was_forgotten(
     ledger: Ledger, overlap: str
 ) -> None:
-    spec = job(ledger, overlap=overlap)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, overlap=overlap)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.client.delete(ledger.keys.run(run_id(spec, 0)))
     [again] = ledger.admit(ticks(spec, 0))
@@ -74,8 +75,7 @@ def test_runs_of_one_call_wait_in_the_order_of_the_call(ledger: Ledger) -> None:
 def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
     held, beside = job(ledger), job(ledger, "beside")
     ledger.client.set(ledger.keys.lock(beside.lock), "a stranger's")
-    ledger.admit(ticks(held, 0))
-    begin(ledger, run_id(held, 0))
+    at_work(ledger, held, 0)
     ledger.admit([*ticks(held, 1), *ticks(beside, 1)])
     by_run, by_stranger = (ledger.run(run_id(spec, 1)).blocker for spec in (held, beside))
     assert by_run and by_stranger
@@ -87,8 +87,7 @@ def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
 
 
 def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="requeue", requeue_delay="10ms", max_requeues=2)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="requeue", requeue_delay="10ms", max_requeues=2)
     second = run_id(spec, 1)
     wait_until(lambda: ledger.rescue() and ledger.run(second).state is RunState.SKIPPED)
     run = ledger.run(second)
@@ -97,8 +96,7 @@ def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) 
 
 
 def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 5))
+    spec = admitted(ledger, 5)
     last = MIDNIGHT + timedelta(seconds=9)
     ledger.pass_over([PassedOver(spec, RunState.MISSED, "window", last, last, 1)])
     ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(MIDNIGHT))
@@ -160,8 +158,7 @@ def test_a_tick_that_the_server_refuses_keeps_no_other_from_its_place(ledger: Le
 
 
 def test_a_tick_beside_a_broken_record_stays_due(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     before = ledger.job(spec.name)
     holder = ledger.keys.run(run_id(spec, 0))
     rules = ledger.client.hget(holder, "rules")
@@ -254,8 +251,7 @@ def test_open_runs_at_the_head_of_a_history_do_not_keep_those_behind_them(ledger
     for _ in range(30):
         ledger.admit_request(spec, RunRequest(delay=timedelta(days=1)))
     for second in range(300):
-        ledger.admit(ticks(spec, second))
-        begin(ledger, run_id(spec, second))
+        at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
     assert len(ledger.history(spec.name, 1000)) < 100
 

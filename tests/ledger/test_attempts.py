@@ -12,7 +12,9 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import PingKind, Pings
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused
 from tests.ledger.jobs import (
+    admitted,
     begin,
+    begun,
     job,
     lease_runs_out,
     lock_is_free,
@@ -26,9 +28,7 @@ from tests.waiting import wait_until
 
 
 def test_a_run_begins_once_and_a_second_delivery_is_a_duplicate(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     again = ledger.begin(run_id(spec, 0), "another", "worker")
     assert again == Refused(run_id(spec, 0), Refusal.DUPLICATE, "running")
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
@@ -68,9 +68,7 @@ def test_fencing_tokens_grow_under_a_clock_that_is_behind(
 
 
 def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.retry(run_id(spec, 0), "token", timedelta(milliseconds=20), "ValueError: no")
     assert ledger.run(run_id(spec, 0)).state is RunState.RETRYING
     assert not lock_is_free(ledger, spec)
@@ -90,8 +88,7 @@ def test_a_failed_attempt_keeps_the_lock_until_its_retry_is_due(ledger: Ledger) 
 
 
 def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledger) -> None:
-    spec = job(ledger, lease_ttl="30s")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, lease_ttl="30s")
     lease = (run_id(spec, 0), "token")
     assert renew(ledger, *lease, has_begun=False) is LeaseState.NOT_BEGUN
     begin(ledger, run_id(spec, 0))
@@ -108,9 +105,7 @@ def test_renewing_extends_the_lease_and_tells_what_has_become_of_it(ledger: Ledg
 
 @pytest.mark.parametrize("outcome", ["timed_out", "cancelled"])
 def test_what_a_worker_ends_a_run_for_is_its_outcome(ledger: Ledger, outcome: str) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     assert ledger.note_ending(run_id(spec, 0), "token", RunState(outcome))
     assert not ledger.note_ending(run_id(spec, 0), "stranger", RunState.CANCELLED)
     ledger.finish(run_id(spec, 0), "token", RunState.LOST, "process died")
@@ -132,8 +127,7 @@ def test_a_parked_run_that_is_recorded_as_sent_late_waits_like_any(
 
 
 def test_ended_runs_expire(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1)
     begin(ledger, run_id(spec, 0))
     assert ledger.client.ttl(ledger.keys.run(run_id(spec, 0))) == -1
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
@@ -143,8 +137,7 @@ def test_ended_runs_expire(ledger: Ledger) -> None:
 
 
 def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all")
-    ledger.admit(ticks(spec, 0, 1, 2))
+    spec = admitted(ledger, 0, 1, 2, overlap="queue_all")
 
     def calls() -> int:
         # A call inside of a function is counted as well, under its own command.
@@ -164,8 +157,7 @@ def test_beginning_renewing_and_finishing_are_one_round_trip_each(ledger: Ledger
 
 
 def test_functions_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, overlap="queue_all")
     ledger.client.function_flush()
     ledger.admit(ticks(spec, 1, 2))
     ledger.client.function_flush()
@@ -178,8 +170,7 @@ def test_functions_come_back_to_a_server_that_forgot_them(ledger: Ledger) -> Non
 def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(
     ledger: Ledger,
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT)
     assert len(ledger.run(run_id(spec, 0)).attempts) == ATTEMPTS_KEPT
     assert ledger.run(run_id(spec, 0)).attempts_dropped == 0
@@ -192,8 +183,7 @@ def test_a_run_that_is_tried_for_ever_keeps_its_last_attempts(
 
 
 def test_a_broken_record_does_not_cost_the_other_runs_their_leases(ledger: Ledger) -> None:
-    spec = job(ledger, max_running=2)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, max_running=2)
     for second in (0, 1):
         begin(ledger, run_id(spec, second), f"token-{second}")
     ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "rules", "{")
@@ -226,8 +216,7 @@ def test_an_attempt_whose_body_never_started_is_as_if_it_had_not_begun(ledger: L
 
 
 def test_a_call_to_begin_that_comes_after_its_undoing_is_refused(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     run = run_id(spec, 0)
     assert ledger.undo_begin(run, "token").ending is Ending.STALE
     assert ledger.begin(run, "token", "worker") == Refused(run, Refusal.DUPLICATE, "queued")
@@ -235,8 +224,7 @@ def test_a_call_to_begin_that_comes_after_its_undoing_is_refused(ledger: Ledger)
 
 
 def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
-    spec = job(ledger, lease_ttl="30s")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, lease_ttl="30s")
     run = run_id(spec, 0)
     begin(ledger, run, "first")
     lease_runs_out(ledger, spec, run)
@@ -249,8 +237,7 @@ def test_only_its_own_begin_is_undone(ledger: Ledger) -> None:
 
 
 def test_a_begin_is_undone_also_after_its_lease_ran_out(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     run = run_id(spec, 0)
     begin(ledger, run)
     lease_runs_out(ledger, spec, run)
@@ -262,8 +249,7 @@ def test_a_begin_is_undone_also_after_its_lease_ran_out(ledger: Ledger) -> None:
 
 
 def test_what_never_started_overlapped_with_nothing(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     run = run_id(spec, 0)
     begin(ledger, run)
     lease_runs_out(ledger, spec, run)
@@ -275,9 +261,7 @@ def test_what_never_started_overlapped_with_nothing(ledger: Ledger) -> None:
 
 
 def test_a_run_that_is_cancelled_ends_so_though_its_body_never_started(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.cancel(run_id(spec, 0), "by hand")
     assert ledger.undo_begin(run_id(spec, 0), "token").ending is Ending.ENDED
     assert ledger.run(run_id(spec, 0)).state is RunState.CANCELLED

@@ -15,7 +15,7 @@ from supervisor.ledger.requests import PassedOver
 from supervisor.ticks import audit as auditing
 from supervisor.ticks.audit import AUDIT_INTERVAL, Auditor, audit, compare_records
 from supervisor.ticks.backfill import backfill
-from tests.ledger.jobs import MIDNIGHT, begin, job, pause, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
 
 
 @pytest.fixture
@@ -186,8 +186,7 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
 ) -> None:
     monkeypatch.setattr(auditing, "JOBS_PER_AUDIT", 2)
     for name in "abc":
-        spec = job(ledger, name)
-        ledger.admit(ticks(spec, 0))
+        spec = admitted(ledger, 0, name=name)
         audit(ledger, [spec], MIDNIGHT)
     revived: list[tuple[str, datetime]] = []
     auditor = Auditor(ledger, lambda spec, last: revived.append((spec.name, last)))
@@ -205,8 +204,7 @@ def test_beat_audits_some_jobs_at_each_interval_until_all_had_their_turn(
 
 
 def test_beat_revives_no_job_whose_ticks_are_dealt_with(ledger: Ledger) -> None:
-    spec = job(ledger, every="1d")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, every="1d")
     ledger.client.hset(ledger.keys.job(spec.name), "watermark", ms_of(ledger.now()))
     audit(ledger, [spec], ledger.now())
     revived: list[str] = []

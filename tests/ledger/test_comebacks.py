@@ -17,7 +17,10 @@ from supervisor.operate.why_facts import facts_of_run_id
 from supervisor.ticks.audit import audit
 from tests.ledger.jobs import (
     MIDNIGHT,
+    admitted,
+    at_work,
     begin,
+    begun,
     job,
     lease_runs_out,
     lock_is_free,
@@ -43,8 +46,7 @@ def grace_is_over(ledger: Ledger) -> None:
 
 
 def test_nothing_begins_for_a_leases_time_after_the_server_has_changed(ledger: Ledger) -> None:
-    spec = job(ledger, lease_ttl="30s")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, lease_ttl="30s")
     another_server(ledger)
     answer = ledger.begin(run_id(spec, 0), "token", "worker")
     assert answer == Refused(run_id(spec, 0), Refusal.GRACE)
@@ -77,8 +79,7 @@ def test_a_fresh_ledger_on_a_server_that_ran_for_long_waits_for_nobody(ledger: L
 
 
 def test_a_begin_that_a_promoted_replica_never_heard_of_is_made_good(ledger: Ledger) -> None:
-    spec = job(ledger, ping_url="https://hc.example/1")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, ping_url="https://hc.example/1")
     # The worker knows that it began; the ledger does not.
     assert renew(ledger, run_id(spec, 0), has_begun=False) is LeaseState.NOT_BEGUN
     assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.REASSERTED
@@ -103,8 +104,7 @@ def test_what_a_promoted_replica_gave_to_another_is_not_taken_back(
     ledger.admit(ticks(spec, 0))
     if "key" in keys:
         ledger.client.delete(ledger.keys.lock_state(spec.lock), ledger.keys.lock(spec.lock))
-    ledger.admit(ticks(other, 0))
-    begin(ledger, run_id(other, 0), "other")
+    at_work(ledger, other, 0, "other")
     assert renew(ledger, run_id(spec, 0), has_begun=True) is LeaseState.LOST
     assert ledger.run(run_id(spec, 0)).state is RunState.QUEUED
 
@@ -122,9 +122,7 @@ def test_a_tick_that_the_server_forgot_is_counted_when_it_is_emitted_again(
     ledger: Ledger,
 ) -> None:
     """What a server loses that is restarted with the data of a second ago."""
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     assert audit(ledger, [spec], MIDNIGHT) == []
     ledger.restore(work(spec, 1), "later")
@@ -140,15 +138,13 @@ def test_a_tick_that_ended_and_is_history_no_more_is_not_begun_anew(ledger: Ledg
     """Its worker was frozen meanwhile: another did the work, and many runs have followed."""
     spec = job(ledger, history=1)
     ledger.client.hset(ledger.keys.job(spec.name), "loaded", 1)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0), "frozen")
+    at_work(ledger, spec, 0, "frozen")
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     begin(ledger, run_id(spec, 0), "second")
     ledger.finish(run_id(spec, 0), "second", RunState.SUCCEEDED)
     for second in (1, 2):
-        ledger.admit(ticks(spec, second))
-        begin(ledger, run_id(spec, second))
+        at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
     assert renew(ledger, run_id(spec, 0), "frozen") is LeaseState.UNKNOWN
     assert ledger.restore(work(spec), "frozen").state is LeaseState.LOST

@@ -25,7 +25,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor import examine
 from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
-from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import begun, job, lease_runs_out, run_id
 from tests.ledger.processes import beat_is_there, worker_is_there
 
 
@@ -89,9 +89,7 @@ def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
 
 def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
     ledger = healthy
-    slow = job(ledger, "slow", task="proj.unheard_of", serial=True)
-    ledger.admit(ticks(slow, 0))
-    begin(ledger, run_id(slow, 0))
+    slow = begun(ledger, name="slow", task="proj.unheard_of", serial=True)
     lease_runs_out(ledger, slow, run_id(slow, 0))
     ledger.client.hset(ledger.keys.job("slow"), "n:unaccounted", 3)
     ledger.client.hset(

@@ -13,7 +13,7 @@ from supervisor.ledger.functions import MOST_PREDECESSORS
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from tests.ledger.jobs import begin, job, run_id, states, ticks
+from tests.ledger.jobs import admitted, at_work, begin, begun, job, run_id, states, ticks
 
 #: A job before and after an edit of which lock its runs need, or of what that allows.
 EDITS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
@@ -36,11 +36,8 @@ IDS = [f"{before} to {after}" for before, after in EDITS]
 def test_no_run_begins_beside_one_that_was_admitted_before_an_edit(
     ledger: Ledger, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    spec = job(ledger, **before)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
-    spec = job(ledger, **after)
-    ledger.admit(ticks(spec, 1))
+    spec = begun(ledger, **before)
+    spec = admitted(ledger, 1, **after)
     ledger.trigger(spec)
     skipped = ledger.run(run_id(spec, 1))
     assert (skipped.state, skipped.blocked_by) == (RunState.SKIPPED, run_id(spec, 0))
@@ -53,11 +50,9 @@ def test_no_run_begins_beside_one_that_was_admitted_before_an_edit(
 
 
 def test_those_that_wait_under_the_old_key_come_first(ledger: Ledger) -> None:
-    old = job(ledger, key="old", overlap="queue_all")
-    ledger.admit(ticks(old, 0, 1))
+    old = admitted(ledger, 0, 1, key="old", overlap="queue_all")
     begin(ledger, run_id(old, 0))
-    new = job(ledger, key="new", overlap="queue_all")
-    ledger.admit(ticks(new, 2, 3))
+    new = admitted(ledger, 2, 3, key="new", overlap="queue_all")
     assert states(ledger, new) == ["running", "waiting", "waiting", "waiting"]
     for second in (0, 1, 2):
         ledger.rescue()
@@ -90,8 +85,7 @@ def test_keys_edited_again_and_back_keep_all_runs_apart(ledger: Ledger, edits: s
 
 
 def test_runs_due_later_hold_nothing_up_and_keep_apart_when_due(ledger: Ledger) -> None:
-    old = job(ledger, key="old", overlap="queue_all")
-    ledger.admit(ticks(old, 0))
+    old = admitted(ledger, 0, key="old", overlap="queue_all")
     later = ledger.trigger(old, RunRequest(delay=timedelta(hours=1))).id
     new = job(ledger, key="new", overlap="queue_all")
     ledger.finish(begin(ledger, run_id(old, 0)).run_id, "token", RunState.SUCCEEDED)
@@ -106,20 +100,15 @@ def test_runs_due_later_hold_nothing_up_and_keep_apart_when_due(ledger: Ledger) 
 
 
 def test_a_retry_keeps_runs_under_a_new_key_waiting(ledger: Ledger) -> None:
-    old = job(ledger, key="old", max_retries=3)
-    ledger.admit(ticks(old, 0))
-    begin(ledger, run_id(old, 0))
+    old = begun(ledger, key="old", max_retries=3)
     ledger.retry(run_id(old, 0), "token", timedelta(hours=1))
-    new = job(ledger, key="new")
-    ledger.admit(ticks(new, 1))
+    new = admitted(ledger, 1, key="new")
     assert states(ledger, new) == ["retrying", "skipped"]
 
 
 def test_replace_ends_the_run_under_the_old_key(ledger: Ledger) -> None:
-    old = job(ledger, key="old")
-    ledger.admit(ticks(old, 0))
-    new = job(ledger, key="new", overlap="replace")
-    ledger.admit(ticks(new, 1))
+    admitted(ledger, 0, key="old")
+    new = admitted(ledger, 1, key="new", overlap="replace")
     assert states(ledger, new) == ["replaced", "queued"]
 
 
@@ -137,10 +126,8 @@ def test_a_long_history_hides_no_run_under_the_old_key(ledger: Ledger) -> None:
         ended = ledger.admit_requests(old, [RunRequest()])[0].run_id
         ledger.cancel(ended, "not wanted")
         copy_ended(ledger, old, ended, 10)
-    ledger.admit(ticks(old, 0))
-    begin(ledger, run_id(old, 0))
-    new = job(ledger, key="new", history=MOST_PREDECESSORS + 100)
-    ledger.admit(ticks(new, 1))
+    at_work(ledger, old, 0)
+    new = admitted(ledger, 1, key="new", history=MOST_PREDECESSORS + 100)
     assert ledger.run(run_id(new, 1)).state is RunState.SKIPPED
 
 

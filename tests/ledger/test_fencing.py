@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import admitted, begin, lease_runs_out, run_id, ticks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guarded-tasks.md").read_text()
 [TABLE] = re.findall(r"```sql\n(.*?)```", PAGE, re.S)
@@ -39,8 +39,7 @@ def write(store: sqlite3.Connection, fencing_token: int, text: str) -> None:
 def test_the_write_of_a_run_that_lost_its_lease_is_refused(
     ledger: Ledger, store: sqlite3.Connection
 ) -> None:
-    spec = job(ledger, on_crash="fail")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, on_crash="fail")
     sleeper = begin(ledger, run_id(spec, 0))
     write(store, sleeper.fencing_token, "first page")
     lease_runs_out(ledger, spec, run_id(spec, 0))

@@ -12,15 +12,13 @@ from click.testing import Result
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import Supervisor, Terminal
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import begun, run_id
 from tests.waiting import patience, status_of, wait_until
 
 
 @pytest.fixture
 def run(ledger: Ledger) -> str:
-    spec = job(ledger, lease_ttl="60s")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, lease_ttl="60s")
     return run_id(spec, 0)
 
 
@@ -58,9 +56,7 @@ def test_show_as_json_has_progress_and_all_lines(
 def test_a_run_that_has_ended_is_told_at_once_and_by_the_exit_status(
     ledger: Ledger, supervisor: Supervisor, outcome: RunState, status: int
 ) -> None:
-    spec = job(ledger, on_crash="fail")
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, on_crash="fail")
     say(ledger, run_id(spec, 0), 1, 4, *(f"line {number}" for number in range(30)))
     ledger.finish(run_id(spec, 0), "token", outcome, "so it is")
     result = supervisor("show", run_id(spec, 0), "--follow")

@@ -14,7 +14,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Statement
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import begun, job, ticks
 from tests.ledger.test_model_catches import break_functions
 from tests.programs import needed
 from tests.waiting import wait_until
@@ -115,9 +115,7 @@ def test_a_user_who_may_not_load_functions_is_told_so(
 def test_a_user_who_may_not_load_functions_reads_jobs(
     ledger: Ledger, without_right: Ledger
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.client.function_flush()
     ledger.client.script_flush()
     assert without_right.history(spec.name)[0].state.value == "running"

@@ -20,7 +20,7 @@ from supervisor.sending.assignments import Assignments, message_header
 from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.times import clock
 from supervisor.worker.adopting import adopt
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begin, run_id
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
 
@@ -87,8 +87,7 @@ def test_a_body_starts_with_a_grant_that_is_trusted_or_never(
     stalls_after: bytes,
     is_given_to_another: bool,
 ) -> None:
-    spec = job(ledger, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, task=None, steps=STEPS, params={"tree": "docs"}, lease_ttl="1s")
     step = f"{run_id(spec, 0)}/nightly"
     ledger.begin("none", "token", "worker")  # the server knows the function
     way.freeze_after, asked_at = stalls_after, clock()

@@ -18,7 +18,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.times import clock
-from tests.ledger.jobs import begin, job, lock_is_free, run_id, ticks
+from tests.ledger.jobs import admitted, begin, lock_is_free, run_id
 from tests.ledger.test_heartbeat import began, held
 from tests.proxy import proxy_to
 from tests.waiting import patience, status_of, wait_until
@@ -99,8 +99,7 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
 ) -> None:
     monkeypatch.setattr(child_table, "_table", None)
     child_table.share()  # in which the child says nothing yet
-    spec = job(ledger, lease_ttl="4s")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, lease_ttl="4s")
     lease = held(spec, deaf.pid)
     with proxy_to(redis_url) as way:
         settings = Settings(redis_url=way.url)

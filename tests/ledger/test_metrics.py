@@ -30,7 +30,7 @@ from supervisor.settings import Settings
 from supervisor.web import metrics as job_lines
 from supervisor.web.metrics import Metrics
 from supervisor.web.metrics_table import COUNTERS
-from tests.ledger.jobs import MIDNIGHT, begin, job, renew, run_id, ticks
+from tests.ledger.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 from tests.programs import needed
 from tests.waiting import patience
@@ -73,8 +73,7 @@ def test_every_series_of_a_job_is_there_before_its_first_tick(ledger: Ledger) ->
 
 
 def test_the_counters_say_what_happened(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1, 2, 2))
+    spec = admitted(ledger, 0, 1, 2, 2, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     found = samples(ledger)
     assert found["supervisor_runs_started_total",] == 1
@@ -96,17 +95,14 @@ def test_a_run_that_does_not_end_well_leaves_its_time(ledger: Ledger) -> None:
     spec = job(ledger)
     for second, outcome in enumerate((RunState.SUCCEEDED, RunState.CANCELLED, RunState.FAILED)):
         assert ("supervisor_last_failure_timestamp_seconds",) not in samples(ledger)
-        ledger.admit(ticks(spec, second))
-        begin(ledger, run_id(spec, second))
+        at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", outcome)
     found = samples(ledger)["supervisor_last_failure_timestamp_seconds",]
     assert abs(found - ledger.now().timestamp()) < patience(10)
 
 
 def test_a_lease_that_is_renewed_too_late_says_how_late(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     assert renew(ledger, run_id(spec, 0)) is LeaseState.RENEWED
     ran_out_at = ledger.now().timestamp() - 7
     ledger.client.delete(ledger.keys.lock(spec.lock))
@@ -125,9 +121,7 @@ def test_without_redis_only_up_is_left() -> None:
 
 def everything_happens(ledger: Ledger) -> None:
     """So much that no metric has a reason to be absent."""
-    spec = job(ledger, overlap="queue_one", time_limit="5m", serial=True)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, overlap="queue_one", time_limit="5m", serial=True)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 1, 2))
     begin(ledger, run_id(spec, 1))
@@ -221,8 +215,7 @@ def test_a_counter_that_redis_lost_a_write_of_does_not_go_down(ledger: Ledger) -
 
 
 def test_what_is_queued_is_as_old_as_the_time_it_is_for(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_one")
     assert samples(ledger)["supervisor_oldest_queued_timestamp_seconds",] == MIDNIGHT.timestamp()
     begin(ledger, run_id(spec, 0))
     found = samples(ledger)

@@ -13,6 +13,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import (
+    admitted,
     begin,
     job,
     lease_runs_out,
@@ -66,8 +67,7 @@ def test_runs_with_and_without_a_bound_under_one_lock_never_share_a_slot(ledger:
 
 
 def test_a_run_is_blocked_by_the_holder_that_came_first(ledger: Ledger) -> None:
-    spec = job(ledger, max_running=2)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, max_running=2)
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 2))  # in the lower slot
@@ -102,8 +102,7 @@ def test_a_template_splits_a_job_by_its_arguments(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("keys", [{}, {"max_wait": "1h"}])
 def test_a_run_waits_on_when_it_is_looked_at_early(ledger: Ledger, keys: dict[str, str]) -> None:
-    spec = job(ledger, overlap="queue_one", **keys)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_one", **keys)
     until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 1))
     ledger.client.zadd(ledger.keys.leases, {run_id(spec, 1): 1})
     assert ledger.rescue() == ()
@@ -131,8 +130,7 @@ def test_a_delayed_run_gets_its_place_when_its_time_has_come(ledger: Ledger) -> 
 @pytest.mark.parametrize("stale", ["nightly@nowhere", ""])
 def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, stale: str) -> None:
     """As after a restart with a part of the data."""
-    spec = job(ledger, overlap="queue_all")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_all")
     ledger.client.zadd(ledger.keys.waiting(spec.lock), {stale or run_id(spec, 0): 1})
     begin(ledger, run_id(spec, 0))
     finished = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
@@ -142,8 +140,7 @@ def test_a_turn_that_no_waiting_run_can_take_goes_to_the_next(ledger: Ledger, st
 
 
 def test_what_a_worker_promoted_is_left_to_it_to_publish(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_all")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_all")
     ledger.sent(dict.fromkeys(ledger.outbox(), "celery"))
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
@@ -167,8 +164,7 @@ def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:
 
 
 def test_a_delayed_run_whose_lock_is_held_waits_and_says_so(ledger: Ledger) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, overlap="queue_one")
     run = ledger.trigger(spec, RunRequest(delay=timedelta(hours=1)))
     ledger.client.zadd(ledger.keys.delayed, {run.id: 1})
     assert ledger.rescue() == (Rescue("waiting", run.id, spec.name),)

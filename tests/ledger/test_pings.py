@@ -24,7 +24,7 @@ from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Pings
 from supervisor.ledger.replies import ms_of
-from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
 from tests.waiting import patience, slowness, wait_until
 
@@ -55,15 +55,13 @@ def sent(ledger: Ledger, pinger: Pinger | None = None) -> None:
 
 
 def ended(ledger: Ledger, spec: JobSpec, second: int, outcome: RunState, reason: str = "") -> None:
-    ledger.admit(ticks(spec, second))
-    begin(ledger, run_id(spec, second))
+    at_work(ledger, spec, second)
     ledger.finish(run_id(spec, second), "token", outcome, reason)
 
 
 def test_a_ping_says_how_long_the_attempt_took(ledger: Ledger, listener: Listener) -> None:
     spec = pinged(ledger, listener)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    at_work(ledger, spec, 0)
     started = ms_of(ledger.now()) - 90_000
     ledger.client.hset(ledger.keys.run(run_id(spec, 0)), "started", started)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)

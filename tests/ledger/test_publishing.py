@@ -25,7 +25,7 @@ from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import AppQueues
 from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.worker.adopting import adopt
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begin, job, run_id, ticks
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until
 
@@ -168,8 +168,7 @@ def test_a_run_that_two_processes_publish_begins_once(
     """A worker waits for its broker's answer for longer than beat leaves the run to it."""
     worker = Publisher(app_at(broker.url, redis_url), ledger)
     worker.publish([queued(ledger, 0)])
-    spec = job(ledger, "handed-over", overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, name="handed-over", overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     [run] = ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED).next_up
     ledger.client.delete("celery")

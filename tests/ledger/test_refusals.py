@@ -11,7 +11,7 @@ import redis
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import supervisor_at
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begin, job, run_id, ticks
 from tests.ledger.processes import worker_is_there
 
 
@@ -61,8 +61,7 @@ def test_a_wrong_password_is_told_as_such(limited: str) -> None:
 def test_a_primary_without_its_replicas_counts_as_away_and_changes_nothing(
     ledger: Ledger, redis_url: str
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     before = contents(redis_url)
     ledger.client.config_set("min-replicas-to-write", 1)
     try:

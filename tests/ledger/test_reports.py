@@ -19,7 +19,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.progress import Reports
 from supervisor.settings import Settings
-from tests.ledger.jobs import begin, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import begin, begun, job, lease_runs_out, run_id, ticks
 from tests.waiting import patience, wait_until
 
 TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)
@@ -28,9 +28,7 @@ TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)
 @pytest.fixture
 def run(ledger: Ledger) -> str:
     """At work, under the token ``token``."""
-    spec = job(ledger, max_retries=1)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, max_retries=1)
     return run_id(spec, 0)
 
 
@@ -300,9 +298,7 @@ def test_what_was_reported_to_an_unavailable_ledger_is_written_once(
         settings = Settings(redis_url=server.url)
         ledger = Ledger.open(settings)
         ledger.acknowledge_server()
-        spec = job(ledger, lease_ttl="60s")
-        ledger.admit(ticks(spec, 0))
-        begin(ledger, run_id(spec, 0))
+        spec = begun(ledger, lease_ttl="60s")
         reporter = Reporter(lambda: Ledger(connect_for_heartbeat(settings), ledger.keys).reports)
         report = reporter.open(run_id(spec, 0), "token")
         report.log("before")

@@ -10,15 +10,25 @@ from supervisor.beat.emitter import note_rescue
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, LeaseState, Rescue
-from tests.ledger.jobs import begin, job, lease_runs_out, lock_is_free, renew, run_id, states, ticks
+from tests.ledger.jobs import (
+    admitted,
+    at_work,
+    begin,
+    begun,
+    job,
+    lease_runs_out,
+    lock_is_free,
+    renew,
+    run_id,
+    states,
+    ticks,
+)
 from tests.waiting import wait_until
 
 
 def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
     """A job whose first run was begun and whose lease ran out."""
-    spec = job(ledger, **keys)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger, **keys)
     lease_runs_out(ledger, spec, run_id(spec, 0))
     return spec
 
@@ -34,8 +44,7 @@ def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) 
 
 
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     ledger.client.delete(ledger.keys.lock(spec.lock))
     assert ledger.admit(ticks(spec, 1))[0].blocked_by == run_id(spec, 0)
     assert not lock_is_free(ledger, spec)
@@ -45,8 +54,7 @@ def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) ->
 def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
     ledger: Ledger, serial: bool | str
 ) -> None:
-    spec = job(ledger, overlap="queue_one", serial=serial)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_one", serial=serial)
     # The holder and its lock are gone without a trace, as after a restart with older data.
     ledger.client.delete(
         ledger.keys.lock(spec.lock),
@@ -58,14 +66,12 @@ def test_a_waiting_run_whose_lock_nobody_holds_is_promoted(
 
 
 def test_who_lost_its_lease_hears_of_the_run_that_is_at_work_now(ledger: Ledger) -> None:
-    spec = job(ledger, on_crash="fail")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, on_crash="fail")
     begin(ledger, run_id(spec, 0), "late")
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     for second in (1, 2):
-        ledger.admit(ticks(spec, second))
-        begin(ledger, run_id(spec, second))
+        at_work(ledger, spec, second)
         for _ in range(2):  # the first is also about the time before this run began
             [renewal] = ledger.renew([(run_id(spec, 0), "late", True)])
         assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, second))
@@ -114,8 +120,7 @@ def test_a_broken_record_does_not_keep_others_from_their_turn(ledger: Ledger, ru
 def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger) -> None:
     broken, whole = (job(ledger, name) for name in ("broken", "whole"))
     for spec in (broken, whole):
-        ledger.admit(ticks(spec, 0))
-        begin(ledger, run_id(spec, 0))
+        at_work(ledger, spec, 0)
         lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
     kinds = {rescue.job: rescue.kind for rescue in ledger.rescue()}
@@ -124,8 +129,7 @@ def test_a_broken_record_does_not_keep_others_from_being_rescued(ledger: Ledger)
 
 
 def test_a_broken_pause_does_not_keep_others_from_their_turn(ledger: Ledger) -> None:
-    spec = job(ledger, "whole", overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, name="whole", overlap="queue_one")
     ledger.client.delete(ledger.keys.lock(spec.lock), ledger.keys.lock_state(spec.lock))
     ledger.client.zrem(ledger.keys.leases, run_id(spec, 0))
     ledger.client.set(ledger.keys.job("broken"), "no hash")
@@ -165,17 +169,14 @@ def test_an_overlap_is_measured_against_all_later_runs(
 def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Ledger) -> None:
     spec = lost(ledger, on_crash="fail")
     ledger.rescue()
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "successor")
+    at_work(ledger, spec, 1, "successor")
     assert ledger.report_dead(run_id(spec, 0), "token", "died").ending is Ending.STALE
     counters = ledger.job(spec.name).counters
     assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
 
 
 def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.retry(run_id(spec, 0), "token", timedelta(hours=1))
     ledger.client.delete(ledger.keys.lock(spec.lock))
     ledger.client.zadd(ledger.keys.delayed, {run_id(spec, 0): 1})
@@ -187,8 +188,7 @@ def test_a_retry_whose_lock_vanished_takes_it_back_when_it_is_due(ledger: Ledger
 def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Ledger) -> None:
     first, late = job(ledger, "first"), job(ledger, "late", overlap="queue_one")
     for spec in (first, late):
-        ledger.admit(ticks(spec, 0))
-        begin(ledger, run_id(spec, 0))
+        at_work(ledger, spec, 0)
     ledger.admit(ticks(late, 1))
     ledger.retry(run_id(late, 0), "token", timedelta())
     # Beat was away for longer than either is held, and looks at one run of a kind now.
@@ -207,8 +207,7 @@ def test_a_retry_that_comes_too_late_expires_and_is_not_placed_again(ledger: Led
 
 
 def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 1))
+    spec = admitted(ledger, 1)
     begin(ledger, run_id(spec, 1))
     ledger.note_ending(run_id(spec, 1), "token", RunState.TIMED_OUT, "hard time limit")
     lease_runs_out(ledger, spec, run_id(spec, 1))

@@ -7,7 +7,7 @@ import pytest
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
-from tests.ledger.jobs import begin, job, lease_runs_out, renew, run_id, ticks
+from tests.ledger.jobs import admitted, begin, job, lease_runs_out, renew, run_id, ticks
 
 
 @pytest.fixture
@@ -70,8 +70,7 @@ def test_who_comes_back_first_keeps_the_queue(ledger: Ledger, runs: tuple[str, s
 
 def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger: Ledger) -> None:
     steps = [{"name": name, "task": "proj.step", "priority": 1} for name in ("a", "b")]
-    spec = job(ledger, task=None, steps=steps, serial=True, on_crash="fail")
-    ledger.admit(ticks(spec, 1))
+    spec = admitted(ledger, 1, task=None, steps=steps, serial=True, on_crash="fail")
     run = run_id(spec, 1)
     begin(ledger, f"{run}/a", "silent")
     ledger.client.delete(ledger.keys.lock(spec.serial_lock))

@@ -14,12 +14,11 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
 from tests.ledger.commands import Supervisor, as_json
-from tests.ledger.jobs import begin, job, run_id, ticks, try_often
+from tests.ledger.jobs import admitted, begin, begun, job, run_id, try_often
 
 
 def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1)
     begin(ledger, run_id(spec, 0))
     header, row = supervisor("jobs").stdout.splitlines()
     assert header.split()[:3] == ["job", "schedule", "state"]
@@ -30,8 +29,7 @@ def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> 
 
 
 def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1)
     begin(ledger, run_id(spec, 0))
     ledger.finish(run_id(spec, 0), "token", RunState.LOST, "worker process 7 died")
     begin(ledger, run_id(spec, 0), "second")
@@ -50,8 +48,7 @@ def test_runs_has_a_line_for_each_attempt(ledger: Ledger, supervisor: Supervisor
 def test_attempts_that_are_not_kept_are_told_by_their_number(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 3)
     begin(ledger, run_id(spec, 0), "the last")
     ledger.finish(run_id(spec, 0), "the last", RunState.FAILED, "never")
@@ -120,9 +117,7 @@ def test_mistakes_are_told_and_exit_as_documented(
 
 
 def test_reasons_cannot_move_the_cursor(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "boom\x1b[2J\nfake line")
     lines = supervisor("runs").stdout.splitlines()
     assert len(lines) == 2
@@ -130,8 +125,7 @@ def test_reasons_cannot_move_the_cursor(ledger: Ledger, supervisor: Supervisor) 
 
 
 def test_a_run_can_be_cancelled_once(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     assert supervisor("cancel", run_id(spec, 0)).stdout == f"{run_id(spec, 0)} stopping\n"
     assert supervisor("cancel", run_id(spec, 1)).stdout == f"{run_id(spec, 1)} cancelled\n"

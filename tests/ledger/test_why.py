@@ -15,7 +15,7 @@ from supervisor.ledger.presence import Attendance, Broker, WorkerFacts, digest_o
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver, Tick
 from tests.ledger.commands import Supervisor
-from tests.ledger.jobs import begin, job, lease_runs_out, pause, run_id, ticks
+from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, pause, run_id, ticks
 
 
 def lead(ledger: Ledger, at: datetime) -> None:
@@ -43,8 +43,7 @@ def this_minute(ledger: Ledger) -> datetime:
 def test_a_skip_names_the_blocker_its_lease_and_its_last_heartbeat(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     grant = begin(ledger, run_id(spec, 0))
     ledger.admit(ticks(spec, 1))
     told = why(supervisor, spec.name, "2026-03-01T00:00:01")
@@ -59,8 +58,7 @@ def test_a_skip_names_the_blocker_its_lease_and_its_last_heartbeat(
 def test_the_blocker_is_told_as_it_was_and_not_as_it_is(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     ledger.admit(ticks(spec, 1))
     begin(ledger, run_id(spec, 0))
     assert "came first and had not started" in why(supervisor, run_id(spec, 1))
@@ -69,9 +67,7 @@ def test_the_blocker_is_told_as_it_was_and_not_as_it_is(
 def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     lease_runs_out(ledger, spec, run_id(spec, 0))
     ledger.rescue()
     told = why(supervisor, run_id(spec, 0))
@@ -82,9 +78,7 @@ def test_a_dead_worker_is_named_with_the_attempt_that_it_had(
 
 
 def test_a_second_delivery_is_told(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.begin(run_id(spec, 0), "another", "worker")
     ledger.admit(ticks(spec, 0))
     assert "it was delivered again 2 times" in why(supervisor, run_id(spec, 0))
@@ -133,8 +127,7 @@ def test_without_a_time_the_job_is_told_as_it_is(ledger: Ledger, supervisor: Sup
 
 
 def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supervisor) -> None:
-    spec = job(ledger, queue="reports")
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, queue="reports")
     assert "no worker consumes reports" in why(supervisor, spec.name)
     worker = Attendance(ledger.client, ledger.keys, Broker("celery", False))
     worker.say(WorkerFacts("w1", ("reports",), 4, ""))
@@ -147,8 +140,7 @@ def test_a_queued_run_knows_who_works_its_queue(ledger: Ledger, supervisor: Supe
 
 def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> None:
     steps = [{"task": "load", "priority": 2}, {"task": "sum", "priority": 1}]
-    spec = job(ledger, task=None, steps=steps)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, task=None, steps=steps)
     step = f"{run_id(spec, 0)}/load"
     begin(ledger, step)
     assert "step load is running since" in why(supervisor, run_id(spec, 0))
@@ -200,8 +192,7 @@ def test_a_task_without_schedule_is_asked_by_run(ledger: Ledger, supervisor: Sup
 def test_mistakes_are_told(
     ledger: Ledger, supervisor: Supervisor, words: tuple[str, ...], status: int, said: str
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    admitted(ledger, 0)
     problems = json.dumps(["reports.yaml:3: no 'cron'"])
     ledger.client.hset(
         ledger.keys.beat, mapping={"problems": problems, "last_tick": ms_of(ledger.now())}

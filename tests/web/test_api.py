@@ -17,7 +17,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate.shapes import instant
 from supervisor.web.api import API, OPERATIONS, document
 from supervisor.web.server import create
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begin, job, run_id
 from tests.waiting import wait_until
 
 DOCUMENT = document()
@@ -49,12 +49,10 @@ def checked(answer: httpx.Response, template: str, status: int) -> Any:
 @pytest.fixture
 def runs(ledger: Ledger) -> dict[str, str]:
     """A run that is running, one that it blocked, and one of several steps."""
-    spec = job(ledger, description="<b>", paused=False)
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, description="<b>", paused=False)
     begin(ledger, run_id(spec, 0))
     stages = [{"task": "a", "priority": 2}, {"task": "b", "priority": 1}]
-    steps = job(ledger, "steps", task=None, steps=stages, params={"day": 1})
-    ledger.admit(ticks(steps, 0))
+    steps = admitted(ledger, 0, name="steps", task=None, steps=stages, params={"day": 1})
     return {
         "running": run_id(spec, 0),
         "skipped": run_id(spec, 1),
@@ -65,8 +63,7 @@ def runs(ledger: Ledger) -> dict[str, str]:
 
 def reported(ledger: Ledger) -> str:
     """A run that reported progress, failed, and is running again."""
-    spec = job(ledger, "tells", max_retries=1)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, name="tells", max_retries=1)
     run = run_id(spec, 0)
     for token in ("first", "second"):
         begin(ledger, run, token)
@@ -146,8 +143,7 @@ def test_runs_are_chosen_by_job_and_outcome(bearer: httpx.Client, runs: dict[str
 
 
 def test_a_limit_counts_the_runs_that_match(bearer: httpx.Client, ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0, 1, 2, 3))
+    spec = admitted(ledger, 0, 1, 2, 3)
     for query in ({"job": "nightly"}, {}):
         answer = bearer.get(f"{API}/runs", params={**query, "outcome": "queued", "limit": "1"})
         assert [found["run"] for found in checked(answer, "/runs", 200)] == [run_id(spec, 0)]

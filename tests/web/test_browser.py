@@ -20,7 +20,7 @@ from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
 from tests.conftest import database, emptied
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import at_work, job, run_id, ticks
 from tests.waiting import wait_until
 from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
 from tests.web.visits import TOKEN, serving
@@ -254,8 +254,7 @@ def in_every_state(workers: Workers) -> JobSpec:
     spec = job(ledger, "in-every-state", overlap="queue_one", task="team.unknown", queue="nowhere")
     ends = (RunState.SUCCEEDED, RunState.FAILED, RunState.TIMED_OUT)
     for second, outcome in enumerate(ends):
-        ledger.admit(ticks(spec, second))
-        begin(ledger, run_id(spec, second))
+        at_work(ledger, spec, second)
         ledger.finish(run_id(spec, second), "token", outcome, f"it {outcome.value}")
     ledger.admit(ticks(spec, 10))
     ledger.cancel(run_id(spec, 10), "enough")

@@ -14,7 +14,7 @@ from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.why_facts import nominal_time
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begun, job, run_id
 
 API = "/api/v1"
 
@@ -110,8 +110,7 @@ def test_a_time_that_no_calendar_has_is_refused(ledger: Ledger, redis_url: str) 
 def test_a_step_is_cancelled_alike_and_fails_its_run(
     ledger: Ledger, bearer: httpx.Client, redis_url: str
 ) -> None:
-    spec = job(ledger, task=None, steps=STEPS, overlap="allow")
-    ledger.admit(ticks(spec, 0, 1))
+    spec = admitted(ledger, 0, 1, task=None, steps=STEPS, overlap="allow")
     by_api, by_command = (f"{run_id(spec, second)}/a" for second in (0, 1))
     answer = bearer.post(f"{API}/runs/{by_api}/cancel")
     assert (answer.status_code, answer.json()["cancellation"]) == (202, "cancelled")
@@ -123,9 +122,7 @@ def test_a_step_is_cancelled_alike_and_fails_its_run(
 def test_an_item_that_is_gone_has_ended(
     ledger: Ledger, bearer: httpx.Client, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     known = ledger.run(run_id(spec, 0))
     assert bearer.post(f"{API}/runs/{known.id}/cancel").status_code == 409

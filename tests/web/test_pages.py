@@ -16,7 +16,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
-from tests.ledger.jobs import begin, job, pause, run_id, ticks, try_often
+from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
@@ -54,8 +54,7 @@ def evil(ledger: Ledger) -> str:
     said = Reported(1, ReportedProgress(1, 2, EVIL, 0.0), (ReportedLine(1, EVIL, 0.0),))
     assert ledger.reports.write(first, "token", said, 0.0)
     ledger.finish(first, "token", RunState.FAILED, EVIL)
-    ledger.admit(ticks(spec, 1))
-    begin(ledger, run_id(spec, 1), "second")
+    at_work(ledger, spec, 1, "second")
     assert ledger.reports.write(run_id(spec, 1), "second", said, 0.0)
     ledger.admit(ticks(spec, 2))
     ledger.admit(ticks(steps, 0))
@@ -100,8 +99,7 @@ def test_a_page_asks_no_other_host_for_anything(reader: httpx.Client, evil: str)
 def test_the_list_shows_what_runs_what_waits_and_who_blocked(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
-    spec = job(ledger, overlap="queue_one")
-    ledger.admit(ticks(spec, 0, 1, 2))
+    spec = admitted(ledger, 0, 1, 2, overlap="queue_one")
     begin(ledger, run_id(spec, 0))
     text = reader.get("/").text
     assert "1 running, 1 waiting, 1 skipped" in text
@@ -118,8 +116,7 @@ def names_on(page: httpx.Response) -> list[str]:
 
 def test_jobs_are_found_by_name_and_by_state(reader: httpx.Client, ledger: Ledger) -> None:
     running, paused, _ = (job(ledger, name) for name in ("import-a", "import-b", "other"))
-    ledger.admit(ticks(running, 0))
-    begin(ledger, run_id(running, 0))
+    at_work(ledger, running, 0)
     pause(ledger, paused)
     assert names_on(reader.get("/?search=IMPORT")) == ["import-a", "import-b"]
     assert names_on(reader.get("/?search=import&state=paused")) == ["import-b"]
@@ -185,9 +182,7 @@ def test_the_newest_failures_of_all_jobs_are_shown(reader: httpx.Client, ledger:
         ("b", RunState.TIMED_OUT),
         ("c", RunState.SUCCEEDED),
     ):
-        spec = job(ledger, name)
-        ledger.admit(ticks(spec, 0))
-        begin(ledger, run_id(spec, 0))
+        spec = begun(ledger, name=name)
         ledger.finish(run_id(spec, 0), "token", outcome, f"reason of {name}")
     text = reader.get("/failures").text
     assert names_on(reader.get("/failures")) == ["b", "a"]
@@ -197,8 +192,7 @@ def test_the_newest_failures_of_all_jobs_are_shown(reader: httpx.Client, ledger:
 
 
 def test_every_page_has_a_title_of_its_own(reader: httpx.Client, ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     paths = [
         *("/", "/?state=late", "/?sort=next", "/?search=n", "/failures", "/queues", "/login"),
         *("/jobs/nightly", f"/runs/{run_id(spec, 0)}", "/jobs/unknown"),
@@ -235,8 +229,7 @@ def test_the_timeline_has_attempts_and_what_was_held_back(
 ) -> None:
     spec = job(ledger)
     moments = ledger.now().replace(microsecond=0)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    at_work(ledger, spec, 0)
     blocked = ledger.trigger(spec)
     assert blocked.queued_at >= moments
     text = reader.get("/jobs/nightly?parts=timeline").text
@@ -246,8 +239,7 @@ def test_the_timeline_has_attempts_and_what_was_held_back(
 
 
 def test_a_run_says_how_many_attempts_are_not_kept(reader: httpx.Client, ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
     try_often(ledger, run_id(spec, 0), ATTEMPTS_KEPT + 2)
     text = reader.get(f"/runs/{run_id(spec, 0)}").text
     assert "2 earlier attempts, of which nothing else is kept" in text
@@ -304,8 +296,7 @@ def test_the_forms_do_what_they_say_without_a_script(serve: Serve, ledger: Ledge
 
 
 def test_a_step_has_a_button_of_its_own_that_ends_it(serve: Serve, ledger: Ledger) -> None:
-    spec = job(ledger, "steps", task=None, steps=[STEP])
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0, name="steps", task=None, steps=[STEP])
     step, client = f"{run_id(spec, 0)}/a", serve(Access(TOKEN))
     log_in(client)
     assert f'href="actions/cancel/{quote(step, safe="@:+/")}"' in client.get(f"/runs/{step}").text
@@ -353,9 +344,7 @@ def test_the_first_page_warns_of_a_queue_without_a_worker(
 def test_a_run_that_did_not_start_has_the_reason_in_sentences(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
-    begin(ledger, run_id(spec, 0))
+    spec = begun(ledger)
     ledger.admit(ticks(spec, 1))
     text = reader.get(f"/runs/{run_id(spec, 1)}").text
     assert re.search(r"00:00:01 was skipped: the run of .* was still running on worker", text)

@@ -15,7 +15,7 @@ from supervisor.ledger.page_reads import Kind, Topic, fingerprints
 from supervisor.web import live as watching
 from supervisor.web.http import Refused
 from supervisor.web.live import UNAVAILABLE, Subscriber, Watch
-from tests.ledger.jobs import begin, job, run_id, ticks
+from tests.ledger.jobs import admitted, begin, job, run_id, ticks
 
 NOW, BEAT, NIGHTLY = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.JOB, "nightly")
 
@@ -46,8 +46,7 @@ Play = Callable[[Story], None]
 
 
 def test_a_new_page_gets_all_topics_and_then_what_changes(play: Play, ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.admit(ticks(spec, 0))
+    spec = admitted(ledger, 0)
 
     async def story(watch: Watch) -> None:
         with watch.subscription([NIGHTLY, BEAT]) as page, watch.subscription([BEAT]) as other:
@@ -98,8 +97,7 @@ def test_there_is_a_bound_of_open_pages(play: Play, monkeypatch: pytest.MonkeyPa
 
 def test_a_run_changes_by_its_progress_its_log_and_its_steps(ledger: Ledger) -> None:
     stages = [{"task": "a", "priority": 2}, {"task": "b", "priority": 1}]
-    steps = job(ledger, "steps", task=None, steps=stages)
-    ledger.admit(ticks(steps, 0))
+    steps = admitted(ledger, 0, name="steps", task=None, steps=stages)
     topic = Topic(Kind.RUN, run_id(steps, 0))
     before = fingerprints(ledger, [topic])
     assert fingerprints(ledger, [topic]) == before
