@@ -194,8 +194,8 @@ class Overridden:
 
 def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
     """The settings that supervise() has changed: what they were, and what they are."""
-    before = app.supervisor["before"]  # type: ignore[attr-defined]
     now = {name: setting(app.conf, name) for name in SETTLED}
+    before = app.supervisor["before"]  # type: ignore[attr-defined]
     return {name: (before[name], now[name]) for name in SETTLED if before[name] != now[name]}
 
 

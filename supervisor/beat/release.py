@@ -23,6 +23,7 @@ from supervisor.beat.entries import Entries, nearest_schedule
 from supervisor.errors import NotTranslatable
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import check_schema
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import JobRecord
@@ -52,7 +53,8 @@ class Release:
 
 
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
-    """What the jobs that are loaded come to; nothing is changed."""
+    """What the jobs that are loaded come to; nothing is changed. Raises WrongSchema."""
+    check_schema(ledger.client, ledger.keys)
     found, specs = Release(with_entries), ledger.scheduled()
     now, marks = ledger.now(), ledger.marks(list(specs))
     for record in ledger.records_of(list(specs.values())) if with_entries else ():

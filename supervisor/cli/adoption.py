@@ -28,28 +28,35 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool) -> 
     django-celery-beat's tables, RedBeat's entries and `beat_schedule`. Nothing else is changed.
     """
     from supervisor.app import supervise
-    from supervisor.operate.adoption import jobs_of, renamed, report, sources_of
+    from supervisor.operate.adoption import renamed, report, sources_of
     from supervisor.operate.import_celery import zone_remark
 
     app = app_of(context, "adopt")
-    sources = sources_of(app, datetime.now(UTC))
     is_supervised = hasattr(app, "supervisor")
+    directory = context.schedules(None) if is_supervised else Path("schedules")
+    output = output or directory / ADOPTED
+    sources = sources_of(app, datetime.now(UTC), jobs_in(directory, but=output))
     if dry_run:
         for line in report(app if is_supervised else supervise(app), sources):
             click.echo(harmless(line))
         return
-    directory = context.schedules(None) if is_supervised else Path("schedules")
-    output = output or directory / ADOPTED
+    if not sources:
+        click.echo("the app has no schedule that is not a job already: nothing was written")
+        return
     refuse_to_overwrite(output, force)
-    taken = load(directory).specs if directory.is_dir() and not output.exists() else {}
-    if both := sorted({item.name for item in jobs_of(sources)} & taken.keys()):
-        raise Failure(f"{directory} has these jobs already: {', '.join(both)}", REFUSED)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    names = " and ".join(source.name for source in sources) or "nothing: the app has no schedule"
-    items = [item for source in sources for item in source.items]
     if not is_supervised:
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
+    names = " and ".join(source.name for source in sources)
+    items = [item for source in sources for item in source.items]
     deliver(header(names, zone_remark(app), GRID), items, output, list(renamed(sources)))
+
+
+def jobs_in(directory: Path, but: Path) -> set[str]:
+    """Those of the schedule files, but for the file that is to be written again."""
+    if not directory.is_dir():
+        return set()
+    sources = load(directory).sources
+    return {job for job, place in sources.items() if Path(place.rpartition(":")[0]) != but}
 
 
 @click.command()

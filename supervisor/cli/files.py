@@ -297,6 +297,7 @@ def _write(written: Written, output: Path) -> None:
     """In one step, because a beat may follow the directory."""
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
+        output.parent.mkdir(parents=True, exist_ok=True)
         unfinished.write_text(written.text, encoding="utf-8")
         unfinished.replace(output)
     except OSError as error:

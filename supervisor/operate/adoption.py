@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -37,8 +37,11 @@ class Source:
     items: list[Item]
 
 
-def sources_of(app: Celery, now: datetime) -> list[Source]:
-    """The stores before the settings: beat enters `beat_schedule` into its store."""
+def sources_of(app: Celery, now: datetime, jobs: Collection[str] = ()) -> list[Source]:
+    """The stores before the settings: beat enters `beat_schedule` into its store.
+
+    jobs: what is left out, for schedule files have it already.
+    """
     found = []
     if has_tables():
         found.append(Source(DJANGO, read_django(app, now)))
@@ -48,7 +51,12 @@ def sources_of(app: Celery, now: datetime) -> list[Source]:
     found.append(Source("beat_schedule", read_beat_schedule(app, now)))
     known: set[str] = set()
     for source in found:
-        source.items[:] = [item for item in source.items if name_of(item) not in known]
+        source.items[:] = [
+            item
+            for item in source.items
+            if name_of(item) not in known
+            and not (isinstance(item, Found) and job_name(item.name) in jobs)
+        ]
         known.update(map(name_of, source.items))
     return [source for source in found if source.items]
 

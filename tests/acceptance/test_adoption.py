@@ -55,6 +55,9 @@ Entry("off", "shop.count", crontab(minute="0", app=app), enabled=False, app=app)
 """
 
 
+MORE = "jobs: {nightly: {task: shop.slow, every: 1h}}"
+
+
 class Shop:
     """A project with a beat_schedule, and entries of RedBeat that it made at run time."""
 
@@ -147,8 +150,6 @@ def adopt_run_and_release(shop: Shop) -> None:
     assert told[1:] == [
         "redbeat 'made later' is the job 'made-later': take the entry out, or both run"
     ]
-    again = shop.supervisor("adopt")
-    assert (again.returncode, "--force overwrites it" in again.stderr) == (2, True)
 
     shop.write(SUPERVISED)
     shop.run("-c", f"{SAVED}\nEntry.from_key('redbeat:made later', app=app).delete()")
@@ -212,3 +213,17 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
     assert "beat_schedule: 2 jobs to be imported" in lines
     assert shop.keys() == keys
     assert not (shop.directory / "schedules").exists()
+
+
+def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Shop) -> None:
+    (shop.directory / "schedules").mkdir()
+    (shop.directory / "schedules" / "more.yaml").write_text(MORE)
+    assert "adopted.yaml: 3 jobs" in shop.supervisor("adopt").stdout
+    again = shop.supervisor("adopt", "--force")
+    assert "adopted.yaml: 3 jobs" in again.stdout
+    found = shop.supervisor("adopt", "-o", "schedules/new.yaml")
+    assert "nothing was written" in found.stdout
+    shop.run("-c", SAVED.replace("made later", "newer"))
+    assert "new.yaml: 1 job\n" in shop.supervisor("adopt", "-o", "schedules/new.yaml").stdout
+    refused = shop.supervisor("adopt")
+    assert (refused.returncode, "--force overwrites it" in refused.stderr) == (2, True)
