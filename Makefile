@@ -10,7 +10,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak mutants bench check render lock sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak mutants bench check render lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -93,6 +93,19 @@ lock: ## write all requirements.txt again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --extra embedded --group peers \
 	  pyproject.toml -o tests/bench/requirements.txt
+
+dist: $(STAMP) ## build wheel and source archive into dist/
+	rm -f dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m hatchling build -d dist
+
+JUDGES := $(VENV)/judges
+
+package-test: dist ## install both in clean environments of each Python here, and run a job
+	test -x $(JUDGES)/bin/twine || { $(PYTHON) -m venv $(JUDGES) && \
+	  $(JUDGES)/bin/python -m pip install --quiet twine check-jsonschema; }
+	$(JUDGES)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(JUDGES)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/python -m tests.package
 
 SBOM ?= dist/sbom.cdx.json
 

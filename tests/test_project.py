@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import package
+
 ROOT = Path(__file__).parents[1]
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -53,6 +55,25 @@ def test_what_builds_the_package_is_pinned_too() -> None:
 def test_the_changelog_has_the_version() -> None:
     version = PROJECT["project"]["version"]
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_a_checkout_is_releasable_with_its_tag_date_and_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(package, "ROOT", tmp_path)
+    written, changes = tmp_path / "pyproject.toml", tmp_path / "CHANGELOG.md"
+    about = '[project]\nversion = "1.2.3"\n[project.urls]\nHomepage = "https://{}"\n'
+    written.write_text(about.format("celery-beat-supervisor.invalid"))
+    changes.write_text("## 1.2.3 - unreleased\n")
+    with pytest.raises(package.Wrong, match="has the version"):
+        package.releasable("v1.2.4")
+    with pytest.raises(package.Wrong, match="no real address"):
+        package.releasable("v1.2.3")
+    written.write_text(about.format("example.org"))
+    with pytest.raises(package.Wrong, match="no date"):
+        package.releasable("v1.2.3")
+    changes.write_text("## 1.2.3 - 2027-01-02\n")
+    package.releasable("v1.2.3")
 
 
 def test_no_command_takes_a_name_of_supervisord() -> None:

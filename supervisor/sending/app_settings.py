@@ -168,6 +168,8 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
     url = str(setting(conf, "redbeat_redis_url") or "")
     if url and not url.startswith(("redis://", "rediss://", *SOCKETS)):
         return
+    if url and database_of(url) not in (None, database_of(settings.redis_url)):
+        return  # `redbeat_apart` says so where it matters
     if not url and settings.redis_url.startswith(SENTINEL):
         named = SentinelUrl.parse(settings.redis_url)
         conf.redbeat_redis_url = "redis-sentinel://"
