@@ -11,7 +11,7 @@ from supervisor.deploy.embedded import EmbeddedServer
 from tests.acceptance.project import Project
 from tests.acceptance.workers import NEEDED, Workers
 from tests.conftest import DATABASES, database, emptied
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 JOBS = """
 defaults: {paused: true, lease_ttl: 2s}
@@ -136,7 +136,7 @@ def test_a_worker_that_is_told_to_stop_ends_its_runs_first(workers: Workers) -> 
     workers.project.let_end(run.id)
     workers.project.run_when(run.id, "succeeded")
     assert workers.outcomes(run) == ["succeeded"]
-    assert worker.wait(20) == 0
+    assert status_of(worker, 20) == 0
 
 
 def test_a_run_with_a_limit_that_the_pool_lacks_is_given_back(workers: Workers) -> None:

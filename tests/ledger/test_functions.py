@@ -15,7 +15,7 @@ from supervisor.ledger.requests import Statement
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.ledger.jobs import begun, job, ticks
-from tests.ledger.test_model_catches import break_functions
+from tests.ledger.test_models_catch import break_functions
 from tests.programs import needed
 from tests.waiting import wait_until
 

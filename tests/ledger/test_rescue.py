@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from supervisor.beat.emitter import note_rescue
 from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Ending, LeaseState, Rescue
+from supervisor.ledger.replies import Ending, Finished, LeaseState, Refusal, Refused, Rescue
+from supervisor.ledger.requests import Begun
+from supervisor.times import clock
 from tests.ledger.jobs import (
     admitted,
     at_work,
@@ -214,3 +218,159 @@ def test_beat_has_a_word_for_a_run_whose_worker_died_as_it_was_timed_out(ledger:
     rescues = ledger.rescue()
     assert rescues == (Rescue("timed_out", run_id(spec, 1), spec.name),)
     note_rescue(rescues[0])
+
+
+# A run that was given up says late since when its work was over: till then it may overlap
+
+MS = timedelta(milliseconds=1)
+
+Report = Callable[[Ledger, str, float], Finished]
+
+
+def with_success(ledger: Ledger, run: str, ended_at: float) -> Finished:
+    return ledger.finish(run, "token", RunState.SUCCEEDED, ended_at=ended_at)
+
+
+def with_a_retry(ledger: Ledger, run: str, ended_at: float) -> Finished:
+    return ledger.retry(run, "token", timedelta(hours=1), ended_at=ended_at)
+
+
+def followed(ledger: Ledger, milliseconds: float) -> JobSpec:
+    """A job whose first run was given up, and whose second is at work for so long."""
+    spec = lost(ledger, on_crash="fail", overlap="queue_all")
+    ledger.rescue()
+    ledger.admit(ticks(spec, 1))
+    begin(ledger, run_id(spec, 1), "successor")
+    until = ledger.now() + milliseconds * MS
+    wait_until(lambda: ledger.now() > until)
+    return spec
+
+
+@pytest.mark.parametrize("report", [with_success, with_a_retry])
+def test_what_was_over_before_another_began_is_no_overlap(ledger: Ledger, report: Report) -> None:
+    spec = followed(ledger, 50)
+    late = report(ledger, run_id(spec, 0), clock() - 60)
+    assert (late.ending, late.overlapped_with) == (Ending.STALE, None)
+    counters = ledger.job(spec.name).counters
+    assert (counters["leases_lost"], counters.get("overlaps")) == (1, None)
+
+
+@pytest.mark.parametrize("report", [with_success, with_a_retry])
+def test_what_was_over_later_overlapped_until_then(ledger: Ledger, report: Report) -> None:
+    began_at = ledger.now()
+    spec = followed(ledger, 1_000)
+    late = report(ledger, run_id(spec, 0), clock() - 0.9)
+    assert late.overlapped_with == run_id(spec, 1)
+    counters = ledger.job(spec.name).counters
+    assert counters["overlaps"] == 1
+    assert 50 <= counters["overlap_ms"] < (ledger.now() - began_at) / MS - 800
+
+
+@pytest.mark.parametrize("begun", [Begun.OVER, Begun.UNKNOWN])
+def test_a_heartbeat_makes_no_overlap_of_what_may_be_over(ledger: Ledger, begun: Begun) -> None:
+    spec = followed(ledger, 50)
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", begun)])
+    assert (renewal.state, renewal.detail) == (LeaseState.LOST, None)
+    assert "overlaps" not in ledger.job(spec.name).counters
+    assert with_success(ledger, run_id(spec, 0), clock() - 60).overlapped_with is None
+
+
+def test_what_a_heartbeat_saw_at_work_is_measured_on_from_there(ledger: Ledger) -> None:
+    spec = followed(ledger, 50)
+    [renewal] = ledger.renew([(run_id(spec, 0), "token", Begun.KNOWN)])
+    assert (renewal.state, renewal.detail) == (LeaseState.LOST, run_id(spec, 1))
+    seen = ledger.job(spec.name).counters["overlap_ms"]
+    with_success(ledger, run_id(spec, 0), clock() - 60)
+    counters = ledger.job(spec.name).counters
+    assert (counters["overlaps"], counters["overlap_ms"]) == (1, seen)
+
+
+# Runs of a serial queue whose lease ran out: the queue is never worked by two that are told so
+
+
+@pytest.fixture
+def runs(ledger: Ledger) -> tuple[str, str]:
+    """Two of different jobs on one queue; the first has begun, and its lease ran out unnoticed."""
+    specs = [job(ledger, name, serial="reports") for name in ("first", "second")]
+    for spec in specs:
+        ledger.admit(ticks(spec, 1))
+    first, second = (run_id(spec, 1) for spec in specs)
+    begin(ledger, first, "silent")
+    assert ledger.begin(second, "early", "worker") == Refused(second, Refusal.PARKED, first)
+    lease_runs_out(ledger, specs[0], first)
+    ledger.client.delete(ledger.keys.lock(specs[0].serial_lock))
+    return first, second
+
+
+def test_who_comes_back_while_another_works_its_queue_is_told_to_stop(
+    ledger: Ledger, runs: tuple[str, str]
+) -> None:
+    first, second = runs
+    ledger.rescue()
+    begin(ledger, second)
+    assert renew(ledger, first, "silent") is LeaseState.LOST
+    ledger.finish(second, "token", RunState.SUCCEEDED)
+    assert begin(ledger, first, "again").attempt == 2
+
+
+def test_two_at_work_on_one_queue_are_an_overlap(ledger: Ledger, runs: tuple[str, str]) -> None:
+    first, second = runs
+    ledger.rescue()
+    assert renew(ledger, first, "silent") is LeaseState.REASSERTED, "nobody was beside it"
+    assert "overlaps" not in ledger.job("first").counters
+    lease_runs_out(ledger, ledger.spec("first"), first)
+    ledger.client.delete(ledger.keys.lock(ledger.spec("first").serial_lock))
+    ledger.rescue()
+    begin(ledger, second)
+    for _ in range(2):
+        [renewal] = ledger.renew([(first, "silent", True)])
+        assert (renewal.state, renewal.detail) == (LeaseState.LOST, second)
+    assert ledger.job("first").counters["overlaps"] == 1
+    assert ledger.run(first).overlapped_with == second
+    assert ledger.run(second).overlapped_with == first
+    assert "overlaps" not in ledger.job("second").counters
+
+
+def test_a_silent_run_is_settled_before_another_works_its_queue(
+    ledger: Ledger, runs: tuple[str, str]
+) -> None:
+    first, second = runs
+    begin(ledger, second)
+    assert ledger.run(first).state is RunState.QUEUED
+    assert renew(ledger, first, "silent") is LeaseState.LOST
+
+
+def test_who_comes_back_first_keeps_the_queue(ledger: Ledger, runs: tuple[str, str]) -> None:
+    first, second = runs
+    assert renew(ledger, first, "silent") is LeaseState.REASSERTED
+    assert ledger.begin(second, "token", "worker") == Refused(second, Refusal.PARKED, first)
+
+
+def test_a_step_is_not_begun_when_what_was_silent_before_it_ends_its_run(ledger: Ledger) -> None:
+    steps = [{"name": name, "task": "proj.step", "priority": 1} for name in ("a", "b")]
+    spec = admitted(ledger, 1, task=None, steps=steps, serial=True, on_crash="fail")
+    run = run_id(spec, 1)
+    begin(ledger, f"{run}/a", "silent")
+    ledger.client.delete(ledger.keys.lock(spec.serial_lock))
+    ledger.client.zadd(ledger.keys.leases, {f"{run}/a": 1})
+    answer = ledger.begin(f"{run}/b", "token", "worker")
+    assert answer == Refused(f"{run}/b", Refusal.DUPLICATE, "cancelled")
+    assert ledger.run(run).state is RunState.FAILED
+
+
+@pytest.mark.parametrize("does", ["renews", "ends"])
+def test_a_run_taken_back_after_another_ran_on_its_queue_overlapped(
+    ledger: Ledger, runs: tuple[str, str], does: str
+) -> None:
+    first, second = runs
+    ledger.rescue()
+    begin(ledger, second)
+    ledger.finish(second, "token", RunState.SUCCEEDED)
+    if does == "renews":
+        [renewal] = ledger.renew([(first, "silent", True)])
+        assert renewal.state is LeaseState.REASSERTED
+    else:
+        ledger.finish(first, "silent", RunState.SUCCEEDED)
+        assert ledger.run(first).state is RunState.SUCCEEDED
+    assert ledger.job("first").counters["overlaps"] == 1
+    assert ledger.run(first).overlapped_with == second

@@ -18,7 +18,7 @@ BROKEN = (
 #: How a run goes from its admission to its end.
 RUNS = (
     *("functions", "admit", "attempts", "overlapping", "rescue", "lost_replies", "expires"),
-    *("pausing", "drains", "comebacks", "late_ends", "fencing", "serial_silence"),
+    *("pausing", "drains", "comebacks", "fencing"),
     *("edits_of_jobs", "revocation_list"),
 )
 STEPS = ["stages", "batches", "steps_edges"]
@@ -42,8 +42,8 @@ JUDGES = {
     "*/fill.lua": ledger_tests(*STEPS, *RUNS, *REST),
     "*/load.lua": ledger_tests("loading", "beginning_to_lead", *RUNS, *REST),
     "*/audit.lua": ledger_tests("audit", *RUNS, *REST),
-    "*/figures.lua": ledger_tests("figures", "metrics", *RUNS),
-    "*/open_runs.lua": ledger_tests("metrics", "figures"),
+    "*/figures.lua": ledger_tests("metrics", "metrics", *RUNS),
+    "*/open_runs.lua": ledger_tests("metrics", "metrics"),
     "*/accounts.lua": ledger_tests(*RUNS, *STEPS, "metrics", "pings", *REST),
     "*/present.lua": ledger_tests("health", "doctor", "vanished"),
     "*/report.lua": ledger_tests("reports", "following"),

@@ -1,15 +1,18 @@
-"""The dashboard: its queries are valid and ask for what there is, its panels are complete."""
+"""The alerts and metrics that pages and the dashboard name are there."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.alerts.files import dashboard, faults, panels, queries
+from tests.alerts.files import OPERATING, alerts, dashboard, faults, panels, queries
 from tests.programs import output_of
+
+# The dashboard: its queries are valid and ask for what there is, its panels are complete
 
 
 def test_the_queries_ask_for_metrics_and_labels_that_exist() -> None:
@@ -52,3 +55,45 @@ def test_no_panel_lies_on_another() -> None:
         assert not cells & taken, place["title"]
         assert at["x"] + at["w"] <= 24
         taken |= cells
+
+
+# The page for those who are woken: a section for each alert, and each alert's link leads to it
+
+PAGE = OPERATING.read_text()
+ALERTS = alerts()
+
+#: Title of a section -> its text.
+SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.S | re.M))
+
+
+def anchors() -> set[str]:
+    """As the usual renderers of Markdown make them of titles."""
+    titles = re.findall(r"^#+ (.+)$", PAGE, re.M)
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-").lower() for title in titles}
+
+
+def test_every_alert_has_its_section_and_no_section_is_left_over() -> None:
+    assert SECTIONS.keys() == ALERTS.keys()
+
+
+@pytest.mark.parametrize("rule", ALERTS.values(), ids=ALERTS.keys())
+def test_an_alerts_link_leads_to_a_section(rule: dict[str, Any]) -> None:
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert page == "docs/operating.md"
+    assert anchor in anchors()
+
+
+@pytest.mark.parametrize("text", SECTIONS.values(), ids=SECTIONS.keys())
+def test_a_section_says_what_to_look_at_what_to_do_and_when_it_is_over(text: str) -> None:
+    assert re.findall(r"^- \*\*(\w+):?\*\*", text, re.M) == ["Look", "Do", "Clears"]
+
+
+def test_the_overview_has_each_alert_with_its_severity() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(#(\w+)\) \| (\w+) \|", PAGE, re.M)
+    assert {(name, link, severity) for name, link, severity in rows} == {
+        (name, name.lower(), rule["labels"]["severity"]) for name, rule in ALERTS.items()
+    }
+
+
+def test_links_within_the_page_lead_somewhere() -> None:
+    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= anchors()

@@ -1,14 +1,16 @@
-"""A model that agrees with everything proves nothing: functions that are broken on purpose."""
+"""Models that agree with everything prove nothing: scripts that are broken on purpose."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis.errors import Flaky
 from redis.exceptions import ResponseError
 
 from supervisor.ledger import functions
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.machines import run_machine
 from tests.ledger.test_model import LedgerMachine
+from tests.ledger.test_stages_model import StagesMachine
 
 BREAKS = {
     "the slots of a lock are not counted": (
@@ -57,3 +59,53 @@ def test_the_machine_fails_when(ledger: Ledger, monkeypatch: pytest.MonkeyPatch,
     break_functions(monkeypatch, *BREAKS[what])
     with pytest.raises((AssertionError, ResponseError)):
         run_machine(LedgerMachine, Ledger(ledger.client, ledger.keys), 4000, first_seed=0)
+
+
+STAGES_BREAKS = {
+    "a stage begins with the first that ended": (
+        "stages",
+        "if not is_item(run) and count_open(parent.id) > 0 then return next_up end",
+        "",
+    ),
+    "a failed step stops nothing": (
+        "stages",
+        "plan_of(run.id).on_failure == 'stop'",
+        "plan_of(run.id).on_failure == 'never'",
+    ),
+    "a step that ends is not taken out": (
+        "stages",
+        "redis.call('SREM', K.below(run.parent), run.id) == 1",
+        "redis.call('SISMEMBER', K.below(run.parent), run.id) == 1",
+    ),
+    "a run that is put back leaves its first stage": ("holding", "withdraw_stage(run)", "do end"),
+    "a run's lock is forgotten while its steps are at work": (
+        "slots",
+        "    extend_root(run.id, ms)\n",
+        "",
+    ),
+    "items that are left to be ended may begin": (
+        "stages",
+        "redis.call('ZADD', K.leases, unpack(left))",
+        "",
+    ),
+}
+
+
+STEPS = 30_000
+
+#: Deadlines are real: what is found of them may not be found in the same sequence again.
+NOTICED = (AssertionError, ResponseError, Flaky)
+
+#: With it each break is found within seconds.
+SEED = 2
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("what", STAGES_BREAKS)
+def test_the_machine_of_stages_fails_when(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(functions, "ITEMS_PER_END", 1)
+    break_functions(monkeypatch, *STAGES_BREAKS[what])
+    with pytest.raises(NOTICED):
+        run_machine(StagesMachine, Ledger(ledger.client, ledger.keys), STEPS, first_seed=SEED)

@@ -1,0 +1,95 @@
+"""What a scheduler starts and decides, and the watchdog that ends it when it hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from celery import Celery
+
+from supervisor.app import supervise
+from supervisor.beat.emitter import emissions_of
+from supervisor.beat.entries import DueEntry
+from supervisor.beat.scheduler import EXIT_STATUS, SupervisedScheduler, Watchdog
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.records import Mark
+from tests.acceptance import warm
+from tests.waiting import status_of
+
+# What a scheduler starts, and when
+
+
+def test_a_scheduler_that_never_ticks_starts_no_threads(redis_url: str, tmp_path: Path) -> None:
+    """Celery makes one for its banner: a watchdog of it would starve, and end a healthy beat."""
+    app = supervise(Celery("idle", broker=redis_url), schedules=tmp_path)
+    before = set(threading.enumerate())
+    idle = SupervisedScheduler(app, lazy=True)
+    assert set(threading.enumerate()) == before
+    ticking = SupervisedScheduler(app, lazy=True)
+    for _ in range(3):
+        ticking.tick()
+    names = sorted(thread.name for thread in set(threading.enumerate()) - before)
+    assert names == ["supervisor-watchdog"]
+    ticking.close()
+    assert idle is not ticking
+    app.close()
+
+
+# What is due for each of many jobs
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def due(name: str, watermark: datetime) -> DueEntry:
+    return DueEntry(name, JobSpec(name=name, task="t", every="1s"), Mark(watermark, None, None))
+
+
+def test_a_job_that_cannot_be_decided_on_keeps_no_other_from_its_ticks() -> None:
+    without_zone = NOW.replace(tzinfo=None)
+    found = emissions_of([due("broken", without_zone), due("sound", NOW.replace(second=0))], NOW)
+    assert [emission.spec.name for emission in found] == ["sound"]
+
+
+# The watchdog ends a process that hangs, and no other
+
+HANGS = """
+import time
+from supervisor.beat.scheduler import Watchdog
+Watchdog(0.5).start()
+print("hangs", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_hangs_is_ended() -> None:
+    assert warm.run(["-c", HANGS], Path.cwd(), os.environ).returncode == EXIT_STATUS
+
+
+def test_a_process_that_was_frozen_has_all_its_time_when_it_wakes_up() -> None:
+    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"hangs\n"
+    process.send_signal(signal.SIGSTOP)
+    frozen = threading.Event()
+    assert not frozen.wait(1.0)
+    process.send_signal(signal.SIGCONT)
+    assert not frozen.wait(0.1)
+    assert process.poll() is None
+    assert status_of(process, 30) == EXIT_STATUS
+    process.stdout.close()
+
+
+def test_a_dog_that_is_fed_does_not_bite() -> None:
+    bitten = threading.Event()
+    dog = Watchdog(0.3, bitten.set)
+    dog.start()
+    for _ in range(10):
+        dog.feed()
+        assert not bitten.wait(0.05)
+    dog.stop()
+    assert not dog.is_alive()
