@@ -64,11 +64,13 @@ class Assignments:
         return found
 
     def _plans_of(self, run_ids: Iterable[str]) -> Mapping[str, Mapping[str, Step]]:
-        unknown = [run_id for run_id in run_ids if run_id not in self._plans]
-        if len(self._plans) + len(unknown) > MOST_PLANS:
-            self._plans, unknown = {}, list(run_ids)
-        self._plans |= self._ledger.steps.plans(unknown)
-        return self._plans
+        plans = self._plans  # of this thread, whatever another one puts in their place
+        unknown = [run_id for run_id in run_ids if run_id not in plans]
+        if len(plans) + len(unknown) > MOST_PLANS:
+            plans, unknown = {}, list(run_ids)
+        if unknown:
+            plans = self._plans = {**plans, **self._ledger.steps.plans(unknown)}
+        return plans
 
 
 def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:

@@ -218,6 +218,7 @@ class ReturnedMessages:
         self._own = [required_settings(self._app).prefix, owner_of(self._app)]
         self._pool = pool_name(type(consumer.pool))
         self._held = 0
+        self._held_runs: set[str] = set()
         self._logged: dict[str, float] = {}
 
     def takes(self, message: Any) -> bool:
@@ -234,7 +235,10 @@ class ReturnedMessages:
             return True
         if unmet := self._unmet(header, headers):
             self._note_unmet(str(header.get("job"))[:LONGEST_NAME], unmet)
-            self._hold(message)
+            if header["run"] in self._held_runs:  # beat missed it in the queue, and sent it again
+                message.ack_log_error(get_logger(__name__), self._consumer.connection_errors)
+            else:
+                self._hold(message, header["run"])
             return True
         if returned_by := headers.get(RETURNED_BY):
             self._note(str(returned_by)[:LONGEST_NAME], message, "run came late")
@@ -275,14 +279,16 @@ class ReturnedMessages:
         except (RedisError, WrongSchema):
             return False
 
-    def _hold(self, message: Any) -> None:
+    def _hold(self, message: Any, run_id: str = "") -> None:
         qos = self._consumer.qos if self._held < MOST_HELD else None
         self._held += 1
+        self._held_runs.add(run_id)
         if qos:
             qos.increment_eventually()
 
         def give_back() -> None:
             self._held -= 1
+            self._held_runs.discard(run_id)
             if qos:
                 qos.decrement_eventually()
             errors = self._consumer.connection_errors
