@@ -61,6 +61,7 @@ class ModelRun:
     requeues: int = 0
     crashes: int = 0
     attempt: int = 0
+    has_started: bool = False
     given_up: set[str] = field(default_factory=set)
 
 
@@ -134,7 +135,8 @@ class Model:
 
     def _start(self, run: ModelRun, attempt: Attempt) -> None:
         run.attempt += 1
-        self.counters["started"] += run.attempt == 1
+        self.counters["started"] += not run.has_started
+        run.has_started = True
         self.skips = 0
         self._grant(run, attempt)
 
@@ -149,8 +151,10 @@ class Model:
             return "stop" if run.ending else verdict
         is_next = run.state is RunState.QUEUED and not run.is_silent
         if token not in run.given_up:
-            if run.last_token == token or not is_next:
+            if run.last_token == token or run.state is not RunState.QUEUED:
                 return "ended"
+            if not is_next:
+                return "lost"
             # The server has forgotten that this one was given up.
             attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
             self._start(run, attempt)
@@ -175,7 +179,8 @@ class Model:
             return "lost"
         self.counters.update(restored=1, started=1)
         since = self._tick()
-        run = self.runs[attempt.run] = ModelRun(attempt.run, slot=slot, since=since, attempt=1)
+        run = ModelRun(attempt.run, slot=slot, since=since, attempt=1, has_started=True)
+        self.runs[attempt.run] = run
         attempt.is_forgotten, attempt.has_lease, attempt.was_counted = False, True, False
         self._grant(run, attempt)
         if slot in taken:
@@ -207,6 +212,33 @@ class Model:
             return "retrying"
         self._finish(run, outcome)
         return "ended"
+
+    def undo_begin(self, attempt: Attempt) -> str:
+        run, token = self.runs.get(attempt.run), attempt.token
+        attempt.is_alive = False
+        if run is None:
+            return "stale"
+        if run.state is not RunState.RUNNING or run.token != token:
+            is_next = run.state is RunState.QUEUED and run.last_token == token
+            if token not in run.given_up:
+                verdict = "already" if run.last_token == token else "stale"
+                if run.state is RunState.QUEUED and run.last_token not in run.given_up:
+                    run.last_token = token
+                return verdict
+            if not is_next:
+                self.counters["leases_lost"] += 1
+                run.given_up.discard(token)
+                return "stale"
+            self._take_back(run, attempt)
+        if run.ending:
+            self._crash(run)
+            return "ended"
+        self._end_attempt(run)
+        interval = self.intervals[token]
+        interval.end = interval.start
+        run.attempt -= 1
+        self._queue(run)
+        return "rescued"
 
     def cancel(self, run_id: str) -> str:
         run = self.runs.get(run_id)

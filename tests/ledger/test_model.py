@@ -243,6 +243,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def an_attempt_ends_or_its_process_dies(self, data: st.DataObject, outcome: RunState) -> None:
         self.finish(self.drawn(data, self.living), outcome)
 
+    @precondition(lambda self: self.living)
+    @rule(data=st.data())
+    def a_begin_is_undone(self, data: st.DataObject) -> None:
+        """Its reply was lost, say, and the body never started."""
+        attempt = self.drawn(data, self.living)
+        undone = self.ledger.undo_begin(attempt.run, attempt.token)
+        assert undone.ending == self.model.undo_begin(attempt)
+        assert set(undone.next_up) <= set(self.model.in_state(RunState.QUEUED))
+        self.reported.append(attempt.token)
+
     @precondition(lambda self: self.reported)
     @rule(data=st.data(), outcome=st.sampled_from((*REPORTS, RunState.LOST)))
     def an_end_is_reported_again(self, data: st.DataObject, outcome: RunState) -> None:

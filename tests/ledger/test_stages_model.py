@@ -33,7 +33,7 @@ from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults
 
 STEPS = int(os.environ.get("SUPERVISOR_SOAK_STEPS", "1500"))
-REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "retry")
+REPORTS = ("succeeded", "failed", "timed_out", "lost", "dead", "unbegun", "retry")
 LIVING = "living@manual-1"
 
 BATCHES = st.fixed_dictionaries(
@@ -242,6 +242,8 @@ class StagesMachine(RuleBasedStateMachine):
             finished = ledger.retry(place, token, timedelta(hours=9))
         elif outcome == "dead":
             finished = ledger.report_dead(place, token, "killed")
+        elif outcome == "unbegun":
+            finished = ledger.undo_begin(place, token)
         else:
             step = StepId.of(place)
             said = {"last": token, f"{step and step.step}": token}
