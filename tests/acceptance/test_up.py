@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import httpx
@@ -84,7 +85,7 @@ class Running:
     def url(self) -> str:
         return (self.directory / ".supervisor" / "url").read_text()
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         return Ledger.open(Settings(redis_url=self.url))
 
@@ -103,6 +104,8 @@ class Running:
         return 0
 
     def stop(self) -> None:
+        if "ledger" in vars(self):
+            self.ledger.client.close()
         leftover = descendants(self.process.pid)
         self.process.kill()
         self.process.wait()
@@ -215,13 +218,13 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
 
 
 def test_it_ends_on_ctrl_c_with_a_backlog_and_leaves_no_process(running: Running) -> None:
-    broker = Celery(broker=running.url)
-    with broker.producer_or_acquire() as producer:
+    before = running.log.count("tiny.slow")
+    with Celery(broker=running.url) as broker, broker.producer_or_acquire() as producer:
         for _ in range(4):
             broker.send_task("tiny.slow", [60], producer=producer)
         for _ in range(2_000):
             broker.send_task("tiny.quick", producer=producer)
-    wait_until(lambda: running.log.count("tiny.slow") >= 2)
+    wait_until(lambda: running.log.count("tiny.slow") >= before + 2)
     everything = descendants(running.process.pid)
     assert len(everything) >= 6
 
