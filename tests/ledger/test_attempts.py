@@ -202,6 +202,7 @@ def test_an_attempt_whose_body_never_started_is_as_if_it_had_not_begun(ledger: L
     assert ledger.undo_begin(run, "token") == Finished(Ending.RESCUED, (parked, run))
     undone = ledger.run(run)
     assert (undone.state, undone.attempt, undone.crashes) == (RunState.QUEUED, 0, 0)
+    assert ledger.open_runs_of([spec.name])[spec.name].oldest_queued_at == undone.nominal_at
     assert not lock_is_free(ledger, spec)
     assert ledger.undo_begin(run, "token").ending is Ending.ALREADY
     assert ledger.begin(run, "token", "worker") == Refused(run, Refusal.DUPLICATE, "queued")
