@@ -154,7 +154,7 @@ def _settle(app: Celery, conf: Any) -> None:
     for key, value in {**NEEDED, **GIVEN, **given_with_broker}.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
-    if _dotted(conf.get("beat_scheduler")) in (*REPLACED, *OWN):
+    if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
         conf.beat_scheduler = GIVEN["beat_scheduler"]
     if conf.get("worker_hijack_root_logger"):
         signals.setup_logging.connect(_set_up_logging, weak=False)

@@ -1,9 +1,11 @@
 """Gives an app back to RedBeat's own scheduler: entries as it would emit them, and no key of ours.
 
-1. Each job becomes an entry of RedBeat's own, with the last time that it was emitted, so that none
+1. Runs that have not ended are cancelled, and their messages taken out of the queues: a worker
+   would start them without the guard.
+2. Each job becomes an entry of RedBeat's own, with the last time that it was emitted, so that none
    is emitted twice or left out. One whose times RedBeat cannot express is reported, and goes.
-2. Where supervise() had given RedBeat a prefix of its own, all entries get the app's back.
-3. The ledger's keys go last: a release that was cut off can be made again.
+3. Where supervise() had given RedBeat a prefix of its own, all entries get the app's back.
+4. The ledger's keys go last: a release that was cut off can be made again.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.beat.entries import Entries, nearest_schedule
+from supervisor.beat.sweeping import Sweeper
 from supervisor.errors import NotTranslatable
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import check_schema
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import open_runs
 from supervisor.ledger.records import JobRecord
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
@@ -38,6 +42,7 @@ from supervisor.times import instant
 LIMITS = ("end_at", "exclude", "jitter")
 
 BATCH = 1_000
+MOST_SWEEPS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
         Entries(app, ledger.client, ledger.keys),
         ensure_conf(app),
     )
+    cancel_runs(app, ledger)
     entries.take_from_static()
     for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
         with client.pipeline(transaction=True) as pipe:
@@ -93,6 +99,19 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
     ledger.forget_functions()
+
+
+def cancel_runs(app: Celery, ledger: Ledger) -> None:
+    asked: set[str] = set()
+    while runs := [run.id for run in open_runs(ledger) if run.id not in asked]:
+        for run_id in runs:
+            ledger.cancel(run_id, "released")
+        asked.update(runs)
+    sweeper = Sweeper(app, ledger, pause_seconds=0)
+    for _ in range(MOST_SWEEPS):  # of a broker that is unavailable, none goes further
+        if not sweeper.queue and not ledger.leftovers():
+            return
+        sweeper.sweep()
 
 
 def keys_of(ledger: Ledger) -> Iterator[str]:

@@ -45,8 +45,9 @@ log = structlog.get_logger("supervisor.beat")
 
 
 class Sweeper:
-    def __init__(self, app: Celery, ledger: Ledger) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, pause_seconds: float = PAUSE_SECONDS) -> None:
         self._app = app
+        self._pause_seconds = pause_seconds
         self._ledger = ledger
         self._signer = Signer(ledger.client, ledger.keys)
         self._next_at = 0.0
@@ -56,10 +57,10 @@ class Sweeper:
         self._kept: dict[str, int] = {}
 
     def sweep(self) -> int:
-        """Gives how many messages were removed; asks the broker at most every PAUSE_SECONDS."""
+        """Gives how many messages were removed; asks the broker once in `pause_seconds`."""
         if time.monotonic() < self._next_at:
             return 0
-        self._next_at = time.monotonic() + PAUSE_SECONDS
+        self._next_at = time.monotonic() + self._pause_seconds
         removed = left = 0
         try:
             with channel_of(self._app) as channel:

@@ -20,6 +20,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate.import_celery import when_of
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import required_settings
+from supervisor.sending.publisher import Publisher
 
 
 @pytest.fixture
@@ -141,6 +142,18 @@ def test_a_job_that_redbeat_cannot_emit_goes_and_is_reported(
         raise AssertionError(release.lost["job"])
     give_back(app, ledger, release)
     assert list(ledger.client.scan_iter(match="*", count=100)) == []
+
+
+def test_messages_of_runs_go_and_those_of_others_stay(app: Celery, ledger: Ledger) -> None:
+    spec = loaded(app, ledger, every="1h", overlap="queue_all")
+    for _ in range(3):
+        ledger.trigger(spec)
+    assert Publisher(app, ledger).publish(ledger.outbox()) == 1
+    app.send_task("proj.other", serializer="json")
+    assert ledger.client.llen("celery") == 2
+    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    [left] = ledger.client.lrange("celery", 0, -1)
+    assert "proj.other" in left
 
 
 def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:

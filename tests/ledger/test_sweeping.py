@@ -30,9 +30,8 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 
 @pytest.fixture
-def sweeper(app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Sweeper:
-    monkeypatch.setattr(sweeping, "PAUSE_SECONDS", 0)
-    return Sweeper(app, ledger)
+def sweeper(app: Celery, ledger: Ledger) -> Sweeper:
+    return Sweeper(app, ledger, pause_seconds=0)
 
 
 def sent(app: Celery, ledger: Ledger, count: int = 1, priority: int = 0) -> list[str]:
