@@ -1,7 +1,7 @@
 """`supervise(app)`: makes an ordinary Celery app a supervised one.
 
-Its tasks stay as they are. What changes is the app's task class and request class (the guard), its
-beat scheduler, and the settings below, where the app has not set them itself.
+Its tasks stay as they are. What changes is which scheduler beat runs, and the settings below where
+the app has not set them itself; tasks with a `guard`, and runs in workers, are put under the guard.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.sending import content
 from supervisor.sending.app_settings import (
+    NEEDED,
     broker_apart,
     broker_url_of,
     check_certificate,
@@ -41,16 +42,7 @@ from supervisor.worker.adopting import adopt_guarded
 
 log = structlog.get_logger("supervisor.app")
 
-#: What the guarantees need of a worker; a worker whose app sets one otherwise logs a warning.
-NEEDED = {
-    # A run that a busy worker has fetched would wait for the one before it, for nothing.
-    "worker_prefetch_multiplier": 1,
-    "worker_disable_prefetch": True,
-    # A healthy run must not be killed because the broker's connection was lost.
-    "worker_cancel_long_running_tasks_on_connection_loss": False,
-}
-
-#: Other defaults of a supervised app.
+#: Defaults of a supervised app.
 GIVEN = {
     "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
     "broker_connection_retry_on_startup": True,
@@ -87,8 +79,7 @@ def supervise(
     owner: the name by which the ledger knows this app, by default the app's own (`Celery("proj")`);
     SUPERVISOR_OWNER wins over it. A beat of another name does not lead.
 
-    Workers and beats of an app that sends or takes anything but JSON refuse to start. Raises
-    InvalidPrefix.
+    Raises InvalidPrefix.
     """
     app.supervisor = {  # type: ignore[attr-defined]
         "schedules": os.environ.get("SUPERVISOR_SCHEDULES") or schedules,
@@ -139,7 +130,7 @@ def completed(app: Celery) -> Celery:
 
 #: All that may be another setting afterwards.
 SETTLED = (
-    *(*NEEDED, *GIVEN, *GIVEN_WITH_REDIS),
+    *(*GIVEN, *GIVEN_WITH_REDIS),
     *("broker_url", "broker_use_ssl", "broker_transport_options"),
     *("redbeat_key_prefix", "redbeat_redis_url", "redbeat_redis_options"),
 )
@@ -151,7 +142,7 @@ def _settle(app: Celery, conf: Any) -> None:
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
     given_with_broker = GIVEN_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
-    for key, value in {**NEEDED, **GIVEN, **given_with_broker}.items():
+    for key, value in {**GIVEN, **given_with_broker}.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
     if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
@@ -200,8 +191,10 @@ def settled(app: Celery) -> dict[str, tuple[Any, Any]]:
 
 
 def overridden(app: Celery) -> Iterator[Overridden]:
-    for name, needed in {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}.items():
-        if (value := app.conf.get(name)) != needed:
+    wanted = {**NEEDED, "beat_scheduler": GIVEN["beat_scheduler"]}
+    for name, needed in wanted.items():
+        value = app.conf.get(name)
+        if value != needed and not (name in NEEDED and value == DEFAULTS[name]):
             yield Overridden(name, value, needed)
 
 
@@ -213,7 +206,6 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
 
     try:
         settings = required_settings(sender.app)
-        content.check_tasks(sender.app)
     except SupervisorError as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
     try:
@@ -224,8 +216,15 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the worker cannot be supervised: {error!r}") from error
     if apart := broker_apart(sender.app, settings):
         log.warning("broker apart from the ledger", what=apart)
+    say_what_is_not_json(sender.app)
     for found in overridden(sender.app):
         log.warning("setting overridden", **asdict(found), hint=found.hint)
+
+
+def say_what_is_not_json(app: Celery) -> None:
+    if found := content.besides_json(app):
+        hint = "runs are JSON all the same; a pickle runs code when it is read (docs/security.md)"
+        log.warning("content other than JSON", found=found, hint=hint)
 
 
 def _hear_of_beats() -> None:
@@ -246,6 +245,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
 
     from supervisor.beat.scheduler import SupervisedScheduler
 
+    say_what_is_not_json(sender.app)
     used = type(sender.scheduler)
     if issubclass(used, SupervisedScheduler):
         return

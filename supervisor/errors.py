@@ -19,7 +19,7 @@ SupervisorError
 ├── NotConfigured          a setting that the command needs is absent
 ├── RedBeatElsewhere       RedBeat is set to another Redis than the ledger's
 ├── SecretMissing          a reference to a secret that this process does not have
-├── UnsafeContent          an app sends or takes messages that are not JSON
+├── UnsafeContent          a guarded call asks for a message that is not JSON
 ├── PlanOutdated           the loaded jobs have changed since the plan was made
 ├── AppNotFound            the name after -A leads to no Celery app
 ├── EmbeddedServerFailed   the embedded server did not start or stop as it should
@@ -231,14 +231,11 @@ class SecretMissing(SupervisorError, LookupError):
 
 
 class UnsafeContent(SupervisorError):
-    """A supervised app sends or takes messages that are not JSON."""
+    """A guarded call asks for a message that is not JSON."""
 
     def __init__(self, found: Sequence[str]) -> None:
         self.found = tuple(found)
-        super().__init__(
-            f"messages of a supervised app are JSON, not {', '.join(found)}"
-            " (leave it out; a pickle can run any code in a worker)"
-        )
+        super().__init__(f"messages of runs are JSON: {', '.join(found)} (leave it out)")
 
 
 class PlanOutdated(SupervisorError):

@@ -365,7 +365,6 @@ def supervised(app: AppFacts) -> Findings:
 
 REASONS = {
     "worker_prefetch_multiplier": "runs wait behind a long one in a worker that is busy",
-    "worker_disable_prefetch": "runs wait behind a long one in a worker that is busy",
     "worker_cancel_long_running_tasks_on_connection_loss": (
         "healthy runs are killed when the broker's connection is cut"
     ),

@@ -17,7 +17,6 @@ from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
-from supervisor.sending import content
 from supervisor.settings import (
     DEFAULT_PREFIX,
     DEFAULT_URL,
@@ -42,6 +41,14 @@ REDBEAT_INTERNAL_OPTIONS = frozenset(
 
 #: In place of an address that cannot be read.
 UNREADABLE = "redis://address-cannot-be-read.invalid/0"
+
+#: What runs need of their worker, which sets it; an app's own value stays, and the worker says so.
+NEEDED = {
+    # A run that a busy worker has fetched would wait for the one before it, for nothing.
+    "worker_prefetch_multiplier": 1,
+    # A healthy run must not be killed because the broker's connection was lost.
+    "worker_cancel_long_running_tasks_on_connection_loss": False,
+}
 
 #: A Redis that hangs must not hang the caller.
 PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
@@ -235,8 +242,8 @@ def owner_of(app: Celery) -> str:
 
 
 def required_settings(app: Celery) -> Settings:
-    """Raises NotConfigured for an app that is not supervised or sends by Celery 3's protocol,
-    UnsafeContent for one not of JSON, and RedBeatElsewhere."""
+    """Raises RedBeatElsewhere, and NotConfigured for an app that is not supervised or sends by
+    Celery 3's protocol."""
     settings = settings_of(app)
     if settings is None:
         raise NotConfigured("this Celery app is not supervised: call supervise(app)")
@@ -245,7 +252,6 @@ def required_settings(app: Celery) -> Settings:
             f"task_protocol={app.conf.task_protocol!r} cannot carry runs: leave it out of the app's"
             " settings (docs/settings.md)"
         )
-    content.check_settings(app.conf)
     if apart := redbeat_apart(app, settings):
         raise apart
     return settings

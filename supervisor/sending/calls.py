@@ -256,8 +256,7 @@ def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
 
 def check_content(task: Any, options: Mapping[str, Any]) -> None:
     """A call that no worker can read would hold the lock. Raises UnsafeContent and InvalidGuard."""
-    wrong = content.others(options.get("serializer"))
-    content.refuse(f"a call of {task.name!r} has serializer={name!r}" for name in wrong)
+    content.check_call(task.name, options.get("serializer"))
     try:
         get_encoder(options.get("compression") or "gzip")
     except KeyError as error:

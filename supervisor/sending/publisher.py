@@ -22,6 +22,7 @@ from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.assignments import Assignment, Assignments, message_header
+from supervisor.sending.content import serializer_of_runs
 from supervisor.sending.messages import is_beside
 from supervisor.sending.queues import UNAVAILABLE, destination, producers_of
 from supervisor.sending.signing import Signer, SigningProducer, content_of
@@ -176,6 +177,8 @@ class Publisher:
         if not is_redis(str(self.app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
+        task = self.app.tasks.get(assignment.task)
+        options["serializer"] = serializer_of_runs(self.app, task)
         options |= run.options
         options["headers"] = {
             **current_headers(),
@@ -184,7 +187,6 @@ class Publisher:
         }
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
-        task = self.app.tasks.get(assignment.task)
         if task is None:
             self.app.send_task(assignment.task, args, kwargs, **options)
         elif assignment.fills_up:

@@ -20,6 +20,10 @@
    more. One that vanishes with its worker is sent again within seconds (beat/vanished.py), one that
    comes twice is refused, and so the copy is of no use. Messages of tasks that are not supervised
    are kept as ever.
+5. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
+   it, for nothing. So a worker of a queue that jobs go to, as far as the ledger knows when it
+   starts, or that gets a run all the same, fetches as many messages as it has places. Other workers
+   fetch as their app says.
 """
 
 from __future__ import annotations
@@ -31,10 +35,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import structlog
+from billiard import get_start_method
 from celery import Celery, bootsteps
+from celery.app.defaults import DEFAULTS
 from celery.concurrency import prefork
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
+from celery.worker import state
 from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
 from redis.exceptions import ResponseError
@@ -45,7 +52,7 @@ from supervisor.guard.delivery import HEADER, LEDGER, RETURNED_BY, is_well_forme
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
-from supervisor.sending.app_settings import owner_of, required_settings
+from supervisor.sending.app_settings import NEEDED, owner_of, required_settings
 from supervisor.sending.publisher import publisher_of
 from supervisor.times import clock
 
@@ -247,7 +254,7 @@ class ReturnedMessages:
     def _unmet(self, header: Mapping[str, Any], headers: Mapping[str, Any]) -> str | None:
         """What the run needs and this pool has not; a malformed message has its own end."""
         if self._pool == "prefork":
-            return None
+            return None if forks(self._consumer.controller) else "children that are forked"
         limits, rules = headers.get("timelimit"), header.get("rules")
         hard, soft = limits if isinstance(limits, list) and len(limits) == 2 else (None, None)
         task = self._app.tasks.get(str(headers.get("task")))
@@ -308,6 +315,12 @@ class ReturnedMessages:
         _seen[both] = now, logged
 
 
+def forks(worker: Any) -> bool:
+    """Children that are not forked would know neither the app nor each other."""
+    # Celery before 5.7 has no other way to make them.
+    return {getattr(worker, "pool_start_method", "fork"), get_start_method()} == {"fork"}
+
+
 def identity_in(header: Mapping[str, Any]) -> list[str] | None:
     """The ledger's prefix and owner; None for a message of an older version."""
     match header.get(LEDGER):
@@ -320,6 +333,35 @@ def identity_in(header: Mapping[str, Any]) -> list[str] | None:
 def named(identity: list[str]) -> str:
     prefix, owner = identity
     return f"{prefix} of {owner}"[:LONGEST_NAME]
+
+
+def fetch_no_run_ahead(consumer: Any) -> None:
+    """Called for each connection of a worker that gets runs."""
+    conf, name = consumer.app.conf, "worker_prefetch_multiplier"
+    for setting, needed in NEEDED.items():
+        if conf.get(setting) == DEFAULTS[setting]:
+            setattr(conf, setting, needed)
+    if consumer.prefetch_multiplier == DEFAULTS[name]:
+        consumer.prefetch_multiplier = NEEDED[name]
+        ahead = consumer.initial_prefetch_count - consumer.pool.num_processes
+        consumer.initial_prefetch_count -= ahead
+        consumer.qos.decrement_eventually(ahead)
+    is_redis = consumer.connection.transport.driver_type == "redis"
+    if is_redis and consumer.prefetch_multiplier == NEEDED[name]:
+        take_with_a_place_free(consumer)
+
+
+def take_with_a_place_free(consumer: Any) -> None:
+    """As Celery's `worker_disable_prefetch`: what is acknowledged when it begins is not counted."""
+    qos = consumer.task_consumer.channel.qos
+    own = qos.can_consume
+
+    def can_consume() -> bool:
+        limit = getattr(consumer.controller, "max_concurrency", None)
+        has_place = len(state.reserved_requests) < (limit or consumer.pool.num_processes)
+        return has_place and bool(own())
+
+    qos.can_consume = can_consume
 
 
 class RunQoS(redis.QoS):

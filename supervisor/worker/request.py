@@ -21,6 +21,7 @@ from celery import Celery, bootsteps, signals
 from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
 from celery.worker import state
+from celery.worker.consumer.tasks import Tasks
 from celery.worker.request import Request
 
 from supervisor.errors import WrongSchema
@@ -36,12 +37,15 @@ from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.requests import CallArguments
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.calls import asked_of, register_all
+from supervisor.sending.calls import asked_of, guard_in_code, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
+from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.times import clock
 from supervisor.worker.adopting import trace_run
 from supervisor.worker.intake import (
     TakesAnyMessage,
+    fetch_no_run_ahead,
+    forks,
     keep_no_record_of_runs,
     run_header,
     take_any_message,
@@ -193,14 +197,15 @@ def warn_once(task: str) -> None:
     log.warning("call not guarded", task=task, hint=hint)
 
 
-class TakesRuns(bootsteps.Step):
+class TakesRuns(bootsteps.StartStopStep):
     """Messages of runs are taken by strategies of their own; all others as Celery takes them."""
 
-    requires = (TakesAnyMessage,)
+    requires = (TakesAnyMessage, Tasks)
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
         create = parent.create_task_handler
+        self._gets_runs = expects_runs(parent.app)
 
         def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
             handle, strategies = create(*args, **kwargs), parent.strategies
@@ -212,6 +217,9 @@ class TakesRuns(bootsteps.Step):
                 if run_header(message) is None:
                     warn_of_unguarded_call(message)
                     return handle(message)
+                if not self._gets_runs:
+                    self._gets_runs = True
+                    fetch_no_run_ahead(parent)
                 if message.accept is not None:  # runs are JSON, whatever else the app takes
                     message.accept = {*message.accept, "application/json"}
                 return handle_run(message)
@@ -219,6 +227,27 @@ class TakesRuns(bootsteps.Step):
             return on_task_received
 
         parent.create_task_handler = create_task_handler
+
+    def start(self, consumer: Any) -> None:
+        if self._gets_runs:
+            fetch_no_run_ahead(consumer)
+            consumer.qos.update()  # before the broker is asked for messages
+
+
+@cache
+def expects_runs(app: Celery) -> bool:
+    """Whether a worker of this process consumes a queue that jobs or guarded tasks go to now.
+
+    Where the ledger is unavailable it may.
+    """
+    named = {queue_of(app, name) for name, task in app.tasks.items() if guard_in_code(task)}
+    try:
+        specs = publisher_of(app).ledger.specs().values()
+    except (RedisError, WrongSchema):
+        return True
+    queues = AppQueues(app)
+    named.update(queue for spec in specs for queue in queues.of(spec))
+    return not named.isdisjoint(app.amqp.queues.consume_from)
 
 
 class TellsChildren(bootsteps.StartStopStep):
@@ -230,12 +259,6 @@ class TellsChildren(bootsteps.StartStopStep):
 
 def prepare(sender: Any) -> None:
     """Refuses a ledger that a newer version writes; one of an older version is upgraded."""
-    # Children that are not forked would know neither the app nor each other. Celery before 5.7
-    # has no other way to make them.
-    if getattr(sender, "pool_start_method", "fork") != "fork":
-        raise SystemExit("a supervised worker forks: leave worker_pool_start_method as it is")
-    if get_start_method() != "fork":  # billiard's own choice on macOS
-        set_start_method("fork", force=True)
     # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
     child_table.share()
@@ -254,6 +277,11 @@ def prepare(sender: Any) -> None:
         raise SystemExit(str(error)) from error
     except RedisError as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=explained(error))
+    if expects_runs(sender.app):
+        if get_start_method() != "fork":  # billiard's own choice on macOS
+            set_start_method("fork", force=True)
+        if not forks(sender):
+            raise SystemExit("a worker of jobs forks: leave worker_pool_start_method as it is")
 
 
 def end_orphans() -> None:

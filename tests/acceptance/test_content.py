@@ -1,4 +1,4 @@
-"""What a worker takes from the broker: JSON, and nothing that runs code when it is read."""
+"""What a worker takes from the broker: runs are JSON, and what else is the app's own business."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import pytest
 from celery import Celery
 from kombu import Producer
 
-from supervisor.errors import UnsafeContent
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.content import check_settings, check_tasks
+from supervisor.sending.content import besides_json
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 
@@ -51,14 +50,32 @@ def test_a_pickle_is_refused_and_the_worker_works_on(project: Project, tmp_path:
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_a_worker_that_would_take_pickles_does_not_start(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("content", ["pickle", "yaml"])
+def test_runs_are_json_in_an_app_whose_other_messages_are_not(
+    project: Project, content: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("C_FORCE_ROOT", "1")  # Celery itself refuses no more than root
-    project.extend("\napp.conf.accept_content = ['json', 'pickle']\n")
-    worker = project.hire()
-    assert status_of(worker, 30) != 0
-    assert "JSON, not accept_content='pickle'" in project.log_of(worker)
+    project.environ["C_FORCE_ROOT"] = "1"  # Celery itself refuses pickles to root
+    project.settings(
+        f"task_serializer = result_serializer = {content!r}; accept_content = [{content!r}]"
+    )
+    project.schedule("jobs: {report: {task: team.work, every: 1d, args: [0.1]}}")
+    beat, worker = project.beat(), project.worker()
+    project.wait_for_jobs()
+    for at_work, name in ((beat, "beat"), (worker, "worker1")):
+        [said] = project.events(name, "content other than JSON")
+        assert f"accept_content='{content}'" in str(said["found"])
+        assert at_work.poll() is None
+    project.run_when(project.trigger("report").id, "succeeded")
+    project.code(
+        f"""
+given = {str(tmp_path / "plain")!r}
+team.unsupervised.delay(__import__("pathlib").Path(given) if {content!r} == "pickle" else given)
+team.import_feed.delay("a")
+print(1)"""
+    )
+    wait_until((tmp_path / "plain").exists)
+    wait_until(lambda: project.witness("team.import_feed"))
+    assert "message dropped" not in project.logs()
 
 
 def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: Project) -> None:
@@ -70,21 +87,12 @@ def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: P
         assert "secret" not in project.log(name)
 
 
-@pytest.mark.parametrize(
-    "setting", ["task_serializer", "result_serializer", "event_serializer", "accept_content"]
-)
 @pytest.mark.parametrize("name", ["pickle", "yaml", "msgpack", "application/x-python-serialize"])
-def test_only_json_plain_or_signed_passes(setting: str, name: str) -> None:
-    check_settings({setting: "json"})
-    check_settings({setting: ["auth"]})
-    with pytest.raises(UnsafeContent, match=f"{setting}='{name}'"):
-        check_settings({setting: name})
-
-
-def test_a_task_with_a_serializer_of_its_own_is_named() -> None:
+def test_what_is_not_json_plain_or_signed_is_named(name: str) -> None:
     app = Celery(set_as_current=False)
-    app.task(name="proj.fine")(send_pickle)
-    check_tasks(app)
-    app.task(name="proj.bad", serializer="pickle")(send_pickle)
-    with pytest.raises(UnsafeContent, match=r"task 'proj\.bad' has serializer='pickle'"):
-        check_tasks(app)
+    app.conf.accept_content = ["json", "auth"]
+    assert besides_json(app) == []
+    app.conf.update(accept_content=["json", name], task_serializer="json")
+    app.task(name="proj.other", serializer="pickle", shared=False)(send_pickle)
+    named = [f"accept_content={name!r}", "proj.other has serializer='pickle'"]
+    assert besides_json(app) == named

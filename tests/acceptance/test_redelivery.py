@@ -46,8 +46,7 @@ def unguarded(path, seconds):
 #: A worker that takes messages before a child is free for them.
 GREEDY = """
 app.finalize()
-assert app.conf.worker_disable_prefetch
-app.conf.update(worker_disable_prefetch=False, worker_prefetch_multiplier=4)
+app.conf.worker_prefetch_multiplier = 5
 """
 
 

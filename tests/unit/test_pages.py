@@ -7,7 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from supervisor.app import GIVEN, GIVEN_WITH_REDIS, NEEDED, supervise
+from supervisor.app import GIVEN, GIVEN_WITH_REDIS, supervise
+from supervisor.sending.app_settings import NEEDED
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL
 from tests.bench import page
 from tests.bench.rows import ROWS, Row, measured
