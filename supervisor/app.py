@@ -6,16 +6,15 @@ the app has not set them itself; tasks with a `guard`, and runs in workers, are 
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from inspect import ismodule
+from logging import getLevelName, getLogger
 from pathlib import Path
 from typing import Any
 
-import structlog
 from celery import Celery, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
@@ -23,6 +22,7 @@ from celery.app.utils import find_app
 import supervisor.alone  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
+from supervisor.logs import get_logger
 from supervisor.sending import content
 from supervisor.sending.app_settings import (
     NEEDED,
@@ -40,12 +40,11 @@ from supervisor.sending.app_settings import (
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
 from supervisor.worker.adopting import adopt_guarded
 
-log = structlog.get_logger("supervisor.app")
+log = get_logger("supervisor.app")
 
 #: Defaults of a supervised app.
 GIVEN = {
     "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
-    "broker_connection_retry_on_startup": True,
 }
 
 
@@ -70,6 +69,7 @@ def supervise(
     redis_url: str | None = None,
     prefix: str | None = None,
     owner: str | None = None,
+    logging: bool = False,
 ) -> Celery:
     """Returns `app`, supervised. Call it where the app is made.
 
@@ -78,6 +78,9 @@ def supervise(
     prefix: what the ledger's keys start with, "supervisor" by default.
     owner: the name by which the ledger knows this app, by default the app's own (`Celery("proj")`);
     SUPERVISOR_OWNER wins over it. A beat of another name does not lead.
+
+    logging: workers and beats render all lines, also Celery's and the app's own, as JSON or for a
+    terminal; so they do where SUPERVISOR_LOG_FORMAT says which.
 
     Raises InvalidPrefix.
     """
@@ -88,6 +91,7 @@ def supervise(
             prefix=os.environ.get("SUPERVISOR_PREFIX") or prefix or DEFAULT_PREFIX
         ).prefix,
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
+        "logging": logging or logs.is_chosen(),
     }
     adopt_guarded(app)
     if app.configured:  # type: ignore[attr-defined]
@@ -97,6 +101,7 @@ def supervise(
             lambda source, **_: _settle(app, source), weak=False, sender=app
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
+    signals.celeryd_after_setup.connect(_say_what_differs, weak=False)
     _hear_of_beats()
     return app
 
@@ -147,7 +152,7 @@ def _settle(app: Celery, conf: Any) -> None:
             setattr(conf, key, value)
     if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):
         conf.beat_scheduler = GIVEN["beat_scheduler"]
-    if conf.get("worker_hijack_root_logger"):
+    if app.supervisor["logging"] and conf.get("worker_hijack_root_logger"):  # type: ignore[attr-defined]
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
     separate_redbeat(conf, given["prefix"])
@@ -205,7 +210,7 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
     from supervisor.worker.request import prepare
 
     try:
-        settings = required_settings(sender.app)
+        required_settings(sender.app)
     except SupervisorError as error:  # Celery would log an exception and go on
         raise SystemExit(str(error)) from None
     try:
@@ -214,10 +219,16 @@ def _prepare_worker(sender: Any, **_: Any) -> None:
         # Celery would log it and start a worker without the guard.
         log.exception("worker not prepared")
         raise SystemExit(f"the worker cannot be supervised: {error!r}") from error
-    if apart := broker_apart(sender.app, settings):
+
+
+def _say_what_differs(instance: Any, **_: Any) -> None:
+    """Once the worker's logging is set up."""
+    if getattr(instance.app, "supervisor", None) is None:
+        return
+    if apart := broker_apart(instance.app, required_settings(instance.app)):
         log.warning("broker apart from the ledger", what=apart)
-    say_what_is_not_json(sender.app)
-    for found in overridden(sender.app):
+    say_what_is_not_json(instance.app)
+    for found in overridden(instance.app):
         log.warning("setting overridden", **asdict(found), hint=found.hint)
 
 
@@ -261,6 +272,14 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
     log.warning("jobs not emitted by this beat", scheduler=_dotted(used), hint=BEAT_HINT)
 
 
-def _set_up_logging(loglevel: Any = None, logfile: Any = None, **_: Any) -> None:
-    level = logging.getLevelName(loglevel) if isinstance(loglevel, int) else loglevel
+def _set_up_logging(
+    loglevel: Any = None, logfile: Any = None, format: Any = None, colorize: Any = None, **_: Any
+) -> None:
+    """In Celery's place, unless the app's own receivers do it; as Celery, it tells when it has."""
+    if len(signals.setup_logging.receivers) > 1:
+        return
+    level = getLevelName(loglevel) if isinstance(loglevel, int) else loglevel
     logs.configure(level=level or "info", logfile=logfile)
+    said = {"loglevel": loglevel, "logfile": logfile, "format": format, "colorize": colorize}
+    signals.after_setup_logger.send(None, logger=getLogger(), **said)
+    signals.after_setup_task_logger.send(None, logger=getLogger("celery.task"), **said)

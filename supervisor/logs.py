@@ -1,7 +1,8 @@
-"""Log lines: an event word with fields; JSON for machines, readable on a terminal.
+"""Log lines: an event word with fields.
 
-The lines of Celery, kombu and uvicorn go through the same renderer, so that every line of a process
-is one JSON object, or none is.
+They go to Python's own `logging`, where the app's handlers have them as text, with the fields as
+`data` of the record as Celery's have. A process that is ours, or is asked to, renders all of its
+lines, also those of Celery, kombu and uvicorn: each is one JSON object, or readable on a terminal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
+LOG_FORMAT = "SUPERVISOR_LOG_FORMAT"
+
 #: Libraries that log too much, and the level from which on their lines are worth showing.
 QUIET = {
     "httpcore": logging.WARNING,
@@ -26,13 +29,34 @@ QUIET = {
 }
 
 SHARED: tuple[Processor, ...] = (
-    structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,
     structlog.stdlib.PositionalArgumentsFormatter(),
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.StackInfoRenderer(),
 )
+
+
+def as_text(_: Any, __: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
+    """For a handler that knows nothing of fields."""
+    kept = {name: event.pop(name) for name in ("exc_info", "stack_info") if name in event}
+    words = [event.pop("event"), *(f"{key}={value!r}" for key, value in event.items())]
+    return (" ".join(words),), {**kept, "extra": {"data": event}}
+
+
+#: What a line of ours goes through. Changed in place, since each logger has this very list; an
+#: app's own configuration of structlog is neither used nor changed.
+PROCESSORS: list[Any] = [structlog.stdlib.filter_by_level, as_text]
+
+
+def get_logger(name: str) -> Any:
+    return structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=PROCESSORS,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.NOTSET),
+        context_class=dict,
+        cache_logger_on_first_use=True,
+    )
 
 
 def configure(json: bool | None = None, level: str = "info", logfile: str | None = None) -> None:
@@ -43,17 +67,11 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
     """
     as_json = wants_json() if json is None else json
     lowest = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *SHARED,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        # Lines below the level cost nothing; the processor looks at the level of each logger.
-        wrapper_class=structlog.make_filtering_bound_logger(lowest),
-        cache_logger_on_first_use=True,
-    )
+    PROCESSORS[:] = [
+        structlog.stdlib.filter_by_level,
+        *SHARED,
+        structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+    ]
     handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -72,8 +90,11 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
 
 
 def wants_json() -> bool:
-    chosen = os.environ.get("SUPERVISOR_LOG_FORMAT")
-    return chosen == "json" if chosen in ("json", "console") else not sys.stderr.isatty()
+    return os.environ[LOG_FORMAT] == "json" if is_chosen() else not sys.stderr.isatty()
+
+
+def is_chosen() -> bool:
+    return os.environ.get(LOG_FORMAT) in ("json", "console")
 
 
 def json_tail() -> tuple[Processor, ...]:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
 
-import structlog
 from celery import signals
 
 from supervisor import process
@@ -30,6 +29,7 @@ from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
 from supervisor.ledger.requests import Leadership
+from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.sending.messages import Envelopes
 from supervisor.ticks.emission import PROMPT, Emission, emission
@@ -83,7 +83,7 @@ LEVELS = {
     "failed": logging.ERROR,
 }
 
-log = structlog.get_logger("supervisor.beat")
+log = get_logger("supervisor.beat")
 
 
 @signals.beat_init.connect(weak=False)
@@ -241,7 +241,7 @@ def note_all(admissions: Iterable[Admission]) -> None:
         note(admission, bound)
 
 
-def note(admission: Admission, log: structlog.stdlib.BoundLogger) -> None:
+def note(admission: Admission, log: Any) -> None:
     facts = {"job": admission.job, "run": admission.run_id}
     match admission.placement:
         case Placement.START:

@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
-import structlog
 from celery import Celery
 from redbeat.schedulers import ensure_conf
 from redis.exceptions import NoPermissionError
@@ -23,10 +22,11 @@ from supervisor.beat.entries import SPEC_FIELD
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import REDBEAT_PREFIX, own_redbeat_prefix
 from supervisor.settings import DEFAULT_PREFIX
 
-log = structlog.get_logger("supervisor.beat")
+log = get_logger("supervisor.beat")
 
 KEEP = "they are emitted where the app's settings say redbeat_key_prefix = 'redbeat:'"
 

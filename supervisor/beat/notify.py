@@ -43,7 +43,6 @@ from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 from uuid import UUID, uuid5
 
-import structlog
 from celery import Celery
 from redis.exceptions import RedisError
 
@@ -53,10 +52,11 @@ from supervisor.job.secrets import resolved
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Ping, PingKind, Pings, Revocation, Revocations
+from supervisor.logs import get_logger
 from supervisor.sending.calls import revoke
 from supervisor.times import render_duration
 
-log = structlog.get_logger("supervisor.revocations")
+log = get_logger("supervisor.revocations")
 
 GIVE_UP_AFTER = timedelta(minutes=10)
 

@@ -27,7 +27,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import structlog
 from watchfiles import Change, DefaultFilter, watch
 
 from supervisor.beat.entries import Entries
@@ -39,10 +38,11 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
+from supervisor.logs import get_logger
 from supervisor.process import Child, Limits, Work
 from supervisor.ticks.plan import foretell
 
-log = structlog.get_logger("supervisor.reloading")
+log = get_logger("supervisor.reloading")
 
 #: Editors' temporary files are ignored; directories are not, whatever their names.
 FILTER = DefaultFilter(ignore_dirs=())

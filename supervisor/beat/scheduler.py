@@ -40,7 +40,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
@@ -59,6 +58,7 @@ from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
+from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
 from supervisor.sending.messages import Envelopes
@@ -68,7 +68,7 @@ from supervisor.ticks.audit import Auditor
 from supervisor.times import clock
 from supervisor.worker.presence import broker_of
 
-log = structlog.get_logger("supervisor.beat")
+log = get_logger("supervisor.beat")
 
 
 def emit_stock(

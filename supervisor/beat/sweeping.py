@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import structlog
 from celery import Celery
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from supervisor.guard.delivery import HEADER
 from supervisor.ledger.ledger import Ledger
+from supervisor.logs import get_logger
 from supervisor.sending.queues import channel_of
 from supervisor.sending.signing import Signer
 
@@ -41,7 +41,7 @@ DEEPEST = 2_000
 #: Between two sweeps; a broker that hangs costs seconds each time.
 PAUSE_SECONDS = 5.0
 
-log = structlog.get_logger("supervisor.beat")
+log = get_logger("supervisor.beat")
 
 
 class Sweeper:

@@ -10,15 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-
+from supervisor.logs import get_logger
 from supervisor.process import die_with_parent
 
 #: A child that lived this long has started well: its next death is restarted at once.
 SETTLED_SECONDS = 60
 LONGEST_BACKOFF_SECONDS = 30
 
-log = structlog.get_logger("supervisor.up")
+log = get_logger("supervisor.up")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import structlog
-
 from supervisor.deploy.children import Child, ChildSpec, end_all
 from supervisor.deploy.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
+from supervisor.logs import LOG_FORMAT, get_logger, wants_json
 from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
 
 #: Of a warm shutdown, and until the end of a cold one: well under the promised ten seconds.
@@ -40,7 +39,7 @@ POLL_SECONDS = 0.2
 SERVE = "serve"
 TOPOLOGY_SECONDS = 1.0
 
-log = structlog.get_logger("supervisor.up")
+log = get_logger("supervisor.up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +150,7 @@ class Up:
             "SUPERVISOR_REDIS_URL": url,
             "SUPERVISOR_SCHEDULES": str(self._options.schedules.absolute()),
             "SUPERVISOR_APP": self._options.app,
+            LOG_FORMAT: "json" if wants_json() else "console",
         }
         # The embedded server is also the broker; the app's own may not be reachable.
         broker = {"CELERY_BROKER_URL": url} if self._server else {}

@@ -44,8 +44,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import structlog
-
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import CurrentRun, current_run, set_current_run
@@ -60,6 +58,7 @@ from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant, Refusal, Refused
 from supervisor.ledger.requests import NOTHING, CallArguments
+from supervisor.logs import get_logger
 from supervisor.times import clock
 
 PATIENCE = timedelta(seconds=30)
@@ -71,7 +70,7 @@ MOST_ASKED = 5
 PAUSE_SECONDS = 0.5
 SILENT_SECONDS = 60
 
-log = structlog.get_logger("supervisor.guard")
+log = get_logger("supervisor.guard")
 
 
 class Phase(IntEnum):

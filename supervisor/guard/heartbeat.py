@@ -35,8 +35,6 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
-import structlog
-
 from supervisor.errors import WrongSchema
 from supervisor.guard import child_table, interrupts
 from supervisor.guard.lease import Lease, State
@@ -45,9 +43,10 @@ from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.functions import HANDOVER_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, LeaseState, Renewal
+from supervisor.logs import get_logger
 from supervisor.times import clock
 
-log = structlog.get_logger("supervisor.heartbeat")
+log = get_logger("supervisor.heartbeat")
 
 INTERVAL = timedelta(seconds=5)
 SHORTEST_SECONDS = 0.1

@@ -23,8 +23,6 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Lock
 
-import structlog
-
 from supervisor.job.run import (
     LINE_LENGTH,
     LINES_KEPT,
@@ -37,8 +35,9 @@ from supervisor.job.run import (
 )
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.progress import Reports
+from supervisor.logs import get_logger
 
-log = structlog.get_logger("supervisor.reports")
+log = get_logger("supervisor.reports")
 
 #: In seconds; what is written is how long ago something was reported.
 clock = time.monotonic

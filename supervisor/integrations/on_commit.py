@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from celery import Celery, Task
 from celery.app import app_or_default
 from celery.local import maybe_evaluate
@@ -25,12 +24,13 @@ from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.sending.calls import check_arguments, dumped, is_guarded_call, request_of, spec_of
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import options_with_trace
 
-log = structlog.get_logger("supervisor.integrations")
+log = get_logger("supervisor.integrations")
 
 Args = Sequence[Any] | None
 Kwargs = Mapping[str, Any] | None

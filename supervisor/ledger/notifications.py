@@ -9,13 +9,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Generic, Protocol, TypeVar
 
-import structlog
-
 from supervisor.ledger.connection import Client
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant
+from supervisor.logs import get_logger
 
-log = structlog.get_logger("supervisor.ledger")
+log = get_logger("supervisor.ledger")
 
 
 class Entry(Protocol):

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import structlog
 from pydantic import ValidationError
 
 from supervisor.errors import UnknownJob, UnknownRun, UnreadableJob
@@ -35,6 +34,7 @@ from supervisor.ledger.records import (
     run_from,
 )
 from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.logs import get_logger
 
 # Runs whose messages were sent and that have not begun.
 
@@ -77,7 +77,7 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
 # standby that is not upgraded yet - is logged once and passed over.
 
 
-log = structlog.get_logger("supervisor.ledger")
+log = get_logger("supervisor.ledger")
 
 
 S = TypeVar("S", bound=JobSpec)

@@ -22,7 +22,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-import structlog
 from celery import Celery, Task
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app.task import Context
@@ -45,6 +44,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
+from supervisor.logs import get_logger
 from supervisor.sending import content
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.assignments import of_job
@@ -153,7 +153,7 @@ def without_parent() -> Iterator[None]:
             _task_stack.push(task)
 
 
-log = structlog.get_logger("supervisor.calls")
+log = get_logger("supervisor.calls")
 
 
 def message_of(publisher: Publisher, spec: JobSpec, request: RunRequest) -> Message | None:

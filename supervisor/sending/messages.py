@@ -25,7 +25,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
@@ -38,6 +37,7 @@ from supervisor.job.secrets import has_references
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.ledger.connection import Client
 from supervisor.ledger.requests import Message, Tick
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.sending.assignments import Assignment, of_job
 from supervisor.sending.queues import UNAVAILABLE
@@ -145,7 +145,7 @@ OWN_OF_A_JOB = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
 #: They stand for a job's own values, and occur in no job, argument or setting.
 PLACEHOLDERS = {name: f"<{name} of {RUN}>" for name in OWN_OF_A_JOB}
 
-log = structlog.get_logger("supervisor.messages")
+log = get_logger("supervisor.messages")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
 
-import structlog
 from celery import Celery
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
@@ -20,6 +19,7 @@ from supervisor.guard.delivery import HEADER, LEDGER, RETRIES
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
 from supervisor.sending.assignments import Assignment, Assignments, message_header
 from supervisor.sending.content import serializer_of_runs
@@ -38,7 +38,7 @@ LATER = timedelta(minutes=1)
 #: By how much a message outlives the time in which its run has to begin.
 KEPT_LONGER_MS = 60_000
 
-log = structlog.get_logger("supervisor.publisher")
+log = get_logger("supervisor.publisher")
 
 
 class Publisher:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import structlog
 from celery import Celery
 from kombu import exceptions
 from kombu.exceptions import OperationalError
@@ -16,6 +15,7 @@ from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import queues_of
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
 from supervisor.sending.assignments import Assignment
 from supervisor.settings import is_redis
@@ -24,7 +24,7 @@ from supervisor.settings import is_redis
 PATIENCE_SECONDS = 2
 SENDING_PATIENCE_SECONDS = 5
 
-log = structlog.get_logger("supervisor.queues")
+log = get_logger("supervisor.queues")
 
 
 class AppQueues:

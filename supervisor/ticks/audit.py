@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
-
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.audit import Audited, AuditSpan
 from supervisor.ledger.ledger import Ledger
+from supervisor.logs import get_logger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
 from supervisor.times import INSTANT
 
@@ -43,7 +42,7 @@ AUDITED_ANYWAY_AFTER = timedelta(hours=1)
 NAMED = 20
 MOST_COMPARED = 100_000
 
-log = structlog.get_logger("supervisor.auditing")
+log = get_logger("supervisor.auditing")
 
 
 @dataclass(frozen=True, slots=True)

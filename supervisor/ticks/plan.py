@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
-import structlog
-
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import Histogram
+from supervisor.logs import get_logger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.expectations import interval_of, next_ticks
@@ -231,7 +230,7 @@ def job_plan(
 MOST_JOBS = 20
 MOST_SURPRISES = 2
 
-log = structlog.get_logger("supervisor.reloading")
+log = get_logger("supervisor.reloading")
 
 
 def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:

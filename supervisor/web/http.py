@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote
 
-import structlog
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import RedisError
@@ -20,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.connection import explained
+from supervisor.logs import get_logger
 from supervisor.operate.shapes import (
     harmless,
     instant,
@@ -100,7 +100,7 @@ TEMPLATES.filters.update(
 )
 
 
-log = structlog.get_logger("supervisor.web")
+log = get_logger("supervisor.web")
 
 
 @dataclass(frozen=True, slots=True)

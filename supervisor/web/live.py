@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-import structlog
 from redis.exceptions import RedisError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
@@ -27,9 +26,10 @@ from starlette.routing import Route
 
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Kind, Print, Topic, fingerprints
+from supervisor.logs import get_logger
 from supervisor.web.http import Refused
 
-log = structlog.get_logger("supervisor.web")
+log = get_logger("supervisor.web")
 
 ROUND_SECONDS = 1.0
 

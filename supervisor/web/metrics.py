@@ -12,7 +12,6 @@ from importlib.metadata import version
 from itertools import accumulate, chain
 from threading import Lock
 
-import structlog
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
@@ -21,6 +20,7 @@ from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.ledger.reads import chunks
+from supervisor.logs import get_logger
 from supervisor.web.metrics_scrape import Job, Scrape, Scraper
 from supervisor.web.metrics_table import (
     BUILD,
@@ -212,7 +212,7 @@ PLAIN, WITH_CREATED = template(has_created=False), template(has_created=True)
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-log = structlog.get_logger("supervisor.metrics")
+log = get_logger("supervisor.metrics")
 
 VERSION = version("celery-beat-supervisor")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
 
-import structlog
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -17,6 +16,7 @@ from starlette.staticfiles import StaticFiles
 from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
+from supervisor.logs import get_logger
 from supervisor.web.access import Access, AccessCheck, SecurityHeaders
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
@@ -34,7 +34,7 @@ SCRAPE_THREADS, READY_THREADS = 2, 4
 #: The rest of the budget is for checking whether the ledger answers at all.
 SCRAPE_SECONDS = BUDGET_SECONDS - 1
 
-log = structlog.get_logger("supervisor.web")
+log = get_logger("supervisor.web")
 
 
 def health_routes(ledger: Ledger, scraped: Metrics) -> list[Route]:

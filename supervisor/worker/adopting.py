@@ -8,10 +8,11 @@ edit of a schedule file: a process puts it under the guard when it is to run it 
 from __future__ import annotations
 
 import socket
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 from celery import Celery, current_app
+from celery.app.registry import TaskRegistry
 from celery.app.trace import build_tracer, fast_trace_task
 from kombu.serialization import prepare_accept_content
 
@@ -20,30 +21,27 @@ from supervisor.worker.results import take_over_started
 from supervisor.worker.task import GuardedCalls, GuardedTask
 
 
+class AdoptsGuarded(TaskRegistry):
+    """Of an app's tasks; all come to it when they are made, also of an app that never finalizes."""
+
+    def __setitem__(self, name: str, task: Any) -> None:
+        super().__setitem__(name, task)
+        adopt_if_guarded(task)
+
+
 def adopt_guarded(app: Celery) -> None:
     """The tasks with a `guard` that the app has, and those it will have."""
-    for task in list(app._tasks.values()):  # type: ignore[attr-defined]
+    registry: Any = app._tasks  # type: ignore[attr-defined]
+    own = type(registry)
+    if not issubclass(own, AdoptsGuarded):
+        registry.__class__ = type(own.__name__, (AdoptsGuarded, own), {})
+    for task in list(registry.values()):
         adopt_if_guarded(task)
-    # All decorators come to it, also `shared_task`, and also in a program that only calls tasks,
-    # which may never finalize its app.
-    make, register = app._task_from_fun, app.register_task
-
-    @wraps(make)
-    def task_from_fun(*args: Any, **options: Any) -> Any:
-        return adopt_if_guarded(make(*args, **options))
-
-    @wraps(register)
-    def register_task(task: Any, **options: Any) -> Any:
-        return adopt_if_guarded(register(task, **options))
-
-    app._task_from_fun = task_from_fun  # type: ignore[method-assign]
-    app.register_task = register_task  # type: ignore[method-assign]
 
 
-def adopt_if_guarded(task: Any) -> Any:
+def adopt_if_guarded(task: Any) -> None:
     if guard_in_code(task) is not None:
         adopt(task)
-    return task
 
 
 def adopt(task: Any) -> None:

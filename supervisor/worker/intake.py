@@ -30,17 +30,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from logging import getLogger
 from math import isfinite
 from typing import Any, cast
 from uuid import UUID
 
-import structlog
 from billiard import get_start_method
 from celery import Celery, bootsteps
 from celery.app.defaults import DEFAULTS
 from celery.concurrency import prefork
 from celery.exceptions import InvalidTaskError
-from celery.utils.log import get_logger
 from celery.worker import state
 from kombu.exceptions import OperationalError
 from kombu.transport import redis, virtual
@@ -52,11 +51,12 @@ from supervisor.guard.delivery import HEADER, LEDGER, RETURNED_BY, is_well_forme
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import NEEDED, owner_of, required_settings
 from supervisor.sending.publisher import publisher_of
 from supervisor.times import clock
 
-log = structlog.get_logger("supervisor.intake")
+log = get_logger("supervisor.intake")
 
 #: What kombu reads a message from a queue with, and hands it on by.
 brpop_read = cast(Any, redis.Channel)._brpop_read
@@ -158,7 +158,7 @@ class TakesAnyMessage(bootsteps.Step):
                 except Exception:
                     log.exception("message dropped")
                     if not message.acknowledged:
-                        message.reject_log_error(get_logger(__name__), passed)
+                        message.reject_log_error(getLogger(__name__), passed)
                     return None
 
             return on_task_received
@@ -299,7 +299,7 @@ class ReturnedMessages:
             if qos:
                 qos.decrement_eventually()
             errors = self._consumer.connection_errors
-            message.reject_log_error(get_logger(__name__), errors, requeue=True)
+            message.reject_log_error(getLogger(__name__), errors, requeue=True)
 
         self._consumer.timer.call_after(HELD, give_back)
 

@@ -10,7 +10,6 @@ import sys
 import threading
 from typing import Any
 
-import structlog
 from celery import Celery, bootsteps, signals
 from celery.bootsteps import RUN  # type: ignore[attr-defined]
 from celery.concurrency import solo
@@ -28,11 +27,12 @@ from supervisor.ledger.presence import (
     WorkerFacts,
     digest_of,
 )
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
 from supervisor.worker.intake import TAKES_ANY, shared_queues
 
-log = structlog.get_logger("supervisor.attendance")
+log = get_logger("supervisor.attendance")
 
 _present: dict[str, WorkerAttendance] = {}
 

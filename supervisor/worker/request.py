@@ -15,7 +15,6 @@ from threading import Lock
 from typing import Any
 from uuid import uuid4
 
-import structlog
 from billiard import get_start_method, set_start_method
 from celery import Celery, bootsteps, signals
 from celery.exceptions import InvalidTaskError
@@ -35,6 +34,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.requests import CallArguments
+from supervisor.logs import get_logger
 from supervisor.sending import tracing
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.calls import asked_of, guard_in_code, register_all
@@ -55,7 +55,7 @@ from supervisor.worker.task import NotBegun, worker_name
 
 _starting = Lock()
 
-log = structlog.get_logger("supervisor.worker")
+log = get_logger("supervisor.worker")
 
 
 class GuardedRequest(Request):

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import structlog
 from celery import Celery, Task, states
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
@@ -24,11 +23,12 @@ from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.progress import Reports
+from supervisor.logs import get_logger
 from supervisor.sending.app_settings import required_settings
 
 PROGRESS = "PROGRESS"
 
-log = structlog.get_logger("supervisor.results")
+log = get_logger("supervisor.results")
 
 
 #: Names of the tasks whose start Celery would store, with `task_track_started`.

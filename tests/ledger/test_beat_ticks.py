@@ -14,7 +14,6 @@ import pytest
 from celery import Celery
 from redbeat import RedBeatSchedulerEntry
 from redis import Redis
-from structlog.testing import capture_logs
 
 from supervisor.app import supervise
 from supervisor.beat import emitter as emitting
@@ -28,6 +27,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from tests.ledger.jobs import states
 from tests.ledger.test_envelopes import envelopes_of
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 REDBEAT = ("redbeat::lock", "redbeat::schedule")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-import structlog
+from structlog.typing import EventDict
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard import child_table
@@ -20,6 +20,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.ledger.jobs import delivery, job, run_id, ticks
+from tests.logged import capture_logs
 from tests.proxy import proxy_to
 from tests.waiting import let_pass, patience, wait_until
 
@@ -52,10 +53,10 @@ class Child:
         self.attempt = Attempt(guard, delivery(run_id(self.spec, 0)))
         assert self.attempt.begin() is None
         self.thread = threading.Thread(target=self._end, daemon=True)
-        self.log: list[structlog.typing.EventDict] = []
+        self.log: list[EventDict] = []
 
     def _end(self) -> None:
-        with structlog.testing.capture_logs() as self.log:
+        with capture_logs() as self.log:
             self.attempt.end(RunState.SUCCEEDED)
 
     def is_insisting(self) -> bool:

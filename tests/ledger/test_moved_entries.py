@@ -10,13 +10,13 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 from redbeat.schedulers import RedBeatSchedulerEntry
-from structlog.testing import capture_logs
 
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.ledger.connection import Client
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 JOBS = """\

@@ -12,12 +12,12 @@ import pytest
 from celery import Celery
 from django.conf import settings as django_settings
 from django.db import connections, models, transaction
-from structlog.testing import capture_logs
 
 from supervisor.errors import ArgumentsNotJson
 from supervisor.integrations.django import trigger_on_commit
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.shop import NOWHERE, Tasks, nightly, numbers, runs, sent, shop_app
+from tests.logged import capture_logs
 
 TABLE = "CREATE TABLE orders (number INTEGER PRIMARY KEY)"
 

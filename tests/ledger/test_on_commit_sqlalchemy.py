@@ -18,7 +18,6 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from structlog.testing import capture_logs
 
 from supervisor.integrations.sqlalchemy import trigger_on_commit
 from supervisor.ledger.ledger import Ledger
@@ -34,6 +33,7 @@ from tests.ledger.shop import (
     sent,
     shop_app,
 )
+from tests.logged import capture_logs
 
 Ask = Callable[..., str]
 

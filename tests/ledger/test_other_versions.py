@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from structlog.testing import capture_logs
 
 from supervisor.beat.app_facts import app_facts
 from supervisor.beat.entries import Entries
@@ -28,6 +27,7 @@ from supervisor.sending.assignments import Assignments
 from supervisor.sending.publisher import Publisher
 from supervisor.ticks.audit import audit
 from tests.ledger.jobs import job
+from tests.logged import capture_logs
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=7)

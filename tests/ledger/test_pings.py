@@ -14,7 +14,6 @@ from urllib.parse import parse_qs, urlsplit
 from uuid import UUID
 
 import pytest
-from structlog.testing import capture_logs
 
 from supervisor.beat.notify import GIVE_UP_AFTER, MOST_THREADS, PINGS_PER_LOOK, Pinger
 from supervisor.job.changes import edits
@@ -26,6 +25,7 @@ from supervisor.ledger.notifications import Pings
 from supervisor.ledger.replies import ms_of
 from tests.ledger.jobs import at_work, begin, job, lease_runs_out, run_id, ticks
 from tests.listener import Listener, listening
+from tests.logged import capture_logs
 from tests.waiting import patience, slowness, wait_until
 
 

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.guard.progress import PATIENCE, Reporter, clock
@@ -20,6 +19,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.progress import Reports
 from supervisor.settings import Settings
 from tests.ledger.jobs import begin, begun, job, lease_runs_out, run_id, ticks
+from tests.logged import capture_logs
 from tests.waiting import patience, wait_until
 
 TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)

@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 from celery import Celery
 from celery.backends.base import KeyValueStoreBackend
-from structlog.testing import capture_logs
 
 from supervisor.app import supervise
 from supervisor.beat import notify
@@ -19,6 +18,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Revocations
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import job
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 

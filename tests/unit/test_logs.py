@@ -12,12 +12,11 @@ import pytest
 
 WRITES = """
 import logging, sys
-import structlog
 from supervisor import logs
 logs.configure(level="info", logfile=sys.argv[1] if len(sys.argv) > 1 else None)
 logs.configure(level="info", logfile=sys.argv[1] if len(sys.argv) > 1 else None)
-structlog.get_logger("supervisor.test").warning("run skipped", job="nightly", reason="overlap")
-structlog.get_logger("supervisor.test").debug("not shown")
+logs.get_logger("supervisor.test").warning("run skipped", job="nightly", reason="overlap")
+logs.get_logger("supervisor.test").debug("not shown")
 logging.getLogger("celery.worker").info("task %s received", "nightly")
 try:
     raise ValueError("boom")

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from structlog.testing import capture_logs
 
 from supervisor.guard import child_table, lease
 from supervisor.guard.heartbeat import Heartbeat
@@ -19,6 +18,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Renewal
 from supervisor.ledger.requests import Begun, Work
+from tests.logged import capture_logs
 
 #: Of a child's entry in the table, which is found by what is left of its process id.
 CHILD = os.getpid() + child_table.ENTRIES
