@@ -34,8 +34,8 @@ test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/rabbitmq
 
-chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=) and judge the rest
-	$(BIN)/python -m tests.chaos --minutes $(MINUTES) \
+chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, POOL=) and judge the rest
+	CHAOS_POOL=$(POOL) $(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
 chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other

@@ -13,7 +13,7 @@ from celery import Celery
 import supervisor
 from supervisor import current_run
 from supervisor.app import supervise
-from tests.chaos.jobs import LONG_SECONDS
+from tests.chaos.jobs import LONG_SECONDS, POOL
 
 #: The package under fire, which may be a broken copy.
 assert supervisor.__file__.startswith(os.environ["CHAOS_PACKAGE"]), supervisor.__file__
@@ -45,10 +45,19 @@ def attempt(shortest: float, longest: float, long_share: float) -> None:
     bounds = LONG_SECONDS if is_long else (shortest, longest)
     sign("start")
     try:
-        time.sleep(random.uniform(*bounds))
+        work_for(random.uniform(*bounds))
     except BaseException:  # cancelled, replaced, or its lease was lost
         sign("interrupted")
         raise
+
+
+def work_for(seconds: float) -> None:
+    """A thread has to look by itself whether it is to end."""
+    run, until = current_run(), time.monotonic() + seconds
+    while run and POOL == "threads" and time.monotonic() < until - 0.05:
+        time.sleep(0.05)
+        run.check()
+    time.sleep(max(0.0, until - time.monotonic()))
 
 
 def sign(event: str) -> None:

@@ -18,7 +18,7 @@ from supervisor.settings import Settings
 from tests.chaos.agenda import Agenda
 from tests.chaos.chronicle import Chronicle, Kind, OpenWindow
 from tests.chaos.coroner import Coroner
-from tests.chaos.jobs import JOBS, QUEUES, schedule_file
+from tests.chaos.jobs import JOBS, POOL, QUEUES, schedule_file
 from tests.chaos.member import Member
 from tests.chaos.redelivery import Redelivery
 from tests.proxy import proxy_to
@@ -144,13 +144,13 @@ class Cluster:
         self.server.stop()
 
     def _pool(self) -> Iterable[int]:
-        return [pid for worker in self.workers for pid in worker.children()]
+        return [pid for worker in self.workers for pid in (worker.pid, *worker.children()) if pid]
 
     def _beat(self, name: str) -> Member:
         return self._member(name, ("beat", "-l", "info"), (b"standing by", b"leading"))
 
     def _worker(self, name: str) -> Member:
-        options = ("-n", f"{name}@%h", "-Q", QUEUES, "-c", str(CHILDREN), "-l", "info")
+        options = ("-n", f"{name}@%h", "-Q", QUEUES, "-c", str(CHILDREN), "-l", "info", "-P", POOL)
         return self._member(name, ("worker", *options), (b" ready.",))
 
     def _member(self, name: str, arguments: tuple[str, ...], ready: tuple[bytes, ...]) -> Member:

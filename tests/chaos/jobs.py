@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,9 +63,12 @@ class ChaosJob:
         return {**COMMON, **own, **self.more}
 
 
+#: Of the workers; one without processes of their own for runs cannot have `overlap: replace`.
+POOL = os.environ.get("CHAOS_POOL") or "prefork"
+
 #: queue_all is given work that it can keep up with: otherwise its backlog outlives the chaos. What
 #: is left lying of `rare` no next tick brings forward by the way.
-JOBS = (
+EVERY_JOB = (
     ChaosJob("skip", "skip"),
     ChaosJob("queue_one", "queue_one"),
     ChaosJob("queue_all", "queue_all", every=5),
@@ -76,6 +80,8 @@ JOBS = (
     ChaosJob("retries", "skip", task="stumble", more={"max_retries": 2, "retry_backoff": "1s"}),
     ChaosJob("no_rerun", "queue_one", more={"on_crash": "fail"}),
 )
+
+JOBS = [job for job in EVERY_JOB if POOL == "prefork" or job.overlap != "replace"]
 
 QUEUES = "celery,serial.serial"
 

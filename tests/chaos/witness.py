@@ -45,17 +45,17 @@ def executions(
     path: Path, death: Death, windows: Sequence[Window], until: float
 ) -> list[Execution]:
     """All that the witness saw, by their start."""
-    by_pid: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    by_attempt: dict[tuple[int, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for line in lines_of(path):
-        by_pid[line["pid"]].append(line)
-    found = [e for signs in by_pid.values() for e in of_one_process(signs, death, windows, until)]
+        by_attempt[attempt_of(line)].append(line)
+    found = [e for signs in by_attempt.values() for e in of_one(signs, death, windows, until)]
     return sorted(found, key=lambda execution: execution.whole)
 
 
-def of_one_process(
+def of_one(
     signs: Sequence[Mapping[str, Any]], death: Death, windows: Sequence[Window], until: float
 ) -> Iterable[Execution]:
-    """A pool's process works for one run at a time: a start goes with the sign that follows."""
+    """The body of an attempt that began twice has signs of both: a start goes with the next."""
     for start, following in zip(signs, [*signs[1:], None], strict=True):
         if start["event"] != "start":
             continue
@@ -81,9 +81,14 @@ def of_one_process(
 
 
 def at_work(path: Path) -> set[int]:
-    """The processes whose last word is a start."""
-    last = {line["pid"]: line["event"] for line in lines_of(path)}
-    return {pid for pid, event in last.items() if event == "start"}
+    """The processes in which an attempt has started, and has not said that it ended."""
+    last = {attempt_of(line): line["event"] for line in lines_of(path)}
+    return {pid for (pid, *_), event in last.items() if event == "start"}
+
+
+def attempt_of(line: Mapping[str, Any]) -> tuple[int, str, int]:
+    """A process may work for several at once, if its pool has no processes for them."""
+    return line["pid"], line["run"], line["token"]
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
