@@ -10,7 +10,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak mutants bench check render lock dist package-test sbom audit clean
+.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ alerts: $(STAMP) ## run healthy jobs before a real Prometheus for 20 minutes: no
 soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
+
+foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS=) as they are, and supervised
+	$(BIN)/python -m tests.foreign $(or $(SUITE),celery) $(TESTS)
 
 mutants: $(STAMP) ## break scripts and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
@@ -123,4 +126,4 @@ audit: ## ask the advisory database about everything that is pinned
 	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) $(PEERS) .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
