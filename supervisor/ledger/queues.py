@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from itertools import chain, islice
+from typing import Any, Protocol
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -37,16 +38,17 @@ class LedgerQueues:
         """Empty when the messages are elsewhere, or no process is there that knows."""
         if not self._is_broker:
             return {}
-        with self._client.pipeline(transaction=False) as pipe:
-            for queue in queues:
-                for priority in PRIORITIES:
-                    pipe.llen(queue + priority)
-            lengths = pipe.execute()
-        step = len(PRIORITIES)
-        return {
-            queue: sum(lengths[number * step : (number + 1) * step])
-            for number, queue in enumerate(queues)
-        }
+        lists = {queue: [queue + priority for priority in PRIORITIES] for queue in queues}
+        return lengths_of(self._client, lists)
+
+
+def lengths_of(client: Any, lists: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Of each queue, with its lists on a Redis: one for each priority. One round trip."""
+    with client.pipeline(transaction=False) as pipe:
+        for key in chain.from_iterable(lists.values()):
+            pipe.llen(key)
+        lengths = iter(pipe.execute())
+    return {queue: sum(islice(lengths, len(keys))) for queue, keys in lists.items()}
 
 
 # Queues as jobs and workers see them: which jobs go there, who consumes, how many messages wait.

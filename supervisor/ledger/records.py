@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunRules, RunState
@@ -241,7 +241,7 @@ def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, Open
             to_count[start : start + JOBS_PER_CALL]
             for start in range(0, len(to_count), JOBS_PER_CALL)
         ]
-        calls = (Call((RUNS_PER_CALL, *flat(portion))) for portion in portions)
+        calls = (Call((RUNS_PER_CALL, *chain.from_iterable(portion))) for portion in portions)
         left: list[tuple[str, str]] = []
         counts = functions.stream("open_runs", calls, CALLS_A_PACKET)
         for portion, replies in zip(portions, counts, strict=True):
@@ -252,10 +252,6 @@ def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, Open
                     left.append((job, cursor))
         to_count = left
     return found
-
-
-def flat(portion: Iterable[tuple[str, str]]) -> list[str]:
-    return [fact for facts in portion for fact in facts]
 
 
 def counted(line: str) -> OpenRuns:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import queues_of
+from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
 from supervisor.sending.assignments import Assignment
@@ -44,7 +45,12 @@ class AppQueues:
         try:
             with channel_of(self._app) as channel:
                 if hasattr(channel, "priority_steps"):
-                    return redis_lengths(channel, queues)
+                    # The channel knows the names, and the app's prefix.
+                    name, priorities = channel._q_for_pri, channel.priority_steps
+                    return lengths_of(
+                        channel.client,
+                        {queue: [name(queue, p) for p in priorities] for queue in queues},
+                    )
                 return {queue: message_count(channel, queue) for queue in queues}
         except (OperationalError, OSError) as error:
             log.warning("queue lengths not read", error=str(error))
@@ -99,20 +105,6 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
         once_more = {"max_retries": 1, "interval_start": 0}
         return {"read_timeout": seconds, "write_timeout": seconds, **once_more}
     return {}
-
-
-def redis_lengths(channel: Any, queues: Sequence[str]) -> dict[str, int]:
-    """A queue is a list for each priority; the channel knows the names, and the app's prefix."""
-    steps = channel.priority_steps
-    with channel.client.pipeline(transaction=False) as pipe:
-        for queue in queues:
-            for priority in steps:
-                pipe.llen(channel._q_for_pri(queue, priority))
-        lengths = pipe.execute()
-    return {
-        queue: sum(lengths[number * len(steps) : (number + 1) * len(steps)])
-        for number, queue in enumerate(queues)
-    }
 
 
 @cache
