@@ -30,6 +30,7 @@ from supervisor.sending.app_settings import (
     broker_url_of,
     check_certificate,
     hide_unreadable,
+    redbeat_address,
     required_settings,
     separate_redbeat,
     setting,
@@ -143,7 +144,7 @@ SETTLED = (
 
 def _settle(app: Celery, conf: Any) -> None:
     app.supervisor["before"] = {name: setting(conf, name) for name in SETTLED}  # type: ignore[attr-defined]
-    if not conf.get("broker_url"):
+    if not broker_url_of(conf):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
     given_with_broker = GIVEN_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
@@ -157,6 +158,8 @@ def _settle(app: Celery, conf: Any) -> None:
     given = app.supervisor  # type: ignore[attr-defined]
     separate_redbeat(conf, given["prefix"])
     try:
+        if is_redis(redbeat := redbeat_address(conf)):
+            given["redbeat"] = redbeat
         settle_broker(conf)
         settings = settings_from(conf, given)
         check_certificate(conf, settings)

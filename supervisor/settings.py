@@ -74,7 +74,8 @@ def running_url(directory: Path = Path()) -> str | None:
 #
 # The last is kombu's spelling, with kombu's transport option `master_name` behind it. User,
 # password and database are those of the servers; `sentinel_username` and `sentinel_password` are
-# what the sentinels ask for, if anything.
+# what the sentinels ask for, if anything. Options that begin with `ssl_` have servers and sentinels
+# talk TLS: `&ssl_ca_certs=/etc/ca.crt`.
 #
 # Errors do not quote an address: any part of it may be the password.
 
@@ -104,6 +105,7 @@ class SentinelUrl:
     db: int = 0
     sentinel_username: str | None = None
     sentinel_password: str | None = None
+    tls: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def parse(cls, url: str, options: Mapping[str, Any] | None = None) -> Self:
@@ -117,6 +119,7 @@ class SentinelUrl:
         except (ValueError, IndexError):
             what = "an address with sentinel:// is wrong: its ports and its database are numbers"
             raise InvalidRedisUrl(f"{what} ({HINT})") from None
+        tls = {name: found.pop(name) for name in sorted(found) if name.startswith("ssl_")}
         if unknown := sorted(found.keys() - set(OPTIONS)):
             raise InvalidRedisUrl(f"sentinel:// has no option {', '.join(unknown)}")
         if any(part.scheme != "sentinel" for part in parts):
@@ -131,13 +134,14 @@ class SentinelUrl:
             username=_decoded(parts[0].username),
             password=_decoded(parts[0].password),
             db=db,
+            tls=tuple(tls.items()),
             **found,
         )
 
     def __str__(self) -> str:
         """The address with all its options, which `parse` reads again."""
         options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name)}
-        return f"{self.without_options}?{urlencode(options)}"
+        return f"{self.without_options}?{urlencode({**options, **dict(self.tls)})}"
 
     @property
     def without_options(self) -> str:
@@ -156,6 +160,11 @@ class SentinelUrl:
         own = {"username": self.sentinel_username, "password": self.sentinel_password}
         return {name: value for name, value in own.items() if value}
 
+    @property
+    def tls_options(self) -> dict[str, Any]:
+        """Those of redis-py. Raises InvalidRedisUrl."""
+        return tls_of(parsed(f"rediss://h?{urlencode(self.tls)}")) if self.tls else {}
+
 
 def is_redis(url: str) -> bool:
     """Whether a broker's address is one of Redis, by Sentinel or not."""
@@ -170,22 +179,38 @@ def parsed(url: str) -> dict[str, Any]:
     refuse_unreadable(url)
     try:
         options: dict[str, Any] = dict(parse_url(without_kombus_spelling(url)))  # type: ignore[no-untyped-call]
-        return understood(options)
-    except (ValueError, KeyError, ImportError, AttributeError):
+    except (ValueError, KeyError):
         raise unreadable("a part of it has no meaning") from None
+    return understood(options)
 
 
 def understood(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a connection in redis-py's words, from Celery's or redis-py's."""
+    """Options of a connection in redis-py's words, from Celery's or redis-py's.
+
+    Raises InvalidRedisUrl.
+    """
     known = {name: value for name, value in options.items() if value is not None}
     if isinstance(asked := known.get("ssl_cert_reqs"), str):
-        known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
+        try:
+            known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
+        except KeyError:
+            raise InvalidRedisUrl("ssl_cert_reqs is none, optional or required") from None
     if provider := known.get("credential_provider"):
-        known["credential_provider"] = (
-            resolve_name(provider)() if isinstance(provider, str) else provider
-        )
+        try:
+            known["credential_provider"] = (
+                resolve_name(provider)() if isinstance(provider, str) else provider
+            )
+        except (ValueError, ImportError, AttributeError) as error:
+            what = "credential_provider names no class that can be imported"
+            raise InvalidRedisUrl(f"{what}: {error}") from None
         known = {name: v for name, v in known.items() if name not in ("username", "password")}
     return known
+
+
+def tls_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those for TLS; `ssl` has redis-py's clients talk it."""
+    found = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    return {"ssl": True, **found} if found else {}
 
 
 def refuse_unreadable(url: str) -> None:

@@ -51,7 +51,7 @@ from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
-from supervisor.errors import WrongSchema
+from supervisor.errors import SupervisorError, WrongSchema
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
@@ -162,7 +162,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     max_interval = int(INTERVAL.total_seconds())
 
     def __init__(self, app: Celery, **kwargs: Any) -> None:
-        settings = required_settings(app)
+        try:
+            settings = required_settings(app)
+        except SupervisorError as error:  # Celery would print where it comes from
+            raise SystemExit(str(error)) from None
         if apart := broker_apart(app, settings):
             log.warning("broker apart from the ledger", what=apart)
         bound_broker_calls(app)
@@ -237,13 +240,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _report(self, error: Exception) -> None:
         """In the log, and where the server answers but refuses, in the beat's presence as well."""
+        text = explained(error) if isinstance(error, RedisError) else str(error)
+        log.error("turn failed", error=text)
         if not isinstance(error, ResponseError):
-            log.error("turn failed", error=str(error))
             return
-        log.error("turn failed", error=explained(error))
         if self._fault is None:
             self._next_presence = 0.0
-        self._fault = explained(error)
+        self._fault = text
         with suppress(RedisError, WrongSchema):
             self._report_presence()
 

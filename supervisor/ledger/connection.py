@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Any, Literal, Protocol, cast, overload
 
 import redis
@@ -25,10 +27,10 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 from supervisor.errors import InvalidRedisUrl
-from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, understood
+from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, tls_of, understood
 
 Value = str | int | float
 
@@ -182,6 +184,14 @@ LINE = re.compile(r"user_(?:script|function):(\d+)")
 CALLED = re.compile(r"call\('(\w+)'")
 
 
+#: What OpenSSL says, and what to do about it.
+TLS_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "name the file of the authority that signed the certificate as"
+    " ssl_ca_certs, or have nothing checked by ssl_cert_reqs=none: docs/redis.md",
+    "WRONG_VERSION_NUMBER": "the server talks no TLS on that port: redis:// in place of rediss://",
+}
+
+
 def explained(error: Exception) -> str:
     """In one sentence: what went wrong, and what to do about it."""
     text = str(error)
@@ -199,7 +209,9 @@ def explained(error: Exception) -> str:
         case ResponseError() | NotWritable():
             return f"Redis refuses it: {text}"
         case _:
-            return f"the ledger is unavailable: {text} (is Redis, or `supervisor up`, running?)"
+            hints = (hint for words, hint in TLS_HINTS.items() if words in text)
+            hint = next(hints, "is Redis, or `supervisor up`, running?")
+            return f"the ledger is unavailable: {text} ({hint})"
 
 
 def is_of_cluster(error: ResponseError) -> bool:
@@ -307,14 +319,16 @@ def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, An
     but: options of the app's settings that are not taken. Raises InvalidRedisUrl.
     """
     beside = understood({k: v for k, v in settings.connection.items() if k not in but})
+    beside.pop("sentinel_kwargs", None)
     options = {**beside, **parsed(settings.redis_url)}
-    if "path" not in options and any(map(is_of_tls, options)):
+    if "path" not in options and tls_of(options):
         options["connection_class"] = redis.SSLConnection
     return options
 
 
 def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
     """Raises InvalidRedisUrl for options that no connection has."""
+    check_certificates(options)
     pool = redis.ConnectionPool(**options)
     try:
         pool.connection_class(**pool.connection_kwargs)
@@ -327,8 +341,35 @@ def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Cl
     return cast(Client, client_class.from_pool(pool))
 
 
-def is_of_tls(option: str) -> bool:
-    return option.startswith("ssl_")
+class Sentinels(Sentinel):
+    """Their errors have no representation of clients, in which redis-py 6 shows passwords."""
+
+    def discover_master(self, service_name: str) -> Any:
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError as error:
+            text = re.sub("<redis[.].*?> - ", "", str(error))
+            raise MasterNotFoundError(text) from None
+
+
+def check_certificates(options: Mapping[str, Any]) -> None:
+    """Raises InvalidRedisUrl for a file that cannot be read, which redis-py would not name."""
+    authority, own, key = (
+        options.get(f"ssl_{name}") for name in ("ca_certs", "certfile", "keyfile")
+    )
+    path = None
+    try:
+        for path in filter(None, (authority, own, key)):
+            Path(path).read_bytes()
+        context = SSLContext(PROTOCOL_TLS_CLIENT)
+        if path := authority:
+            context.load_verify_locations(path)
+        if path := own:
+            # Without a password, OpenSSL would ask the terminal for one.
+            context.load_cert_chain(path, key, options.get("ssl_password") or "")
+    except OSError as error:  # an SSLError is one
+        what = f"the certificate or key {path} cannot be read"
+        raise InvalidRedisUrl(f"{what}: {error.strerror}") from None
 
 
 def _client(
@@ -339,19 +380,22 @@ def _client(
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)
-    sentinels = Sentinel(  # type: ignore[no-untyped-call]
+    asked = {
+        "socket_timeout": SENTINEL_PATIENCE_SECONDS,
+        **understood(beside.pop("sentinel_kwargs", {})),
+        **named.sentinel_credentials,
+        **named.tls_options,
+    }
+    options = {**tls_of(beside), **beside, **options, **named.tls_options}
+    for each in (asked, options):
+        check_certificates(each)
+    sentinels = Sentinels(  # type: ignore[no-untyped-call]
         named.sentinels,
-        sentinel_kwargs={
-            "socket_timeout": SENTINEL_PATIENCE_SECONDS,
-            "retry": Retry(NoBackoff(), 0),
-            **named.sentinel_credentials,
-        },
+        sentinel_kwargs={**asked, "retry": Retry(NoBackoff(), 0)},
         **{
             "username": named.username,
             "password": named.password,
             "db": named.db,
-            **({"ssl": True} if any(map(is_of_tls, beside)) else {}),
-            **beside,
             **options,
         },
     )

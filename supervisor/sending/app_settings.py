@@ -6,7 +6,7 @@ Celery's transport and RedBeat each spell Redis addresses, Sentinels above all, 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from ssl import CERT_REQUIRED
@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
-from supervisor.errors import NotConfigured, RedBeatElsewhere
+from supervisor.errors import InvalidRedisUrl, NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
 from supervisor.settings import (
     DEFAULT_PREFIX,
@@ -30,6 +30,11 @@ from supervisor.settings import (
     is_redis,
     parsed,
     without_credentials,
+)
+
+SEVERAL = (
+    "the app's broker has several addresses of Redis, and the ledger has one: name it as"
+    " SUPERVISOR_REDIS_URL, or as redis_url of supervise()"
 )
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
@@ -69,9 +74,12 @@ def address_of(broker_url: str, transport_options: Mapping[str, Any] | None) -> 
 
 
 def broker_url_of(conf: Any) -> str:
-    """The app's `broker_url`; several are joined with ; as kombu accepts them too."""
-    given = conf.broker_url or ""
-    return given if isinstance(given, str) else ";".join(given)
+    """Where the app sends messages; several addresses are joined with ; as kombu has them too."""
+    return joined(conf.broker_write_url)
+
+
+def joined(addresses: str | Sequence[str] | None) -> str:
+    return addresses if isinstance(addresses, str) else ";".join(addresses or ())
 
 
 def broker_address(conf: Any) -> str:
@@ -90,20 +98,28 @@ def settle_broker(conf: Any) -> None:
             "sentinel_kwargs": sentinel_options(named),
             **given,
         }
+        if named.tls and not conf.get("broker_use_ssl"):
+            conf.broker_use_ssl = {k: v for k, v in named.tls_options.items() if k != "ssl"}
         spelled = named.without_options
     else:
         if is_redis(broker_url):
-            parsed(broker_url)
+            for each in broker_url.split(";"):
+                parsed(each)
         spelled = in_kombus_spelling(broker_url)
-    set_broker(conf, spelled)
+    if joined(conf.broker_url) == broker_url:
+        set_broker(conf, spelled)
 
 
 def check_certificate(conf: Any, settings: Settings) -> None:
-    """Verifies the certificate of a broker that is the ledger's server; kombu would accept any."""
+    """Verifies the certificate of a broker that is the ledger's server; kombu would accept any.
+
+    It is done as for the ledger, which knows the authority.
+    """
     url = broker_url_of(conf)
     is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
     if is_bare and has_same_server(url, settings.redis_url):
-        conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED}
+        known = {k: v for k, v in server_options(settings).items() if k.startswith("ssl_")}
+        conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED, **known}
 
 
 def set_broker(conf: Any, url: str) -> None:
@@ -112,13 +128,18 @@ def set_broker(conf: Any, url: str) -> None:
         os.environ[BROKER_VARIABLE] = url  # Celery reads it before its own settings
 
 
+def addresses_of(url: str) -> list[str]:
+    """Those that kombu tries in turn; Sentinels together are one."""
+    return [url] if url.startswith(SENTINEL) else url.split(";")
+
+
 def hide_unreadable(conf: Any) -> None:
     """Replaces addresses that cannot be read: Celery would quote them, passwords and all."""
     for url, put in (
         (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
     ):
-        if is_redis(url) and database_of(url) is None:
+        if is_redis(url) and None in map(database_of, addresses_of(url)):
             put(conf, UNREADABLE)
 
 
@@ -149,12 +170,22 @@ def redbeat_address(conf: Any) -> str:
         return url
     own = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
     sentinels = tuple((str(host), int(port)) for host, port in own.get("sentinels", ()))
-    return str(SentinelUrl(sentinels, own.get("service_name", "master"), db=own.get("db", 0)))
+    named = SentinelUrl(
+        sentinels,
+        own.get("service_name", "master"),
+        username=own.get("username"),
+        password=own.get("password"),
+        db=own.get("db", 0),
+    )
+    return str(named)
 
 
 def connection_of(conf: Any, url: str) -> dict[str, Any]:
     """The app's options for connections to the Redis at `url`, beside that address."""
     found: dict[str, Any] = {}
+    for options in (conf.get("broker_transport_options"), setting(conf, "redbeat_redis_options")):
+        if url.startswith(SENTINEL) and (options or {}).get("sentinel_kwargs"):
+            found["sentinel_kwargs"] = options["sentinel_kwargs"]
     for address, tls in (
         (broker_address(conf), conf.get("broker_use_ssl")),
         (redbeat_address(conf), setting(conf, "redbeat_redis_use_ssl")),
@@ -186,7 +217,10 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
             "username": named.username,
             "password": named.password,
             "db": named.db,
-            "sentinel_kwargs": sentinel_options(named),
+            "sentinel_kwargs": {
+                **sentinel_options(named),
+                **settings.connection.get("sentinel_kwargs", {}),
+            },
             **PATIENCE,
             **own,
         }
@@ -213,7 +247,8 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
-    return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **named.sentinel_credentials}
+    known = {**named.sentinel_credentials, **named.tls_options}
+    return {"socket_timeout": SENTINEL_PATIENCE_SECONDS, **known}
 
 
 def settings_of(app: Celery, url: str | None = None) -> Settings | None:
@@ -226,12 +261,15 @@ def settings_of(app: Celery, url: str | None = None) -> Settings | None:
 
 
 def settings_from(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
+    """The ledger's address is the one that is given, else RedBeat's, else the broker's."""
     broker = broker_url_of(conf)
     if error := given.get("unreadable"):  # found when the first setting was read
         raise error
-    url = url or given["redis_url"]
+    url = url or given["redis_url"] or given.get("redbeat")
     if not url and is_redis(broker):
         url = broker_address(conf)
+        if len(addresses_of(url)) > 1:
+            raise InvalidRedisUrl(SEVERAL)
     url = url or DEFAULT_URL
     return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
 

@@ -1,23 +1,30 @@
-"""The whole product over TLS, with a throw-away authority and a client's certificate."""
+"""The whole product over TLS: a throw-away authority, a client's certificate, Sentinel, errors."""
 
 from __future__ import annotations
 
 import subprocess
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
+from celery import Celery
 from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
 
+from supervisor.app import supervise
+from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
 from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
+from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
 from tests.programs import needed
-from tests.waiting import patience, wait_until
+from tests.waiting import patience, status_of, wait_until
 
 SERVER = """\
 bind 127.0.0.1
@@ -59,9 +66,13 @@ class Authority:
         )
 
     @property
-    def as_client(self) -> str:
+    def client_files(self) -> dict[str, str]:
         files = {"ca_certs": "ca.crt", "certfile": "client.crt", "keyfile": "client.key"}
-        return "&".join(f"ssl_{what}={self.directory / name}" for what, name in files.items())
+        return {f"ssl_{what}": str(self.directory / name) for what, name in files.items()}
+
+    @property
+    def as_client(self) -> str:
+        return "&".join(f"{option}={path}" for option, path in self.client_files.items())
 
     def _key(self, name: str) -> tuple[str, ...]:
         curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -114,6 +125,147 @@ def test_the_product_works_over_tls_with_a_clients_certificate(
         assert "1 to note" in done.stdout  # a second beat
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=patience(20)) as client:
             assert 'supervisor_runs_started_total{job="tick"}' in client.get("/metrics").text
+    finally:
+        project.stop()
+
+
+SENTINEL = """\
+bind 127.0.0.1
+port 0
+tls-port {port}
+tls-cert-file {certificates}/server.crt
+tls-key-file {certificates}/server.key
+tls-ca-cert-file {certificates}/ca.crt
+tls-auth-clients no
+tls-replication yes
+dir {directory}
+requirepass of-sentinel
+sentinel monitor jobs 127.0.0.1 {primary} 1
+sentinel auth-pass jobs secret
+"""
+
+
+@pytest.fixture(scope="module")
+def sentinel(
+    tmp_path_factory: pytest.TempPathFactory, address: str, authority: Authority
+) -> Iterator[int]:
+    """The port of a sentinel that watches the server; it talks TLS as that does."""
+    node = Node(tmp_path_factory.mktemp("sentinel") / "node", needed("redis-server"))
+    primary = address.rpartition(":")[2].partition("/")[0]
+    node.start(SENTINEL, "--sentinel", certificates=authority.directory, primary=primary)
+    yield node.port
+    node.kill()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("spelling", ["address", "celery"])
+def test_sentinels_and_servers_talk_tls(
+    tmp_path: Path, sentinel: int, authority: Authority, spelling: str
+) -> None:
+    bare = f"sentinel://:secret@127.0.0.1:{sentinel}/0"
+    url = f"{bare}?master_name=jobs&sentinel_password=of-sentinel&{authority.as_client}"
+    project = Project(tmp_path / "team", url)
+    if spelling == "celery":
+        tls = authority.client_files
+        asked = {"password": "of-sentinel", "ssl": True, **tls}
+        options = {"master_name": "jobs", "sentinel_kwargs": asked}
+        project.broker, project.is_apart = bare, False
+        project.settings(f"broker_transport_options = {options}\nbroker_use_ssl = {tls}\n")
+    try:
+        project.schedule("jobs: {watched: {task: team.work, every: 1s}}")
+        project.beat()
+        project.hire()
+        wait_until(lambda: project.starts("watched"), 60)
+        done = project.supervisor("doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+    finally:
+        project.stop()
+
+
+SECRET = "S3cr/et#Qz7@W9k:x%"
+ENCODED = quote(SECRET, safe="")
+
+
+def ticked(beat: SupervisedScheduler) -> None:
+    beat.tick()
+    beat.close()
+
+
+def told_of(url: str) -> str:
+    """All that a deployment with this address says: verbs, beat, senders, reports, tracebacks."""
+    app = Celery("telling", broker=url, set_as_current=False)
+    app.task(name="telling.task")(jobs)
+    told = [
+        CliRunner().invoke(main, ["--redis-url", url, *words]).output
+        for words in (["jobs"], ["doctor"], ["trigger", "job"])
+    ]
+    with capture_logs() as logs:
+        for act in (
+            lambda: supervise(app),
+            lambda: required_settings(app),
+            lambda: repr(settings_of(app)),
+            lambda: Ledger.open(settings_of(app) or Settings()).now(),
+            lambda: ticked(SupervisedScheduler(app, lazy=True)),
+            lambda: app.tasks["telling.task"].apply_async(retry=False),
+            lambda: app.bugreport(),
+        ):
+            try:
+                told.append(str(act()))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - it is looked at
+                told.append("".join(traceback.format_exception(error)))
+    return "".join([*told, *map(str, logs)]).replace(url, "")
+
+
+@pytest.mark.parametrize(
+    ("address_of", "said"),
+    [
+        ("redis://:{raw}@127.0.0.1:{port}/0", "cannot be read"),
+        ("rediss://{raw}:{raw}@127.0.0.1:{port}/0?ssl_cert_reqs=none", "cannot be read"),
+        ("redis://:{encoded}@127.0.0.1:{closed}/0", "Connection refused"),
+        ("rediss://:{encoded}@127.0.0.1:{port}/0", "name the file of the authority"),
+        ("rediss://:{encoded}@127.0.0.1:{port}/0?{client}", "does not let us in"),
+        ("rediss://:{encoded}@127.0.0.1:{port}/0?ssl_ca_certs=/none", "/none cannot be read"),
+        ("redis://:{encoded}@127.0.0.1:{port}/0", "the ledger is unavailable"),
+        ("rediss://:{encoded}@127.0.0.1:{port}/0?ssl_ciphers={encoded}", "No cipher"),
+        ("redis://:{encoded}@127.0.0.1:{port}/0?colour={encoded}", "does not know"),
+        ("sentinel://:{encoded}@127.0.0.1:{port}/0?master_name=m&{client}", "unavailable"),
+    ],
+)
+def test_no_error_has_a_password(
+    address: str, authority: Authority, address_of: str, said: str
+) -> None:
+    port = address.rpartition(":")[2].partition("/")[0]
+    url = address_of.format(
+        raw=SECRET, encoded=ENCODED, port=port, closed=free_port(), client=authority.as_client
+    )
+    told = told_of(url)
+    assert said in told
+    assert not {part for part in ("S3cr", "Qz7", "W9k") if part in told}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("ssl_ca_certs=/none/ca.crt", "/none/ca.crt cannot be read: No such file or directory"),
+        ("ssl_ca_certs={own}/san", "{own}/san cannot be read: [X509"),
+        ("ssl_certfile={own}/server.crt&ssl_keyfile={own}/ca.key", "cannot be read: [X509"),
+    ],
+)
+def test_a_certificate_that_cannot_be_read_is_named_in_a_sentence(
+    tmp_path: Path, address: str, authority: Authority, options: str, said: str
+) -> None:
+    own = str(authority.directory)
+    url = f"{address}?{options.format(own=own)}"
+    refused = jobs(url)
+    assert refused.exit_code == 2
+    assert said.format(own=own) in refused.output
+    assert refused.output.count("\n") == 1
+    project = Project(tmp_path / "team", url)
+    try:
+        for process in (project.beat(), project.hire()):
+            assert status_of(process, 60) == 1
+        assert "Traceback" not in project.logs()
+        assert project.logs().count(said.format(own=own)) == 2
     finally:
         project.stop()
 

@@ -23,6 +23,7 @@ from supervisor.ledger.connection import Client, connect
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
+    joined,
     redbeat_apart,
     required_settings,
     settings_of,
@@ -141,8 +142,8 @@ def test_a_report_of_an_app_with_a_wrong_address_has_no_password() -> None:
             *({"ssl_cert_reqs": CERT_NONE}, True),
         ),
         (
-            {"broker": "rediss://h:1", "redbeat_redis_use_ssl": {"ssl_ca_certs": "ca"}},
-            *({"ssl_ca_certs": "ca"}, True),
+            {"broker": "rediss://h:1", "redbeat_redis_use_ssl": {"ssl_check_hostname": False}},
+            *({"ssl_check_hostname": False}, True),
         ),
         (
             {"broker": "redis://h:1", "redbeat_redis_options": {"username": "me", "password": "p"}},
@@ -184,6 +185,52 @@ def test_the_broker_checks_a_certificate_as_the_ledger_does(
         assert app.connection().ssl["ssl_cert_reqs"] == checks
 
 
+def test_a_broker_has_the_authority_that_redbeat_is_given() -> None:
+    own = {"ssl_cert_reqs": CERT_NONE}
+    app = supervise(Celery("own", broker="rediss://h", redbeat_redis_use_ssl=own))
+    assert app.connection().ssl == own
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"BROKER_URL": "redis://h:1/2"},
+        {"BROKER_HOST": "redis://h:1/2"},
+        {"broker_write_url": "redis://h:1/2", "broker_read_url": "redis://replica:1/2"},
+        {"BROKER_URL": "amqp://h", "REDBEAT_REDIS_URL": "redis://h:1/2"},
+        {"broker_url": "redis://h:1/0", "redbeat_redis_url": "redis://h:1/2"},
+        {"broker_url": ["redis://a", "redis://b"], "redbeat_redis_url": "redis://h:1/2"},
+    ],
+)
+def test_the_ledger_is_where_the_app_has_its_redis(settings: dict[str, Any]) -> None:
+    before, app = Celery("before"), Celery("spelled")
+    for each in (before, app):
+        each.config_from_object(type("Module", (), settings))
+    assert required_settings(supervise(app)).redis_url == "redis://h:1/2"
+    for url in ("broker_url", "broker_read_url", "broker_write_url"):
+        assert joined(getattr(app.conf, url)) == joined(getattr(before.conf, url))
+
+
+def test_several_redis_servers_as_the_broker_need_one_named_as_the_ledger() -> None:
+    app = supervise(Celery("several", broker="redis://one:1;redis://two:1"))
+    with pytest.raises(InvalidRedisUrl, match="name it as SUPERVISOR_REDIS_URL"):
+        required_settings(app)
+    assert app.connection().alt == ["redis://one:1", "redis://two:1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ssl_cert_reqs": "often"}, "ssl_cert_reqs is none, optional or required"),
+        ({"credential_provider": "no.such.Class"}, "names no class that can be imported"),
+    ],
+)
+def test_an_option_without_a_meaning_is_named(options: dict[str, str], words: str) -> None:
+    app = supervise(Celery("wrong", broker="redis://h", redbeat_redis_options=options))
+    with pytest.raises(InvalidRedisUrl, match=words):
+        required_settings(app)
+
+
 def test_settings_of_a_namespace_are_found() -> None:
     class DjangoSettings:
         CELERY_BROKER_URL = "redis://:pw@ledger/1"
@@ -191,8 +238,7 @@ def test_settings_of_a_namespace_are_found() -> None:
 
     app = Celery("django")
     app.config_from_object(DjangoSettings, namespace="CELERY")
-    with pytest.raises(RedBeatElsewhere, match="leads to other:6379/1"):
-        required_settings(supervise(app))
+    assert required_settings(supervise(app)).redis_url == "redis://:pw@other/1"
 
 
 class Rotating(CredentialProvider):
@@ -202,8 +248,7 @@ class Rotating(CredentialProvider):
 
 def test_a_redbeat_address_in_capitals_is_redbeats_address() -> None:
     app = Celery("capitals", broker="redis://ledger", REDBEAT_REDIS_URL="redis://other/1")
-    with pytest.raises(RedBeatElsewhere, match="leads to other:6379/1"):
-        required_settings(supervise(app))
+    assert required_settings(supervise(app)).redis_url == "redis://other/1"
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Client) if name[0] != "_"])
@@ -331,13 +376,14 @@ def test_redbeat_in_another_redis_than_the_ledger_is_refused(options: dict[str, 
     app = Celery("apart", broker="redis://:secret@ledger")
     app.conf.update(options)
     with pytest.raises(RedBeatElsewhere, match=r"is at ledger:6379/0: .* Leave") as refusal:
-        required_settings(supervise(app))
+        required_settings(supervise(app, redis_url="redis://:secret@ledger"))
     assert "secret" not in str(refusal.value)
 
 
 def test_redbeats_own_address_of_the_ledgers_redis_is_taken() -> None:
     app = Celery("own", broker="redis://ledger", redbeat_redis_url="redis://:pw@ledger:6379/0")
-    assert required_settings(supervise(app)).redis_url == "redis://ledger"
+    supervise(app, redis_url="redis://ledger")
+    assert required_settings(app).redis_url == "redis://ledger"
     by_sentinel = Celery("own", redbeat_redis_url="redis-sentinel://")
     by_sentinel.conf.redbeat_redis_options = {
         "sentinels": [("two", "26379"), ("one", 26379)],
