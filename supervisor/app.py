@@ -27,7 +27,6 @@ from supervisor.sending import content
 from supervisor.sending.app_settings import (
     NEEDED,
     broker_apart,
-    broker_url_of,
     check_certificate,
     hide_unreadable,
     redbeat_address,
@@ -38,7 +37,7 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
-from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
 from supervisor.worker.adopting import adopt_guarded
 
 log = get_logger("supervisor.app")
@@ -47,11 +46,6 @@ log = get_logger("supervisor.app")
 GIVEN = {
     "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
 }
-
-
-#: Defaults where Redis is the broker. A server that lacks replicas, or has become one itself,
-#: refuses a worker's pop: an error of the channel, which by default ends the worker.
-GIVEN_WITH_REDIS = {"broker_channel_error_retry": True}
 
 #: Schedulers that ours takes the place of: it emits all that RedBeat's own would.
 REPLACED = ("redbeat.RedBeatScheduler", "redbeat.schedulers.RedBeatScheduler")
@@ -136,7 +130,7 @@ def completed(app: Celery) -> Celery:
 
 #: All that may be another setting afterwards.
 SETTLED = (
-    *(*GIVEN, *GIVEN_WITH_REDIS),
+    *GIVEN,
     *("broker_url", "broker_use_ssl", "broker_transport_options"),
     *("redbeat_key_prefix", "redbeat_redis_url", "redbeat_redis_options"),
 )
@@ -147,8 +141,7 @@ def _settle(app: Celery, conf: Any) -> None:
     if not broker_url_of(conf):
         own = app.supervisor["redis_url"]  # type: ignore[attr-defined]
         conf.broker_url = own or running_url() or DEFAULT_URL
-    given_with_broker = GIVEN_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
-    for key, value in {**GIVEN, **given_with_broker}.items():
+    for key, value in GIVEN.items():
         if conf.get(key) == DEFAULTS.get(key):
             setattr(conf, key, value)
     if _dotted(conf.get("beat_scheduler")) in ("", *REPLACED, *OWN):

@@ -55,6 +55,10 @@ NEEDED = {
     "worker_cancel_long_running_tasks_on_connection_loss": False,
 }
 
+#: Likewise where Redis is the broker. A server that lacks replicas, or has become one itself,
+#: refuses a worker's pop: an error of the channel, which by default ends the worker.
+NEEDED_WITH_REDIS = {"broker_channel_error_retry": True}
+
 #: A Redis that hangs must not hang the caller.
 PATIENCE = {"socket_timeout": 5, "socket_connect_timeout": 2}
 
@@ -85,6 +89,14 @@ def joined(addresses: str | Sequence[str] | None) -> str:
 def broker_address(conf: Any) -> str:
     """The app's broker, spelled as the ledger's address is. Raises InvalidRedisUrl."""
     return address_of(broker_url_of(conf), conf.get("broker_transport_options"))
+
+
+def settle_for_runs(conf: Any) -> None:
+    """In a worker that gets runs, where the app has Celery's defaults."""
+    with_broker = NEEDED_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
+    for name, needed in {**NEEDED, **with_broker}.items():
+        if conf.get(name) == DEFAULTS[name]:
+            setattr(conf, name, needed)
 
 
 def settle_broker(conf: Any) -> None:

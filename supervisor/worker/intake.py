@@ -52,7 +52,7 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.topology import Needs, pool_name
 from supervisor.ledger.connection import RedisError
 from supervisor.logs import get_logger
-from supervisor.sending.app_settings import NEEDED, owner_of, required_settings
+from supervisor.sending.app_settings import NEEDED, owner_of, required_settings, settle_for_runs
 from supervisor.sending.publisher import publisher_of
 from supervisor.times import clock
 
@@ -337,14 +337,14 @@ def named(identity: list[str]) -> str:
 
 def fetch_no_run_ahead(consumer: Any) -> None:
     """Called for each connection of a worker that gets runs."""
-    conf, name = consumer.app.conf, "worker_prefetch_multiplier"
-    for setting, needed in NEEDED.items():
-        if conf.get(setting) == DEFAULTS[setting]:
-            setattr(conf, setting, needed)
+    name = "worker_prefetch_multiplier"
+    settle_for_runs(consumer.app.conf)
     if consumer.prefetch_multiplier == DEFAULTS[name]:
         consumer.prefetch_multiplier = NEEDED[name]
-        ahead = consumer.initial_prefetch_count - consumer.pool.num_processes
-        consumer.initial_prefetch_count -= ahead
+        # With autoscaling it is made of the most processes that there may be.
+        places = consumer.initial_prefetch_count // DEFAULTS[name]
+        ahead = consumer.initial_prefetch_count - places
+        consumer.initial_prefetch_count = places
         consumer.qos.decrement_eventually(ahead)
     is_redis = consumer.connection.transport.driver_type == "redis"
     if is_redis and consumer.prefetch_multiplier == NEEDED[name]:

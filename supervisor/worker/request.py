@@ -36,7 +36,7 @@ from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
 from supervisor.sending import tracing
-from supervisor.sending.app_settings import required_settings
+from supervisor.sending.app_settings import required_settings, settle_for_runs
 from supervisor.sending.calls import asked_of, guard_in_code, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
@@ -278,6 +278,7 @@ def prepare(sender: Any) -> None:
     except RedisError as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=explained(error))
     if expects_runs(sender.app):
+        settle_for_runs(sender.app.conf)
         if get_start_method() != "fork":  # billiard's own choice on macOS
             set_start_method("fork", force=True)
         if not forks(sender):

@@ -7,8 +7,8 @@ import json
 import re
 from pathlib import Path
 
-from supervisor.app import GIVEN, GIVEN_WITH_REDIS, supervise
-from supervisor.sending.app_settings import NEEDED
+from supervisor.app import GIVEN, supervise
+from supervisor.sending.app_settings import NEEDED, NEEDED_WITH_REDIS
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL
 from tests.bench import page
 from tests.bench.rows import ROWS, Row, measured
@@ -44,7 +44,7 @@ def test_every_parameter_of_supervise_is_on_the_page_with_its_default() -> None:
 
 
 def test_every_setting_that_supervise_gives_is_on_the_page() -> None:
-    given = {**NEEDED, **GIVEN, **GIVEN_WITH_REDIS}
+    given = {**NEEDED, **NEEDED_WITH_REDIS, **GIVEN}
     assert rows("setting") == {name: str(value) for name, value in given.items()}
 
 
