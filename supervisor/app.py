@@ -27,6 +27,7 @@ from supervisor.sending import content
 from supervisor.sending.app_settings import (
     NEEDED,
     broker_apart,
+    broker_url_of,
     check_certificate,
     hide_unreadable,
     redbeat_address,
@@ -37,7 +38,7 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
-from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, running_url
+from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
 from supervisor.worker.adopting import adopt_guarded
 
 log = get_logger("supervisor.app")
