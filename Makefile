@@ -10,7 +10,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
+.PHONY: help setup up test test-rabbitmq matrix chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test: $(STAMP) ## run all tests
 test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }
 	$(BIN)/python -m pytest tests/rabbitmq
+
+matrix: $(STAMP) ## run the heart of the tests with each Celery (ONLY=5.4), on a server (SERVER=path)
+	$(BIN)/python -m tests.matrix $(if $(ONLY),--only $(ONLY)) $(if $(SERVER),--server $(SERVER))
 
 chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, POOL=) and judge the rest
 	CHAOS_POOL=$(POOL) $(BIN)/python -m tests.chaos --minutes $(MINUTES) \
@@ -96,6 +99,10 @@ lock: ## write all requirements.txt again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --extra embedded --group peers \
 	  pyproject.toml -o tests/bench/requirements.txt
+	for celery in 5.4 5.5 5.6 5.7; do \
+	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	    --python-version 3.11 --group heart --group celery-$$(echo $$celery | tr . -) \
+	    pyproject.toml -o tests/matrix/celery-$$celery.txt || exit; done
 
 dist: $(STAMP) ## build wheel and source archive into dist/
 	rm -f dist/*.whl dist/*.tar.gz
@@ -126,4 +133,4 @@ audit: ## ask the advisory database about everything that is pinned
 	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) $(PEERS) .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ from celery import Celery
 
 from supervisor.job.run import Run
 from tests.acceptance.project import Project
+from tests.matrix import since
 from tests.waiting import status_of, wait_until
 
 JOBS = """
@@ -68,6 +69,7 @@ def test_redbeats_own_tools_read_the_entries(team: Project) -> None:
     assert entry.due_at is not None
 
 
+@since("celery", "5.7", "all children are forked")
 def test_a_worker_whose_children_are_not_forked_is_refused(team: Project) -> None:
     refused = team._start("spawn", "worker", "--", "worker.pool_start_method=spawn")
     assert status_of(refused, 40) != 0

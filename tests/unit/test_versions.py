@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.versions import SUPPORTED
+from supervisor.versions import SUPPORTED, numbers
+from tests.matrix.__main__ import CELERYS, HEART, Row
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +53,16 @@ def test_an_unsupported_version_is_refused_in_one_sentence(
         f" that it works with, pip install '{distribution}{SUPPORTED[distribution]}'"
         " (docs/compatibility.md)\n",
     )
+
+
+def test_the_heart_of_the_tests_is_there() -> None:
+    assert [path for path in HEART if not (ROOT / path).is_file()] == []
+
+
+def test_the_oldest_supported_versions_are_those_that_the_heart_runs_with() -> None:
+    pins = Row(CELERYS[0], Path("python")).pinned()
+    oldest = {name: numbers(text.split(",")[0]) for name, text in SUPPORTED.items()}
+    assert {name: numbers(pins[name])[: len(oldest[name])] for name in SUPPORTED} == oldest
 
 
 def test_supported_versions_are_those_that_an_installation_asks_for() -> None:

@@ -17,6 +17,7 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import is_below
 from supervisor.sending.calls import request_of
 from supervisor.sending.starting import start
+from tests.matrix import since
 
 
 def test_a_guard_takes_the_keys_of_a_job() -> None:
@@ -98,6 +99,7 @@ class Order(BaseModel):
     number: int
 
 
+@since("celery", "5.7", "a model among the arguments is no JSON")
 def test_a_model_may_be_handed_on_after_a_commit() -> None:
     app = Celery("orders", set_as_current=False, broker="redis://127.0.0.1:1/0")
     supervise(app)
