@@ -60,7 +60,7 @@ soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS=) as they are, and supervised
 	$(BIN)/python -m tests.foreign $(or $(SUITE),celery) $(TESTS)
 
-mutants: $(STAMP) ## break scripts and guard in small ways (ONLY= MOST=): tests must notice each
+mutants: $(STAMP) ## break Lua and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
 bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)

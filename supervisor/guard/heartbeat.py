@@ -10,7 +10,9 @@ The way of a tick goes on in ledger/finish.lua, where a run ends.
    A child that dies is known at once: its pidfd becomes readable. Its run is reported lost (or
    timed out, or cancelled, where that was recorded before) and the lock is free again; another
    thread publishes the run whose turn it is. Where there are no pidfds, the next round finds out.
-   A child that had done its work, and could not report it, is reported with that.
+   A child that had done its work, and could not report it, is reported with that. One that heard
+   nothing of its begin, and gave up before the body, says so to this process by how its delivery
+   ends: the begin is undone once the ledger answers.
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
    another's. So does the clock, for a lease that is no longer trusted (lease.py). Its child is
    interrupted (interrupts.py), and killed when it does not end within its grace.
