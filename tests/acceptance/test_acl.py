@@ -57,9 +57,9 @@ jobs:
 class Guarded:
     """A server that knows these users and no other, but for the test's own."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, acl: str = ACL) -> None:
         directory.mkdir()
-        users = Template(ACL).substitute(PASSWORDS)
+        users = Template(acl).substitute(PASSWORDS)
         own = f"user test on >{PASSWORDS['TEST_PASSWORD']} ~* &* +@all\n"
         (directory / "users.acl").write_text(users + own)
         self.node = Node(directory)
@@ -107,6 +107,38 @@ def verb(guarded: Guarded, words: str) -> str:
     )
     assert done.exit_code == 0, (words, done.output)
     return done.output
+
+
+#: The patterns of the example, for a ledger with a prefix and a queue of its own.
+OF_A_PREFIX = {
+    "supervisor:": "shop:",
+    " ~redbeat:*": "",
+    "serial.": "serial.shop.",
+    "~celery ": "~q ",
+    "~celery??": "~q??",
+}
+
+
+@pytest.mark.timeout(150)
+def test_users_of_a_prefix_need_no_keys_of_another(tmp_path: Path) -> None:
+    acl = ACL
+    for pattern, own in OF_A_PREFIX.items():
+        acl = acl.replace(pattern, own)
+    server = Guarded(tmp_path / "redis", acl)
+    project = Project(tmp_path / "team", server.url("beat"), environ={"SUPERVISOR_PREFIX": "shop"})
+    project.settings("task_default_queue = 'q'\n")
+    try:
+        Ledger.open(Settings(server.url("operator"), "shop")).acknowledge_server()
+        project.schedule(SCHEDULE)
+        project.beat()
+        project.url = server.url("worker")
+        project.hire(queues="q,serial.shop.in-a-row")
+        wait_until(lambda: all(map(project.starts, ["tick", "in-a-row", "steps"])), 60)
+        # Beat looks once whether the ledger's entries are where they were before it had a prefix.
+        assert server.refusals() <= {("beat", f"redbeat:{name}") for name in (":schedule", "tick")}
+    finally:
+        project.stop()
+        server.node.kill()
 
 
 @pytest.mark.timeout(150)
