@@ -72,8 +72,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/begin.lua",
-                "if run.state ~= 'queued' or",
-                "if (run.state ~= 'queued' and run.state ~= 'running') or",
+                "if run.state ~= 'queued' or run.last_token == token or is_stale then",
+                "if run.state ~= 'queued' and run.state ~= 'running' then",
             )
         ],
         REDELIVERIES,
@@ -84,8 +84,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/begin.lua",
-                "if run.state ~= 'queued' or",
-                "if run.state == 'waiting' or",
+                "if run.state ~= 'queued' or run.last_token == token or is_stale then",
+                "if run.state == 'waiting' then",
             ),
             Edit(
                 "ledger/begin.lua",
