@@ -12,16 +12,6 @@ from tests.ledger.jobs import MIDNIGHT, job, pause, run_id, states, ticks
 from tests.waiting import wait_until
 
 
-def test_a_pause_says_why_and_until_when(ledger: Ledger) -> None:
-    spec = job(ledger)
-    until = ledger.now() + timedelta(hours=1)
-    ledger.pause(spec.name, "the mail server moves", until)
-    record = ledger.job(spec.name)
-    assert (record.paused, record.paused_note) == (True, "the mail server moves")
-    assert record.paused_until is not None
-    assert abs(record.paused_until - until) < timedelta(milliseconds=2)
-
-
 def test_a_pause_with_an_end_excludes_the_ticks_before_it_only(ledger: Ledger) -> None:
     spec = job(ledger)
     pause(ledger, spec, until=MIDNIGHT + timedelta(seconds=2))

@@ -49,7 +49,6 @@ FILES = {
     "huge arguments": (JOB + f"    args: [{'1,' * 400_000}]\n", "16,384 are allowed"),
     "half references": (JOB + f"    args: ['{'${' * 400_000}']\n", "not a reference"),
     "long zone": (JOB + f"    timezone: {'x' * 900_000}\n", "unknown time zone"),
-    "larger than allowed": (JOB + "#" * MIB, "larger than 1 MiB"),
 }
 
 

@@ -75,10 +75,6 @@ def test_a_directory_is_its_visible_yaml_files_in_order(write: Write, tmp_path: 
     assert list(load(tmp_path).specs) == ["a.yml", "b.yaml"]
 
 
-def test_an_empty_directory_is_a_set_without_jobs(tmp_path: Path) -> None:
-    assert load(tmp_path).specs == {}
-
-
 def test_the_defaults_of_a_file_hold_where_a_job_says_nothing(write: Write, tmp_path: Path) -> None:
     write("""\
         defaults: {timezone: Europe/Berlin, overlap: queue_one, queue: slow}
@@ -242,11 +238,6 @@ def test_twenty_levels_are_the_deepest(write: Write) -> None:
 
     load(nested(17))
     assert texts_of(nested(18)) == ["1: nested deeper than 20 levels"]
-
-
-def test_an_alias_bomb_is_refused_without_being_unfolded(write: Write) -> None:
-    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]" for n in range(1, 30))]
-    assert any("alias *a28 is not allowed" in text for text in texts_of(write("\n".join(lines))))
 
 
 # --- files -------------------------------------------------------------------------------------
