@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-bench
+STRANGERS := .venv-adoption
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
@@ -29,6 +30,17 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --ignore tests/rabbitmq \
 	  --max-worker-restart 0
+
+# An environment of its own: the apps need more than we are developed with.
+test-adoption: MINUTES = 0
+test-adoption: $(STRANGERS) ## run the tests with apps of others, for MINUTES=0 each
+	ADOPTION_MINUTES=$(MINUTES) $(STRANGERS)/bin/python -m pytest -n 2 tests/adoption
+
+$(STRANGERS): tests/adoption/requirements.txt
+	test -x $@/bin/python || $(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --require-hashes -r tests/adoption/requirements.txt
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
 
 test-rabbitmq: $(STAMP) ## run the tests with RabbitMQ as the broker
 	@command -v rabbitmq-server >/dev/null || { echo "install Debian's rabbitmq-server" >&2; exit 1; }
@@ -99,6 +111,9 @@ lock: ## write all requirements.txt again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --extra embedded --group peers \
 	  pyproject.toml -o tests/bench/requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --constraint requirements.txt --all-extras --group adoption \
+	  pyproject.toml -o tests/adoption/requirements.txt
 	for celery in 5.4 5.5 5.6 5.7; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	    --python-version 3.11 --group heart --group celery-$$(echo $$celery | tr . -) \
@@ -133,4 +148,4 @@ audit: ## ask the advisory database about everything that is pinned
 	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) $(PEERS) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(STRANGERS) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,4 +9,5 @@ needed, the folders that are run, and the environment it wants. It runs in an en
 
 * foreign_outcomes.py, a plugin of pytest, writes down how each test ended.
 * foreign_supervised.py, another one, supervises each Celery app that is made.
+* foreign_redbeat.py gives RedBeat's tests a real server, and our scheduler.
 """

@@ -25,6 +25,11 @@ class Suite:
     explained: Mapping[str, str] = field(default_factory=dict)
 
 
+LOCK = "which beat leads is in the ledger's own lock, which each tick extends"
+SECOND = "beat looks once a second, and RedBeat's own scheduler each five minutes"
+CLIENT = "RedBeat's client is the ledger's, made once the app's settings are there"
+VERIFIED = "the client verifies certificates by redis-py's default, where RedBeat names the option"
+
 SUITES = {
     "celery": Suite(
         package="celery",
@@ -40,5 +45,36 @@ SUITES = {
         requirements=("-r", "requirements/test.txt"),
         options=("--timeout", "120", "--reruns", "0"),
         environ={"TEST_BROKER": "{url}", "TEST_BACKEND": "{url}"},
+    ),
+    "redbeat": Suite(
+        package="celery-redbeat",
+        kept=("tests",),
+        tests=("tests",),
+        options=("-p", "foreign_redbeat", "-c", "/dev/null", "--rootdir", "."),
+        explained={
+            "test_lock_acquisition_failed_during_startup": LOCK,
+            "RedBeatStartupAcquiresLock": LOCK,
+            "tick::test_empty": SECOND,
+            "test_score": "the test fails, in either app, where a second ends within it",
+            "test_due_later_task_never_run": SECOND,
+            "test_due_next_just_ran": "beat wakes at an entry's score too, which is a whole second",
+            "test_old_static_entries_are_removed": SECOND,
+            "RedBeatLockTimeoutDefaultValues": SECOND,
+            "test_update_from_dict_fetch_redis_entry": (
+                "the test sets a prefix that Celery forgets with the first setting that is read"
+            ),
+            "test_warns_when_inheriting_broker_settings": "supervise() names RedBeat's address",
+            "RetryPeriodRedBeatCase": CLIENT,
+            "InheritedBrokerOptionsRedBeatCase": CLIENT,
+            "ExplicitOptionsRedBeatCase": CLIENT,
+            "InheritedClusterOptionsRedBeatCase": "a cluster is refused",
+            "ClusterRedBeatCase": "a cluster is refused",
+            "SentinelRedBeatCase": CLIENT,
+            "SSLConnectionToRedisDefaultBrokerSSL": (
+                "`broker_use_ssl` is for the broker's server, and another has a setting of its own"
+            ),
+            "SSLConnectionToRedisNoCerts": VERIFIED,
+            "RedisWithCredentialProvider": VERIFIED,
+        },
     ),
 }

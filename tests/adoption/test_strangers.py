@@ -1,0 +1,83 @@
+"""Tasks of other people's apps: they do the same with our one line as without it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.adoption.conftest import Deploy
+from tests.adoption.stranger import Stranger
+from tests.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Known:
+    """An app: the task that its one job runs, its queues, and the packages that it needs.
+
+    green: the queue of a gevent worker, beside the prefork one.
+    """
+
+    module: str
+    job: str
+    queues: str = "celery"
+    needs: tuple[str, ...] = ()
+    green: str = ""
+
+
+KNOWN = [
+    Known(
+        "shop.celery", "{task: shop.orders.tasks.touch, args: [1]}", "default,orders", ("django",)
+    ),
+    Known("classes", "{task: add, args: [1, 2]}", "celery,bulk,mail"),
+    Known("packed", "{task: text, args: [[a]]}", needs=("msgpack",)),
+    Known("signed", "{task: measure, args: [[1]]}", needs=("cryptography",)),
+    Known("entries", "{task: seen}"),
+    Known("web", "{task: greet}", needs=("flask",)),
+    Known("mixed", "{task: work}", green="io"),
+]
+
+
+def facts_of(known: Known, stranger: Stranger) -> dict[str, list[str]]:
+    """Messages, results and what its tasks wrote, a line for each fact."""
+    ids = stranger.send()
+    messages = stranger.messages()
+    stranger.worker("-Q", known.queues, "-c", "2")
+    if known.green:
+        green = ("-P", "gevent", "-c", "10", "-Q", known.green)
+        stranger.worker(*green, name="green", is_cold=True)
+    results = [*flat("", stranger.results(ids))]
+    return {"messages": messages, "results": results, "witness": stranger.witness()}
+
+
+def flat(at: str, value: object) -> Iterator[str]:
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from flat(f"{at}.{name}", inner)
+        case list():
+            for number, inner in enumerate(value):
+                yield from flat(f"{at}[{number}]", inner)
+        case _:
+            yield f"{at} = {value}"
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.module)
+def test_a_strangers_tasks_do_the_same_with_one_line(known: Known, deploy: Deploy) -> None:
+    for package in known.needs:
+        pytest.importorskip(package)
+    plain = facts_of(known, deploy(known.module, is_supervised=False))
+    stranger = deploy(known.module, is_supervised=True)
+    assert facts_of(known, stranger) == plain
+    stranger.schedule(f"jobs: {{own: {{every: 1s, {known.job[1:]}}}\n")
+    stranger.start("beat", "beat", "-l", "info")
+    wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
+    wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
+    until = time.monotonic() + 60 * float(os.environ.get("ADOPTION_MINUTES", "0"))
+    while time.monotonic() < until:
+        assert [*flat("", stranger.results(stranger.send()))] == plain["results"]
+    checked = stranger.celery("supervisor", "check", "schedules")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
