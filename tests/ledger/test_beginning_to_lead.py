@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 from celery import Celery
-from redbeat.schedulers import RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
 from supervisor.beat import scheduler
@@ -140,12 +140,13 @@ def test_what_beat_schedule_no_longer_has_stays_where_it_is_a_job(
             app.conf.beat_schedule = {name: {"task": "t", "schedule": 3600.0} for name in names}
             beat = SupervisedScheduler(app)
             wait_until(lambda beat=beat: (beat.tick(), ledger.loaded_digest())[1])  # type: ignore[misc]
-            beat.tick()
+            beat.setup_schedule()  # as when it leads again
             found = {"redbeat:job", *(f"redbeat:{name}" for name in names)}
             listed = set(ledger.client.zrange("redbeat::schedule", 0, -1))
             assert listed - {"redbeat:celery.backend_cleanup"} == found
             assert '"args": [1]' in str(ledger.client.hget("redbeat:job", "definition"))
             beat.close()
+            get_redis(app).close()
 
 
 def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.schedules import schedule
-from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
@@ -24,10 +25,11 @@ from supervisor.sending.publisher import Publisher
 
 
 @pytest.fixture
-def app(redis_url: str) -> Celery:
-    app = Celery("proj", broker=redis_url, set_as_current=False)
-    app.conf.timezone = "Europe/Berlin"
-    return supervise(app)
+def app(redis_url: str) -> Iterator[Celery]:
+    with Celery("proj", broker=redis_url, set_as_current=False) as app:
+        app.conf.timezone = "Europe/Berlin"
+        yield supervise(app)
+        get_redis(app).close()
 
 
 def loaded(app: Celery, ledger: Ledger, **values: Any) -> JobSpec:
@@ -195,5 +197,7 @@ def test_an_app_whose_entries_had_a_prefix_of_ours_gets_them_back(redis_url: str
     app = supervise(Celery("proj", broker=redis_url, set_as_current=False), prefix="two")
     ledger = Ledger.open(required_settings(app))
     assert released(app, ledger, every="1h").enabled
-    entries = ledger.client.scan_iter(match="*", count=100)
-    assert set(entries) - {"supervisor:server"} == {"redbeat:job", "redbeat::schedule"}
+    entries = set(ledger.client.scan_iter(match="*", count=100))
+    assert entries - {"supervisor:server"} == {"redbeat:job", "redbeat::schedule"}
+    ledger.close()
+    get_redis(app).close()

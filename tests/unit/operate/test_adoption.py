@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from redbeat.schedulers import RedBeatSchedulerEntry
+from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import settled, supervise
 from supervisor.operate.adoption import report, shown, sources_of
@@ -50,6 +50,8 @@ def test_entries_under_the_prefix_of_before_are_found(redis_url: str) -> None:
     RedBeatSchedulerEntry("new", "t", app=later, schedule=60).save()
     names = [item.source for source in sources_of(later, EPOCH) for item in source.items]  # type: ignore[union-attr]
     assert names == ["redbeat 'old'", "redbeat 'new'"]
+    for one in (app, later):
+        get_redis(one).close()
 
 
 def test_a_scheduler_that_stays_and_a_task_that_is_unknown_are_reported(redis_url: str) -> None:
@@ -59,3 +61,4 @@ def test_a_scheduler_that_stays_and_a_task_that_is_unknown_are_reported(redis_ur
     lines = "\n".join(report(app, sources_of(app, EPOCH)))
     assert "beat_scheduler stays 'django_celery_beat.schedulers:DatabaseScheduler': a beat" in lines
     assert "absent: of poll; the app has no task of this name" in lines
+    get_redis(app).close()
