@@ -13,6 +13,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
+from tests.conftest import database
 from tests.waiting import patience, wait_until
 
 SECRET = "open/sesame"
@@ -59,5 +60,23 @@ def test_the_product_works_over_a_socket(tmp_path: Path, node: Node) -> None:
         told = "".join([*shown, project.logs()])
         assert "redbeat_redis_url" in told
         assert "sesame" not in told
+    finally:
+        project.stop()
+
+
+@pytest.mark.timeout(120)
+def test_an_app_with_a_database_for_redbeat_has_its_ledger_there(
+    tmp_path: Path, redis_url: str
+) -> None:
+    project = Project(tmp_path / "team", redis_url, broker=database(redis_url, 15), is_apart=False)
+    project.settings(f"REDBEAT_REDIS_URL = {redis_url!r}\ntask_default_queue = 'apart'\n")
+    try:
+        project.schedule("jobs: {tick: {task: team.work, every: 1s}}")
+        project.beat()
+        project.hire(queues="apart")
+        wait_until(lambda: len(project.starts("tick")) > 1, 60)
+        done = project.supervisor("doctor")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert project.ledger.client.zscore("redbeat::schedule", "redbeat:tick")
     finally:
         project.stop()

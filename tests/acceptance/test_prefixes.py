@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 
@@ -72,12 +73,10 @@ def test_two_ledgers_that_share_a_queue_get_all_runs_done_and_report_it(
             jobs = "".join(f"  j{n}: {{task: {prefix}.work, every: 24h}}\n" for n in range(count))
             for file in ("team.py", "team_steps.py"):  # of which each app has tasks of its own
                 text = (project.directory / file).read_text()
-                project.directory.joinpath(file).write_text(
-                    text.replace('Celery("team"', f'Celery("{prefix}"').replace(
-                        "@app.task(bind=True)\ndef work",
-                        f'@app.task(bind=True, name="{prefix}.work")\ndef work',
-                    )
-                )
+                text = text.replace('Celery("team"', f'Celery("{prefix}"')
+                name = rf'@app.task(\1, name="{prefix}.work")\ndef work('
+                text = re.sub(r"@app\.task\((.*)\)\ndef work\(", name, text)
+                (project.directory / file).write_text(text)
             project.schedule(f"defaults: {{paused: true}}\njobs:\n{jobs}")
             ledgers[prefix].acknowledge_server()
             project.beat()
