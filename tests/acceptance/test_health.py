@@ -21,7 +21,8 @@ HANGS = """
 from celery.worker.control import control_command
 from supervisor.worker import presence
 
-presence.ROUNDS_WITHOUT_TURN = 1
+presence.PRESENCE_INTERVAL /= 5  # a second
+presence.ROUNDS_WITHOUT_TURN = 2
 
 @control_command()
 def hang(state):
@@ -105,7 +106,7 @@ def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
         wait_until(lambda: project.starts("held"), 30)
         [present] = wait_until(lambda: workers(project), 30)
         seen = present.last_seen_at
-        wait_until(lambda: workers(project)[0].last_seen_at - seen > timedelta(seconds=12), 60)
+        wait_until(lambda: workers(project)[0].last_seen_at - seen > timedelta(seconds=5), 60)
         assert health(project, "worker1").stdout == "fine\n"
         project.let_end(run.id)
         project.run_when(run.id, "succeeded")
