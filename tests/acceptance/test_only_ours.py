@@ -6,6 +6,8 @@ import json
 import socket
 from typing import Any
 
+import pytest
+
 from tests.acceptance.project import Process, Project
 from tests.waiting import wait_until
 
@@ -33,6 +35,12 @@ for task in list(app.tasks.values()):  # of the team's, some have a guard
     if getattr(task, "guard", None) is not None:
         task.queue = "guarded"
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def beat(shared: Project) -> None:
+    shared.beat()
+    shared.wait_for_jobs()
 
 
 def called(project: Project, name: str, queue: str) -> dict[str, Any]:
@@ -69,9 +77,7 @@ def fetched_at_once(project: Project, worker: Process) -> int:
 
 
 def test_a_task_is_under_the_guard_with_its_first_run_and_not_before(shared: Project) -> None:
-    shared.beat()
     shared.worker(queues="ours", processes=1)
-    shared.wait_for_jobs()
     before = called(shared, "before", "ours")
     assert (before["run"], is_under_the_guard(before)) == (None, False)
     run = shared.run_when(shared.trigger("described").id, "succeeded")

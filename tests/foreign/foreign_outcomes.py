@@ -14,12 +14,11 @@ ORDER = ("passed", "skipped", "failed")
 
 
 def pytest_runtest_logreport(report: Any) -> None:
+    if report.outcome == "rerun":
+        _outcomes[report.nodeid] = "passed"  # so far
+        return
     before = _outcomes.get(report.nodeid, "passed")
     _outcomes[report.nodeid] = max(before, report.outcome, key=ORDER.index)
-
-
-def pytest_runtest_logstart(nodeid: str) -> None:
-    _outcomes[nodeid] = "passed"  # also of a test that is run again
 
 
 def pytest_sessionfinish() -> None:
