@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any
 
 from celery import Celery, current_app
+from celery.app import trace
 from celery.app.registry import TaskRegistry
-from celery.app.trace import build_tracer, fast_trace_task
 from kombu.serialization import prepare_accept_content
 
 from supervisor.sending.calls import guard_in_code
@@ -63,11 +63,12 @@ def trace_run(
     prepare_to_run(app.tasks[name], hostname)
     accepted = prepare_accept_content([*app.conf.accept_content, "json"])
     known = [app.tasks, accepted, hostname]
-    return fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
+    return trace.fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
 
 
 @cache
 def prepare_to_run(task: Any, hostname: str) -> None:
     adopt(task)
     take_over_started(task)
-    task.__trace__ = build_tracer(task.name, task, task.app.loader, hostname, app=task.app)
+    # Looked up when it is called: Sentry and others put theirs in its place.
+    task.__trace__ = trace.build_tracer(task.name, task, task.app.loader, hostname, app=task.app)

@@ -236,8 +236,11 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
     )
 
 
-class Attends(bootsteps.Step):
-    """From when the worker consumes its queues. Not every worker sends `worker_ready`."""
+class Attends(bootsteps.StartStopStep):
+    """From when the worker consumes its queues until it has stopped.
+
+    Not every worker sends `worker_ready`, and one of an app's tests sends no `worker_shutdown`.
+    """
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -252,6 +255,9 @@ class Attends(bootsteps.Step):
 
         parent.init_callback = ready
         parent.connect = lambda: loop.connected(connect())
+
+    def shutdown(self, consumer: Any) -> None:
+        end(consumer)
 
 
 def attend(app: Celery) -> None:

@@ -65,6 +65,7 @@ def test_a_workers_lines_go_where_the_app_has_them(project: Project, how: str, f
 
 #: An app's tests: eager calls, and a worker in a thread, without any Redis.
 TESTS = """
+import threading
 import pytest
 from celery import Celery, Task, shared_task
 from supervisor import current_run
@@ -108,14 +109,11 @@ def test_plugin(celery_app, celery_worker):
     assert plain.delay(1).get(timeout=30) == 2
     assert import_feed.delay("c").get(timeout=30) == "c"
 
-@pytest.fixture
-def celery_app_of_proj(proj):
-    return proj
-
 def test_a_supervised_worker_in_a_thread(proj):
     from celery.contrib.testing.worker import start_worker
     with start_worker(proj, perform_ping_check=False):
         assert plain.delay(1).get(timeout=30) == 2
+    assert not [t for t in threading.enumerate() if t.name.startswith("supervisor")]
 """
 
 

@@ -43,7 +43,7 @@ SUITES = {
         kept=("t", "requirements", "setup.cfg", "pyproject.toml"),
         tests=("t/integration",),
         requirements=("-r", "requirements/test.txt"),
-        options=("--timeout", "120", "--reruns", "0"),
+        options=("--timeout", "300"),
         environ={"TEST_BROKER": "{url}", "TEST_BACKEND": "{url}"},
     ),
     "redbeat": Suite(
