@@ -194,7 +194,7 @@ def understood(options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             known["ssl_cert_reqs"] = VerifyMode[f"CERT_{asked.removeprefix('CERT_').upper()}"]
         except KeyError:
-            raise InvalidRedisUrl("ssl_cert_reqs is none, optional or required") from None
+            raise InvalidRedisUrl("give ssl_cert_reqs as none, optional or required") from None
     if provider := known.get("credential_provider"):
         try:
             known["credential_provider"] = (

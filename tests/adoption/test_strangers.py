@@ -11,7 +11,7 @@ import pytest
 
 from tests.adoption.conftest import Deploy
 from tests.adoption.stranger import Stranger
-from tests.waiting import wait_until
+from tests.waiting import let_pass, wait_until
 
 
 @dataclass(frozen=True)
@@ -79,5 +79,6 @@ def test_a_strangers_tasks_do_the_same_with_one_line(known: Known, deploy: Deplo
     until = time.monotonic() + 60 * float(os.environ.get("ADOPTION_MINUTES", "0"))
     while time.monotonic() < until:
         assert [*flat("", stranger.results(stranger.send()))] == plain["results"]
+        let_pass(2)
     checked = stranger.celery("supervisor", "check", "schedules")
     assert checked.returncode == 0, checked.stdout + checked.stderr

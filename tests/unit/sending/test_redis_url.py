@@ -221,7 +221,7 @@ def test_several_redis_servers_as_the_broker_need_one_named_as_the_ledger() -> N
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ssl_cert_reqs": "often"}, "ssl_cert_reqs is none, optional or required"),
+        ({"ssl_cert_reqs": "often"}, "give ssl_cert_reqs as none, optional or required"),
         ({"credential_provider": "no.such.Class"}, "names no class that can be imported"),
     ],
 )
