@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,14 +77,7 @@ class Shop:
         (self.directory / "shop.py").write_text(text)
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=self.directory,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = warm.run(words, self.directory, self.environ)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
