@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import Any, Literal, Protocol, cast, overload
@@ -186,8 +187,8 @@ CALLED = re.compile(r"call\('(\w+)'")
 
 #: What OpenSSL says, and what to do about it.
 TLS_HINTS = {
-    "CERTIFICATE_VERIFY_FAILED": "name the file of the authority that signed the certificate as"
-    " ssl_ca_certs, or have nothing checked by ssl_cert_reqs=none: docs/redis.md",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate has to be for this host, by an authority whose"
+    " file ssl_ca_certs names; ssl_cert_reqs=none has nothing checked: docs/redis.md",
     "WRONG_VERSION_NUMBER": "the server talks no TLS on that port: redis:// in place of rediss://",
 }
 
@@ -330,15 +331,21 @@ def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Cl
     """Raises InvalidRedisUrl for options that no connection has."""
     check_certificates(options)
     pool = redis.ConnectionPool(**options)
-    try:
+    with refusing_unknown_options():
         pool.connection_class(**pool.connection_kwargs)
+    return cast(Client, client_class.from_pool(pool))
+
+
+@contextmanager
+def refusing_unknown_options() -> Iterator[None]:
+    try:
+        yield
     except (TypeError, ValueError):
         raise InvalidRedisUrl(
             "the connection to Redis has an option that redis-py does not know, or not with this"
             " value: look behind the ? of the address, and in the app's broker_use_ssl,"
             " redbeat_redis_use_ssl and redbeat_redis_options"
         ) from None
-    return cast(Client, client_class.from_pool(pool))
 
 
 class Sentinels(Sentinel):
@@ -389,15 +396,19 @@ def _client(
     options = {**tls_of(beside), **beside, **options, **named.tls_options}
     for each in (asked, options):
         check_certificates(each)
-    sentinels = Sentinels(  # type: ignore[no-untyped-call]
-        named.sentinels,
-        sentinel_kwargs={**asked, "retry": Retry(NoBackoff(), 0)},
-        **{
-            "username": named.username,
-            "password": named.password,
-            "db": named.db,
-            **options,
-        },
-    )
-    primary = sentinels.master_for(named.master_name, client_class)  # type: ignore[no-untyped-call]
+    with refusing_unknown_options():
+        sentinels = Sentinels(  # type: ignore[no-untyped-call]
+            named.sentinels,
+            sentinel_kwargs={**asked, "retry": Retry(NoBackoff(), 0)},
+            **{
+                "username": named.username,
+                "password": named.password,
+                "db": named.db,
+                **options,
+            },
+        )
+        primary = sentinels.master_for(named.master_name, client_class)  # type: ignore[no-untyped-call]
+        for client in (primary, *sentinels.sentinels):
+            pool = client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)
     return cast(Client, primary)

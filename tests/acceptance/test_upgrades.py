@@ -77,7 +77,7 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(
 ) -> None:
     project.schedule("jobs: {steady: {task: team.work, every: 1s}}")
     beat, worker, ledger = project.beat(), project.worker(), project.ledger
-    wait_until(lambda: ledger.client.get(ledger.keys.schema), 20)
+    project.wait_for_jobs()
     wait_until(lambda: ledger.presences.roll().workers, 20)
     ledger.client.set(ledger.keys.schema, SCHEMA + 1)
     assert status_of(beat, 40) != 0

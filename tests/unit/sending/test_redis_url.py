@@ -261,9 +261,10 @@ def test_each_method_of_our_client_is_one_of_redis_py(name: str) -> None:
         assert set(named) <= set(theirs), "given by name"
 
 
-def test_options_that_no_connection_has_are_refused() -> None:
+@pytest.mark.parametrize("url", ["redis://h?colour=red", "sentinel://h?master_name=m&ssl_red=1"])
+def test_options_that_no_connection_has_are_refused(url: str) -> None:
     with pytest.raises(InvalidRedisUrl, match="an option that redis-py does not know"):
-        connect(Settings("redis://h?colour=red"))
+        connect(Settings(url))
 
 
 @pytest.mark.parametrize(
