@@ -35,9 +35,12 @@ OWN = (
 
 
 def classes(of):
-    """Names of the classes that are the app's own or Celery's."""
+    """Names of the classes that are the app's own or Celery's.
+
+    The guard of a task that is a job is a class with the name of the task's own.
+    """
     found = (f"{each.__module__}.{each.__qualname__}" for each in of.__mro__)
-    return [name for name in found if not name.startswith("supervisor.")]
+    return list(dict.fromkeys(name for name in found if not name.startswith("supervisor.")))
 
 
 def seen(task):
