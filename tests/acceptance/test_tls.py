@@ -227,7 +227,10 @@ def told_of(url: str) -> str:
         ("rediss://:{encoded}@127.0.0.1:{port}/0?ssl_ca_certs=/none", "/none cannot be read"),
         ("redis://:{encoded}@127.0.0.1:{port}/0", "the ledger is unavailable"),
         ("redis://:{encoded}@127.0.0.1:{port}/0?colour={encoded}", "does not know"),
-        ("sentinel://:{encoded}@127.0.0.1:{port}/0?master_name=m&{client}", "unavailable"),
+        (
+            "sentinel://:{encoded}@127.0.0.1:{closed}/0?master_name=m&sentinel_password={encoded}",
+            "No master found",
+        ),
     ],
 )
 def test_no_error_has_a_password(
