@@ -358,10 +358,15 @@ def take_with_a_place_free(consumer: Any) -> None:
 
     def can_consume() -> bool:
         limit = getattr(consumer.controller, "max_concurrency", None)
-        has_place = len(state.reserved_requests) < (limit or consumer.pool.num_processes)
+        has_place = len(state.reserved_requests) < (limit or places(consumer.pool))
         return has_place and bool(own())
 
     qos.can_consume = can_consume
+
+
+def places(pool: Any) -> int:
+    """How many tasks it may run at once. Celery before 5.7 counts the greenlets that there are."""
+    return int((pool.limit if pool.is_green else pool.num_processes) or 0)
 
 
 class RunQoS(redis.QoS):

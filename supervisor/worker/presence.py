@@ -30,7 +30,7 @@ from supervisor.ledger.presence import (
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
 from supervisor.settings import Settings, same_database
-from supervisor.worker.intake import TAKES_ANY, shared_queues
+from supervisor.worker.intake import TAKES_ANY, places, shared_queues
 
 log = get_logger("supervisor.attendance")
 
@@ -168,7 +168,7 @@ class MainLoop:
         """The loop may wait for a place in its pool; prefork and threads have a queue of theirs."""
         pool = self._consumer.pool
         may_wait = self._consumer.hub is None or isinstance(pool, solo.TaskPool)
-        return may_wait and len(state.active_requests) >= pool.num_processes
+        return may_wait and len(state.active_requests) >= places(pool)
 
     def _look_at_broker(self, broker_answers: bool) -> tuple[str | None, bool]:
         """Whether a worker that may take messages still asks for them, and hears from Redis."""
@@ -226,7 +226,7 @@ def consumed(task_consumer: Any) -> tuple[str, ...]:
 
 def size_of(pool: Any) -> int:
     """0 once it has been stopped, which comes before the worker's own end."""
-    return 0 if getattr(pool, "_pool", pool) is None else int(pool.num_processes or 0)
+    return 0 if getattr(pool, "_pool", pool) is None else places(pool)
 
 
 def broker_of(app: Celery, settings: Settings) -> Broker:
