@@ -27,10 +27,11 @@ SEEN = (
     *("reply_to", "shadow", "stamps", "replaced_task_nesting", "argsrepr", "kwargsrepr"),
 )
 
+#: Without `track_started`: of a task that is a job the guard stores STARTED, of all its calls.
 OWN = (
     *("name", "acks_late", "acks_on_failure_or_timeout", "ignore_result", "max_retries"),
     *("rate_limit", "reject_on_worker_lost", "send_events", "serializer", "soft_time_limit"),
-    *("store_errors_even_if_ignored", "time_limit", "track_started", "typing", "priority"),
+    *("store_errors_even_if_ignored", "time_limit", "typing", "priority"),
 )
 
 
