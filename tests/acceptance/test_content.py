@@ -79,6 +79,7 @@ print(1)"""
 
 
 def test_neither_beat_nor_worker_starts_with_redbeat_in_another_redis(project: Project) -> None:
+    project.environ["SUPERVISOR_REDIS_URL"] = project.url
     project.extend("\napp.conf.redbeat_redis_url = 'redis://:secret@elsewhere/1'\n")
     project.environ["SUPERVISOR_REDIS_URL"] = project.url  # else the ledger is there too
     for started in (project.hire(), project.beat()):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.project import Process, Project
+from tests.matrix import since
 from tests.waiting import wait_until
 
 JOBS = """
@@ -115,6 +116,7 @@ def test_tasks_that_are_no_runs_are_run_by_a_thread_as_ever(shared: Project) -> 
     assert (during["run"], after["run"]) == (run.id, None)
 
 
+@since("celery", "5.7", "it has no other way to make children")
 def test_children_that_are_not_forked_have_plain_tasks_alone(shared: Project) -> None:
     spawn = ("--", "worker.pool_start_method=spawn")
     refused = shared.hire(*spawn, queues="ours")

@@ -67,7 +67,7 @@ def test_a_workers_lines_go_where_the_app_has_them(project: Project, how: str, f
 TESTS = """
 import threading
 import pytest
-from celery import Celery, Task, shared_task
+from celery import VERSION, Celery, Task, shared_task
 from supervisor import current_run
 from supervisor.app import supervise
 
@@ -100,7 +100,8 @@ def test_eager(proj):
     proj.set_current()
     done = import_feed.delay("a")
     assert (done.get(), done.was_skipped, done.state) == ("a", False, "SUCCESS")
-    assert import_feed.delay("again").get() == "again"
+    if VERSION >= (5, 5):  # before, a class with a `__call__` of its own has no such retry
+        assert import_feed.delay("again").get() == "again"
     assert import_feed.s("b").apply().get() == "b"
     assert plain.delay(1).get() == 2
 
