@@ -25,6 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.waiting import patience
+
 ROOT = Path(__file__).parents[1]
 
 APP = """
@@ -195,7 +197,7 @@ def run_a_job(fresh: Environment, directory: Path) -> float:
             time.sleep(0.1)
         took = time.monotonic() - began_at
         up.send_signal(signal.SIGINT)
-        if up.wait(60):
+        if up.wait(patience(60)):
             raise Wrong(f"`supervisor up` ended with {up.returncode}: {log.read_text()}")
         return took
     finally:
