@@ -355,7 +355,8 @@ class Sentinels(Sentinel):
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except MasterNotFoundError as error:
-            text = re.sub("<redis[.].*?> - ", "", str(error))
+            text, *clients = str(error).split("<redis.")  # each as <redis.client...> - its error
+            text += "".join(each.rpartition("> - ")[2] for each in clients if "> - " in each)
             raise MasterNotFoundError(text) from None
 
 

@@ -218,7 +218,7 @@ def test_who_leads_next_makes_up_for_a_set_back_that_a_leader_only_saw(
 
 
 def test_a_set_back_is_counted_and_reported(
-    ledger: Ledger, beat: SupervisedScheduler, clock: Clock, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, beat: SupervisedScheduler, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     called(ledger, beat)
     assert ledger.beat().clock_set_backs == 0
@@ -232,4 +232,4 @@ def test_a_set_back_is_counted_and_reported(
     assert any("the clock of Redis was set back by" in what for what in found_wrong)
     said = answer(facts_of_job(ledger, "called"))
     assert any("the clock of Redis was set back by" in line for line in said)
-    assert "server clock set back" in "".join(capsys.readouterr())
+    assert "server clock set back" in caplog.text

@@ -48,10 +48,10 @@ OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
     "doctor": (),
 }
 
-#: They ask no ledger, go on without one, or wait for it.
+#: They ask no ledger, go on without one, wait for it, or need an app first.
 OTHERS = (
     *("check", "schema", "init", "import", "simulate", "up", "queues", "serve"),
-    *("render", "health"),
+    *("render", "health", "adopt", "release"),
 )
 
 
