@@ -27,7 +27,7 @@ class LoggedTask(Task):
     abstract = True
     autoretry_for = (ConnectionError,)
     retry_backoff = False
-    default_retry_delay = 0
+    default_retry_delay = 1  # at once, another child may end it before this one stores RETRY
 
     def apply_async(self, args=None, kwargs=None, **options):
         headers = {"tenant": "acme", **(options.pop("headers", None) or {})}
@@ -91,7 +91,7 @@ def flaky(self):
 @app.task(bind=True, name="again")
 def again(self, left):
     if left:
-        raise self.retry(args=(left - 1,), countdown=0)
+        raise self.retry(args=(left - 1,), countdown=1)
     return facts.seen(self)
 
 
