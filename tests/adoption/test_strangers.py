@@ -13,6 +13,9 @@ from tests.adoption.conftest import Deploy
 from tests.adoption.stranger import Stranger
 from tests.waiting import let_pass, wait_until
 
+#: For how long each app goes on, supervised, once it has done everything like the plain one.
+MINUTES = float(os.environ.get("ADOPTION_MINUTES", "0"))
+
 
 @dataclass(frozen=True)
 class Known:
@@ -65,6 +68,7 @@ def flat(at: str, value: object) -> Iterator[str]:
             yield f"{at} = {value}"
 
 
+@pytest.mark.timeout(120 + 120 * MINUTES)
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.module)
 def test_a_strangers_tasks_do_the_same_with_one_line(known: Known, deploy: Deploy) -> None:
     for package in known.needs:
@@ -76,7 +80,7 @@ def test_a_strangers_tasks_do_the_same_with_one_line(known: Known, deploy: Deplo
     stranger.start("beat", "beat", "-l", "info")
     wait_until(lambda: "own" in stranger.ledger.scheduled(), 30)
     wait_until(lambda: stranger.ledger.job("own").counters.get("finished:succeeded"), 30)
-    until = time.monotonic() + 60 * float(os.environ.get("ADOPTION_MINUTES", "0"))
+    until = time.monotonic() + 60 * MINUTES
     while time.monotonic() < until:
         assert [*flat("", stranger.results(stranger.send()))] == plain["results"]
         let_pass(2)
