@@ -11,7 +11,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-rabbitmq matrix chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
+.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -29,7 +29,7 @@ up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, unti
 
 test: $(STAMP) ## run all tests
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --ignore tests/rabbitmq \
-	  --max-worker-restart 0
+	  --ignore tests/adoption --max-worker-restart 0
 
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0
