@@ -25,6 +25,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
+from supervisor.sending.app_settings import required_settings
 from tests.ledger.jobs import states
 from tests.ledger.test_envelopes import envelopes_of
 from tests.logged import capture_logs
@@ -37,6 +38,8 @@ REDBEAT = ("redbeat::lock", "redbeat::schedule")
 def app(redis_url: str) -> Iterator[Celery]:
     app = supervise(Celery("ticking", broker=redis_url))
     yield app
+    required_settings(app)  # only then it has RedBeat's client
+    app.redbeat_redis.connection_pool.disconnect()  # type: ignore[attr-defined]
     app.close()
 
 
