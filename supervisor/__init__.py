@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import supervisor.alone
-import supervisor.versions  # noqa: F401  (both before all others)
+import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.errors import LeaseLost, RunCancelled
 from supervisor.guard.commands import run_command
 from supervisor.guard.current_run import CurrentRun, current_run

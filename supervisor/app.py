@@ -19,7 +19,7 @@ from celery import Celery, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
-import supervisor.alone  # noqa: F401  (before all others)
+import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.logs import get_logger

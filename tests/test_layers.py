@@ -31,9 +31,8 @@ LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in 
 
 WITH_CELERY = {"app", "sending", "worker", "beat", "integrations"}
 
-#: The package itself is no layer: what imports any module imports it, and with it `alone` and
-#: `versions`.
-OUTSIDE = {"__init__", "alone", "versions"}
+#: The package itself is no layer: what imports any module imports it, and with it `installed`.
+OUTSIDE = {"__init__", "installed"}
 
 FOREIGN = {"celery", "kombu", "redbeat", "billiard"}
 

@@ -116,7 +116,7 @@ def test_supervisord_installed_later_is_found_as_well(copied: Path, module: str)
 
 def test_files_that_went_with_supervisord_are_missed(copied: Path) -> None:
     (copied / "__init__.py").unlink()
-    command = [sys.executable, copied / "alone.py"]
+    command = [sys.executable, copied / "installed.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "`pip install --force-reinstall --no-deps celery-beat-supervisor`" in done.stderr
 

@@ -76,5 +76,5 @@ def task_of(entry: Mapping[str, str]) -> str:
 def has_default_ledger(client: Client) -> bool:
     try:
         return client.get(Keys(DEFAULT_PREFIX).schema) is not None
-    except NoPermissionError:  # whoever says so has separated users of several ledgers
+    except NoPermissionError:  # the ledgers on this server have a user each
         return True

@@ -16,7 +16,7 @@ from typing import Any
 import click
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-import supervisor.alone  # noqa: F401  (before all others)
+import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.cli.common import Context, Failure, documentation
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.ledger.connection import explained

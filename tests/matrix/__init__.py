@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
-from supervisor.versions import numbers
+from supervisor.installed import numbers
 
 
 def since(library: str, oldest: str, why: str) -> pytest.MarkDecorator:

@@ -1,9 +1,31 @@
-"""Ends the process where a library is of a version that this package does not work with."""
+"""Refuses an environment that this package cannot work in, before anything else is imported.
+
+1. PyPI's `supervisor` (supervisord) installs into the same folder, and both break. Whichever is
+   installed later replaces the `__init__.py` and `process.py` of the other. So it is not the
+   package's own `__init__.py` alone that imports this module, but all that programs begin with.
+2. A library may be of a version that is not supported.
+"""
 
 from __future__ import annotations
 
 import re
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_THEIRS = [name for name in ("supervisord.py", "supervisorctl.py") if (_FOLDER / name).exists()]
+
+if _THEIRS:
+    raise ImportError(
+        f"{_FOLDER} also holds {' and '.join(_THEIRS)} of PyPI's 'supervisor'"
+        " (supervisord): it and 'celery-beat-supervisor' cannot share an environment."
+        " Uninstall both, then install only 'celery-beat-supervisor'."
+    )
+if not (_FOLDER / "__init__.py").exists():
+    raise ImportError(
+        f"{_FOLDER} lacks files, as after `pip uninstall supervisor` (supervisord):"
+        " `pip install --force-reinstall --no-deps celery-beat-supervisor` brings them back."
+    )
 
 #: As in pyproject.toml, which an installation with --no-deps does not obey.
 SUPPORTED = {
