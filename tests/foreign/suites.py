@@ -12,7 +12,7 @@ class Suite:
 
     kept: files and folders of it that the tests need. requirements: files of it, or names of
     packages, that they need beside what we are developed with. tests: what is run.
-    options: of pytest. environ: where a value has {url}, the address of an empty server is put.
+    options: of pytest. environ: {url} and {port} in its values are those of an empty server.
     explained: a part of a test's name -> why its outcome differs.
     """
 
@@ -26,9 +26,10 @@ class Suite:
 
 
 LOCK = "which beat leads is in the ledger's own lock, which each tick extends"
-SECOND = "beat looks once a second, and RedBeat's own scheduler each five minutes"
+SECOND = "beat looks once a second, less what a turn took, and RedBeat's own each five minutes"
 CLIENT = "RedBeat's client is the ledger's, made once the app's settings are there"
-VERIFIED = "the client verifies certificates by redis-py's default, where RedBeat names the option"
+TLS = "the client's connections have a class of their own"
+VERIFIED = f"{TLS}, and verify certificates by redis-py's default, where RedBeat names the option"
 
 SUITES = {
     "celery": Suite(
@@ -44,7 +45,7 @@ SUITES = {
         tests=("t/integration",),
         requirements=("-r", "requirements/test.txt"),
         options=("--timeout", "300"),
-        environ={"TEST_BROKER": "{url}", "TEST_BACKEND": "{url}"},
+        environ={"TEST_BROKER": "{url}", "TEST_BACKEND": "{url}", "REDIS_PORT": "{port}"},
     ),
     "redbeat": Suite(
         package="celery-redbeat",
@@ -71,7 +72,7 @@ SUITES = {
             "ClusterRedBeatCase": "a cluster is refused",
             "SentinelRedBeatCase": CLIENT,
             "SSLConnectionToRedisDefaultBrokerSSL": (
-                "`broker_use_ssl` is for the broker's server, and another has a setting of its own"
+                f"{TLS}, and `broker_use_ssl` is for the broker's server: another has its own"
             ),
             "SSLConnectionToRedisNoCerts": VERIFIED,
             "RedisWithCredentialProvider": VERIFIED,
