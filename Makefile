@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-bench
 STRANGERS := .venv-adoption
+SITE := .venv-docs
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
@@ -11,7 +12,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps hostile alerts soak foreign-tests mutants bench check render lock dist package-test sbom audit clean
+.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -53,6 +54,10 @@ chaos: $(STAMP) ## kill everything at random for MINUTES=3 (SEED=, DIRECTORY=, P
 	CHAOS_POOL=$(POOL) $(BIN)/python -m tests.chaos --minutes $(MINUTES) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(DIRECTORY),--directory $(DIRECTORY))
 
+chaos-tenants: $(STAMP) ## edit jobs of TENANTS=300 at run time for MINUTES=10 while beats and workers are killed
+	$(BIN)/python -m tests.chaos.tenants --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+	  $(if $(TENANTS),--tenants $(TENANTS)) $(if $(RATE),--rate $(RATE)) $(if $(SEED),--seed $(SEED))
+
 chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other
 	$(BIN)/python -m tests.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
 
@@ -69,8 +74,8 @@ soak: $(STAMP) ## drive the ledger against its model for SOAK_STEPS steps
 	SUPERVISOR_SOAK_STEPS=$(SOAK_STEPS) $(BIN)/python -m pytest \
 	  tests/ledger/test_model.py tests/ledger/test_stages_model.py
 
-foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS=) as they are, and supervised
-	$(BIN)/python -m tests.foreign $(or $(SUITE),celery) $(TESTS)
+foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS= GO_ON=1) as they are, and supervised
+	$(BIN)/python -m tests.foreign $(if $(GO_ON),--go-on) $(or $(SUITE),celery) $(TESTS)
 
 mutants: $(STAMP) ## break Lua and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
@@ -102,6 +107,15 @@ render: $(STAMP) ## write deploy/ again: systemd, compose, kubernetes from sched
 	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES)
 	$(RENDER) monitoring --output deploy
 
+docs: $(SITE) ## build the documentation as a site, build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet build --config-file deploy/site/mkdocs.yml
+
+$(SITE): deploy/site/requirements.txt
+	test -x $@/bin/python || $(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --require-hashes -r deploy/site/requirements.txt
+	$@/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
 lock: ## write all requirements.txt again from pyproject.toml
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
@@ -114,6 +128,9 @@ lock: ## write all requirements.txt again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint requirements.txt --all-extras --group adoption \
 	  pyproject.toml -o tests/adoption/requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --constraint deploy/requirements.txt --group docs \
+	  pyproject.toml -o deploy/site/requirements.txt
 	for celery in 5.4 5.5 5.6 5.7; do \
 	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	    --python-version 3.11 --group heart --group celery-$$(echo $$celery | tr . -) \
@@ -148,4 +165,4 @@ audit: ## ask the advisory database about everything that is pinned
 	$(AUDIT)/bin/pip-audit --require-hashes --disable-pip -r requirements.txt
 
 clean: ## remove .venv, caches and what `make up` left
-	rm -rf $(VENV) $(PEERS) $(STRANGERS) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(STRANGERS) $(SITE) build .foreign .supervisor .pytest_cache .mypy_cache .ruff_cache .hypothesis
