@@ -19,6 +19,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -88,6 +89,9 @@ SETTLE_SECONDS = 60.0
 class Deployment:
     """One app: two beats, a worker, and one of its serial queue."""
 
+    source: ClassVar[str] = APP
+    schedule: ClassVar[str] = SCHEDULE
+
     directory: Path
     url: str
     prefix: str
@@ -97,8 +101,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         (self.directory / "schedules").mkdir(parents=True)
-        (self.directory / "team.py").write_text(APP)
-        (self.directory / "schedules" / "jobs.yaml").write_text(SCHEDULE.format(prefix=self.prefix))
+        (self.directory / "team.py").write_text(self.source)
+        schedule = self.schedule.format(prefix=self.prefix)
+        (self.directory / "schedules" / "jobs.yaml").write_text(schedule)
         self.ledger = Ledger.open(Settings(self.url, self.prefix))
         self.ledger.acknowledge_server()
 

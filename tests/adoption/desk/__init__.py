@@ -1,0 +1,1 @@
+"""A Django project whose jobs are rows of its admin."""
