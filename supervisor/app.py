@@ -29,6 +29,7 @@ from supervisor.sending.app_settings import (
     broker_apart,
     broker_url_of,
     check_certificate,
+    has_unchecked_broker,
     hide_unreadable,
     redbeat_address,
     required_settings,
@@ -66,6 +67,7 @@ def supervise(
     prefix: str | None = None,
     owner: str | None = None,
     logging: bool = False,
+    adopt_entries: bool = False,
 ) -> Celery:
     """Returns `app`, supervised. Call it where the app is made.
 
@@ -78,6 +80,9 @@ def supervise(
     logging: workers and beats render all lines, also Celery's and the app's own, as JSON or for a
     terminal; so they do where SUPERVISOR_LOG_FORMAT says which.
 
+    adopt_entries: RedBeat's entries that the app's own code saves become jobs: guarded, audited and
+    shown as any other. Without it they run as before.
+
     Raises InvalidPrefix.
     """
     app.supervisor = {  # type: ignore[attr-defined]
@@ -88,6 +93,7 @@ def supervise(
         ).prefix,
         "owner": os.environ.get("SUPERVISOR_OWNER") or owner,
         "logging": logging or logs.is_chosen(),
+        "adopt_entries": adopt_entries,
     }
     adopt_guarded(app)
     if app.configured:  # type: ignore[attr-defined]
@@ -107,6 +113,11 @@ def load_app(name: str) -> Celery:
 
     Errors of the app's own modules are raised as they are.
     """
+    return completed(named_app(name))
+
+
+def named_app(name: str) -> Celery:
+    """As load_app, without its tasks."""
     try:
         app = find_app(name)
     except ModuleNotFoundError as error:
@@ -119,7 +130,7 @@ def load_app(name: str) -> Celery:
         raise
     if not isinstance(app, Celery):
         raise AppNotFound(name, f"that is a {type(app).__name__}")
-    return completed(app)
+    return app
 
 
 def completed(app: Celery) -> Celery:
@@ -224,12 +235,16 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
         return
     if apart := broker_apart(instance.app, required_settings(instance.app)):
         log.warning("broker apart from the ledger", what=apart)
-    say_what_is_not_json(instance.app)
+    say_what_is_less_safe(instance.app)
     for found in overridden(instance.app):
         log.warning("setting overridden", **asdict(found), hint=found.hint)
 
 
-def say_what_is_not_json(app: Celery) -> None:
+def say_what_is_less_safe(app: Celery) -> None:
+    """As the app has it, and as it stays."""
+    if has_unchecked_broker(app.conf):
+        hint = "put ?ssl_cert_reqs=required&ssl_ca_certs=FILE behind its address (docs/redis.md)"
+        log.warning("broker's certificate not checked", hint=hint)
     if found := content.besides_json(app):
         hint = "runs are JSON all the same; a pickle runs code when it is read (docs/security.md)"
         log.warning("content other than JSON", found=found, hint=hint)
@@ -253,7 +268,7 @@ def _prepare_beat(sender: Any, **_: Any) -> None:
 
     from supervisor.beat.scheduler import SupervisedScheduler
 
-    say_what_is_not_json(sender.app)
+    say_what_is_less_safe(sender.app)
     used = type(sender.scheduler)
     if issubclass(used, SupervisedScheduler):
         return

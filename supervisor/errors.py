@@ -6,6 +6,10 @@ SupervisorError
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
 │   └── UnreadableJob      a job that only another version of this package can read
+├── InvalidJob             a job that is put at run time has problems; all of them are listed
+├── JobConflict            another version of the job is loaded than its editor has seen
+├── JobElsewhere           the name is that of a job of another source
+├── TooManyJobs            more jobs than may be loaded at run time
 ├── UnknownRun             a run id the ledger does not know (any more)
 ├── UnknownQueue           a queue that no worker consumes and no job goes to
 ├── InvalidRequest         a request that makes no sense for its job
@@ -26,6 +30,7 @@ SupervisorError
 ├── WrongSchema            the ledger is written by another version of this package
 │   └── UpgradeBlocked     it cannot be upgraded while older processes use it
 ├── ForeignLedger          the ledger holds the jobs of another app
+├── BrokerUnavailable      the app's broker does not answer
 ├── UnusableReturn         a step returned a value that later steps cannot be given
 ├── OutputTooLarge         a program that a job runs wrote more than it may
 ├── JobExited              the job called sys.exit
@@ -119,6 +124,61 @@ class UnreadableJob(UnknownJob):
         self.job = job
         what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
         LookupError.__init__(self, f"{what}, and cannot be read by this one (docs/upgrading.md)")
+
+
+class InvalidJob(SupervisorError, ValueError):
+    """A job that is put at run time has problems, and nothing was changed.
+
+    job: "" where several were put or removed; each problem names its job then.
+    """
+
+    exit_code = USAGE
+
+    def __init__(self, job: str, problems: Sequence[str]) -> None:
+        self.job = job
+        self.problems = tuple(problems)
+        super().__init__((f"job {job!r}: " if job else "") + "; ".join(problems))
+
+
+class JobConflict(SupervisorError):
+    """Another version of the job is loaded than its editor has seen; 0 stands for none.
+
+    Nothing was changed.
+    """
+
+    exit_code = REFUSED
+
+    def __init__(self, job: str, version: int) -> None:
+        self.job = job
+        self.version = version
+        found = f"its version is {version} by now" if version else "it is not loaded"
+        super().__init__(f"job {job!r} was changed by another: {found}; read it again")
+
+
+class JobElsewhere(SupervisorError):
+    """The name is that of a job of another source; nothing was changed."""
+
+    exit_code = REFUSED
+
+    def __init__(self, job: str, place: str, wanted_at: str = "") -> None:
+        self.job = job
+        self.place = place
+        self.wanted_at = wanted_at
+        here = f", and this one is {wanted_at}" if wanted_at else ""
+        super().__init__(
+            f"job {job!r} is loaded from elsewhere: {place or 'a schedule file'}{here}; change it"
+            " there, or choose another name"
+        )
+
+
+class TooManyJobs(SupervisorError):
+    """So many jobs would be loaded at run time that nothing was changed."""
+
+    exit_code = REFUSED
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        super().__init__(f"{jobs:,} jobs would be loaded at run time, and 10,000 may be")
 
 
 class UnknownRun(SupervisorError, LookupError):
@@ -293,6 +353,15 @@ class ForeignLedger(SupervisorError):
             "prefix or a Redis database of its own; if this app is to have the ledger from now on, "
             "because it was renamed, run `supervisor -A proj apply --take-over`"
         )
+
+
+class BrokerUnavailable(SupervisorError):
+    """The app's broker does not answer; what was asked can be tried again when it is back."""
+
+    exit_code = UNAVAILABLE
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"the broker is unavailable, try again when it is back: {why}")
 
 
 class UnusableReturn(SupervisorError, ValueError):

@@ -286,7 +286,7 @@ def without_credentials(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     From both together, redis-py makes the same connection.
     """
     rest = dict(options)
-    is_tls = rest.pop("connection_class", None) is SSLConnection
+    is_tls = issubclass(rest.pop("connection_class", object), SSLConnection)
     host, port, db = rest.pop("host", "localhost"), rest.pop("port", 6379), rest.pop("db", 0)
     if path := rest.pop("path", None):
         return f"unix://{quote(path)}?db={db}", rest

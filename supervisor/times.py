@@ -128,6 +128,14 @@ def first_instant(local: datetime, zone: ZoneInfo) -> datetime:
     return reading(local, zone).first
 
 
+def plus(moment: datetime, duration: timedelta) -> datetime | None:
+    """None beyond the calendar, which ends with the year 9999."""
+    try:
+        return moment + duration
+    except OverflowError:
+        return None
+
+
 def midnight(day: date, zone: ZoneInfo) -> datetime:
     """The first instant of a local date; of one that the zone left out, that of the next."""
     return first_instant(datetime(day.year, day.month, day.day), zone)

@@ -23,13 +23,14 @@ LAYERS = {
     "decisions": "files ticks guard",
     "sending": "sending deploy",
     "celery edge": "app worker beat integrations",
-    "operations": "operate",
+    "operations": "operate jobs",
     "web": "web",
     "cli": "cli __main__",
+    "django": "django",
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS.values()) for name in names.split()}
 
-WITH_CELERY = {"app", "sending", "worker", "beat", "integrations"}
+WITH_CELERY = {"app", "sending", "worker", "beat", "integrations", "jobs", "django"}
 
 #: The package itself is no layer: what imports any module imports it, and with it `installed`.
 OUTSIDE = {"__init__", "installed"}
@@ -39,16 +40,20 @@ FOREIGN = {"celery", "kombu", "redbeat", "billiard"}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
+#: On the top floor: its command runs all verbs. `supervisor/django` is its other name.
+DJANGO = PACKAGE / "integrations" / "django"
+
+
 def module_of(path: Path) -> str:
+    if path.is_relative_to(DJANGO):
+        return "django"
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
 #: Reads the schedule of an app, in Celery's and RedBeat's own classes.
-READS_CELERY = {
-    PACKAGE / "operate" / f"{name}.py" for name in ("adoption", "import_celery", "import_django")
-}
+READS_CELERY = {PACKAGE / "operate" / f"{name}.py" for name in ("adoption", "import_django")}
 
 WITHOUT_CELERY = [
     path for path in LAYERED if module_of(path) not in WITH_CELERY and path not in READS_CELERY

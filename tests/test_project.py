@@ -52,6 +52,13 @@ def test_what_builds_the_package_is_pinned_too() -> None:
     assert names <= pinned()
 
 
+def test_every_page_of_the_documentation_is_in_the_menu_of_the_site() -> None:
+    docs = ROOT / "docs"
+    menu = (ROOT / "deploy" / "site" / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"- (\S+\.md)$", menu, re.M)
+    assert sorted(named) == sorted(str(path.relative_to(docs)) for path in docs.rglob("*.md"))
+
+
 def test_the_changelog_has_the_version() -> None:
     version = PROJECT["project"]["version"]
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.M)

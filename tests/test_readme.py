@@ -36,7 +36,9 @@ def code(page: Path) -> Iterator[str]:
 
 
 def verbs() -> list[tuple[str, str]]:
+    """Those of the command line; `manage.py supervisor` has some of its own."""
     lines = ((page, line.partition("#")[0]) for page in PAGES for line in code(page))
+    lines = ((page, line) for page, line in lines if "manage.py" not in line)
     return sorted({(page.name, verb) for page, line in lines for verb in COMMAND.findall(line)})
 
 

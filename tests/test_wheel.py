@@ -196,7 +196,17 @@ def test_alone_it_checks_schedule_files(alone: Environment, tmp_path: Path) -> N
     assert "1 job in 1 file, no problems" in checked
 
 
+HOLIDAYS = """
+from pathlib import Path
+from supervisor.cli import main
+
+job = "{task: t, cron: '0 3 * * *', exclude: [{holidays: DE-BY}]}"
+Path("jobs.yaml").write_text("jobs: {nightly: %s}" % job)
+main(["check", "jobs.yaml"], standalone_mode=False)
+"""
+
 PROGRAMS = {
+    "holidays": HOLIDAYS,
     "embedded": EMBEDDED,
     "sqlalchemy": SHOP + SQLALCHEMY + first_code("after-commit.md", "sqlalchemy"),
     "django": SHOP + DJANGO + first_code("after-commit.md", "django"),

@@ -12,11 +12,13 @@ from celery import Celery
 
 from supervisor.app import Overridden, overridden
 from supervisor.beat.entries import Entries
+from supervisor.beat.import_celery import OF_BEAT
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import FILES
 from supervisor.sending.app_settings import (
     broker_apart,
     owner_of,
@@ -43,6 +45,7 @@ class LateTask:
 class AppFacts:
     """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
     entry in RedBeat's schedule is missing or differs, and entries of jobs that are not loaded.
+    unguarded: RedBeat's entries that are no job, but for Celery's own.
     unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
     fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
     that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
@@ -54,6 +57,7 @@ class AppFacts:
     visibility_timeout: timedelta | None = None
     late_tasks: tuple[LateTask, ...] = ()
     strange_entries: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
     unloaded: tuple[str, ...] = ()
     fetches_ahead: bool = False
     broker_apart: str | None = None
@@ -66,15 +70,16 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
     settings = settings_of(app)
     if settings is None:
         return AppFacts(is_supervised=False)
-    scheduled = {name: spec for name, spec in specs.items() if spec.has_schedule}
+    loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
     entries = Entries(app, ledger.client, ledger.keys)
     timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
     return AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
         late_tasks=tuple(late_tasks(app, specs.values())),
-        strange_entries=tuple(entries.strange(scheduled)),
-        unloaded=unloaded(schedules_of(app), scheduled, settings.prefix),
+        strange_entries=tuple(entries.strange(loaded)),
+        unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
+        unloaded=unloaded(schedules_of(app), ledger, settings.prefix),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
@@ -83,12 +88,12 @@ def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppF
     )
 
 
-def unloaded(files: Path | None, loaded: Mapping[str, JobSpec], prefix: str) -> tuple[str, ...]:
+def unloaded(files: Path | None, ledger: Ledger, prefix: str) -> tuple[str, ...]:
     """None of broken files, which are a finding of their own where beat reads them."""
     if files is None or not files.exists():
         return ()
     try:
-        changes = difference(loaded, load(files, prefix=prefix).specs)
+        changes = difference(ledger.loaded().of(FILES).specs, load(files, prefix=prefix).specs)
     except ScheduleFilesInvalid:
         return ()
     return (*changes.added, *changes.changed, *changes.removed)

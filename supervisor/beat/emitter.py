@@ -129,7 +129,7 @@ class Emitter:
         Ticks that were not taken, because this beat no longer leads or the server refused them,
         are still due.
         """
-        loaded = self._ledger.loaded_digest()
+        version = self._ledger.newest_version()
         due = self._entries.due(now, ENTRIES_PER_TURN + 1, now - PROMPT)
         emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
@@ -147,7 +147,7 @@ class Emitter:
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
-        emitted.is_all &= self._record(emitted.emissions, admissions, now, loaded)
+        emitted.is_all &= self._record(emitted.emissions, admissions, now, version)
         note_all(admissions)
         self._note_refused(admissions)
         return emitted
@@ -173,20 +173,20 @@ class Emitter:
         emissions: Sequence[Emission],
         admissions: Sequence[Admission],
         now: datetime,
-        loaded: str | None,
+        version: int,
     ) -> bool:
         """Writes when the jobs are next due. Returns whether all of them are due later than now.
 
-        loaded: digest of the schedule files in the ledger before their entries were read.
+        version: the newest of a job before their entries were read.
         """
         still_due = {a.job for a in admissions if a.placement in NOT_TAKEN}
         next_at = {e.spec.name: e.next_at for e in emissions if e.spec.name not in still_due}
         with self._ledger.client.pipeline(transaction=False) as pipe:
             self._entries.reschedule_all(pipe, next_at)
             pipe.execute()
-        if self._ledger.loaded_digest() != loaded:
-            # `supervisor apply` loaded others meanwhile: these may be of the jobs as they were.
-            self._entries.look_again(next_at, now)
+        if edited := self._ledger.edited_since(version) & next_at.keys():
+            # `supervisor apply`, or a job that was put: these may be of the jobs as they were.
+            self._entries.look_again(edited, now)
             return False
         return all(at is None or at > now for at in next_at.values())
 
@@ -246,7 +246,7 @@ def note(admission: Admission, log: Any) -> None:
     match admission.placement:
         case Placement.START:
             log.info("run queued", **facts)
-        case Placement.WAIT | Placement.DELAY:
+        case Placement.WAIT | Placement.DELAY | Placement.HOLD:
             log.info("run waiting", **facts, blocked_by=admission.blocked_by)
         case Placement.REPLACE:
             log.warning("run waiting", **facts, replaces=admission.blocked_by)

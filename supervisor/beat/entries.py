@@ -8,9 +8,9 @@ times come from `spec`. The score in RedBeat's sorted set is the next nominal ti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery import Celery
@@ -25,11 +25,15 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.reads import chunks, job_spec, read_job
 from supervisor.ledger.records import MARK_FIELDS, Mark, mark_from
 from supervisor.ledger.replies import ms_of
+from supervisor.ledger.requests import EntryKeys
 from supervisor.schedule.rrule import ANCHOR, Rule
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.times import instant as instant_of
 
 SPEC_FIELD = "spec"
+
+#: Of an entry that the app's own code has saved: see adopted.py.
+ADOPTED_FIELD = "adopted"
 
 #: In the text of a definition.
 ENABLED = '"enabled": true'
@@ -47,6 +51,18 @@ class DueEntry:
     mark: Mark
 
 
+@dataclass(frozen=True, slots=True)
+class SavedEntry:
+    """An entry that an app's own code has saved. adopted: the definition that a job was made of.
+
+    is_stock: it is no job's, and RedBeat's own code emits it.
+    """
+
+    definition: str | None = None
+    adopted: str | None = None
+    is_stock: bool = False
+
+
 class Entries:
     """The RedBeat entries of one app, in pipelines."""
 
@@ -57,6 +73,10 @@ class Entries:
         self._prefix: str = conf.key_prefix
         self._schedule: str = conf.schedule_key
         self._static: str = conf.statics_key
+
+    @property
+    def keys(self) -> EntryKeys:
+        return EntryKeys(self._prefix, self._schedule)
 
     def key(self, job: str) -> str:
         return self._prefix + job
@@ -114,6 +134,63 @@ class Entries:
     def is_of_a_ledger(self, key: str) -> bool:
         """Whether it is a job's, of this ledger or of another, and no entry of RedBeat's own."""
         return bool(self._client.hexists(key, SPEC_FIELD))
+
+    def saved_by_app(self, jobs: Set[str], but: Collection[str]) -> dict[str, SavedEntry]:
+        """The entries of these jobs, and those of no job, by name; none of `beat_schedule`.
+
+        but: all jobs that are loaded.
+        """
+        listed = self._client.zrange(self._schedule, 0, -1)
+        names = {key.removeprefix(self._prefix) for key in listed}
+        others = names - set(but) - self._client.smembers(self._static)
+        found = {}
+        for chunk in chunks(sorted((jobs & names) | others)):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in chunk:
+                    pipe.hmget(self.key(name), "definition", ADOPTED_FIELD)
+                    pipe.hexists(self.key(name), SPEC_FIELD)
+                replies = pipe.execute()
+            for name, (definition, adopted), is_ours in zip(
+                chunk, replies[::2], replies[1::2], strict=True
+            ):
+                found[name] = SavedEntry(definition, adopted, bool(definition) and not is_ours)
+        return found
+
+    def unguarded(self) -> dict[str, datetime | None]:
+        """Entries of no job, which RedBeat's own code emits, and when each is next due."""
+        due = dict(self._client.zscan_iter(self._schedule, count=1_000))
+        found: dict[str, datetime | None] = {}
+        for keys in chunks(sorted(due)):
+            with self._client.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.hmget(key, "definition", SPEC_FIELD)
+                for key, (definition, spec) in zip(keys, pipe.execute(), strict=True):
+                    if definition and not spec:
+                        at = datetime.fromtimestamp(due[key], UTC) if due[key] >= 0 else None
+                        found[key.removeprefix(self._prefix)] = at
+        return found
+
+    def note_adopted(self, definitions: Mapping[str, str]) -> None:
+        """What jobs that have not changed are made of by now."""
+        with self._client.pipeline(transaction=False) as pipe:
+            for name, text in definitions.items():
+                pipe.hset(self.key(name), ADOPTED_FIELD, text)
+            pipe.execute()
+
+    def metas(self, names: Iterable[str]) -> dict[str, str | None]:
+        """What RedBeat keeps of the last run of each."""
+        listed = list(names)
+        with self._client.pipeline(transaction=False) as pipe:
+            for name in listed:
+                pipe.hget(self.key(name), "meta")
+            return dict(zip(listed, pipe.execute(), strict=True))
+
+    def write_meta(self, name: str, meta: str) -> None:
+        self._client.hset(self.key(name), "meta", meta)
+
+    def give_back(self, pipe: Pipeline, job: str) -> None:
+        """Leaves an entry that was adopted to RedBeat's own code."""
+        pipe.hdel(self.key(job), SPEC_FIELD, ADOPTED_FIELD)
 
     def forget(self, key: str) -> None:
         """Drops an entry whose hash is gone."""
@@ -182,25 +259,28 @@ def definition(spec: JobSpec) -> dict[str, Any]:
 
     Not enabled, so that a beat which runs RedBeat's own scheduler does not emit it, unguarded.
     """
+    options = {"queue": spec.routed_queue, "priority": spec.priority}
     return {
         "name": spec.name,
         "task": spec.work,
         "args": list(spec.args),
         "kwargs": spec.kwargs,
-        "options": {"queue": spec.routed_queue} if spec.routed_queue else {},
+        "options": {name: value for name, value in options.items() if value is not None},
         "schedule": nearest_schedule(spec),
         "enabled": False,
     }
 
 
 def nearest_schedule(spec: JobSpec) -> BaseSchedule:
-    """A schedule that RedBeat decodes, for display; hourly where RedBeat has no such schedule."""
+    """A schedule that RedBeat decodes, for display: of several `cron` lines the first, hourly where
+    RedBeat has no such schedule."""
     if spec.every is not None:
         return schedule(spec.every)
     if spec.rrule is not None:
         return _nearest_rule(parse_rrule(spec.rrule), spec)
+    line = next(iter(spec.cron_lines), "")
     try:
-        minute, hour, day_of_month, month, day_of_week = str(spec.cron).split()
+        minute, hour, day_of_month, month, day_of_week = line.split()
         return crontab(minute, hour, day_of_week, day_of_month, month)
     except (ParseException, ValueError):
         return HOURLY

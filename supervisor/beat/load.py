@@ -2,25 +2,25 @@
 
 An edit is never retroactive: a job whose times changed starts counting now. Running runs of a
 removed job go on to their end; those that wait are cancelled when their turn comes.
+
+Jobs of other sources, which are put at run time (put.py), stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from redis.exceptions import WatchError
-
-from supervisor.beat.entries import Entries
-from supervisor.errors import PlanOutdated
+from supervisor.beat.entries import Entries, definition_text
+from supervisor.errors import JobElsewhere, PlanOutdated
 from supervisor.job.changes import Changes, difference
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.connection import Pipeline
-from supervisor.ledger.functions import HISTORY_TTL, check_schema
-from supervisor.ledger.keys import Keys
+from supervisor.ledger.functions import check_schema
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded, times_of
-from supervisor.ledger.requests import Statement
+from supervisor.ledger.records import FILES, Origin, origin_from
+from supervisor.ledger.replies import LoadReply, LoadVerdict
+from supervisor.ledger.requests import JobChange
 from supervisor.schedule import schedule_of
 from supervisor.ticks.audit import audit, note
 from supervisor.ticks.emission import missed
@@ -30,11 +30,6 @@ Jobs = Mapping[str, JobSpec]
 NO_CHANGES = Changes((), (), (), unchanged=0)
 
 
-def kept_keys(keys: Keys, job: str) -> tuple[str, ...]:
-    """What is known of a job beside its spec; it outlives the job by the time runs are kept."""
-    return keys.job(job), keys.history(job), keys.open(job)
-
-
 def load(
     ledger: Ledger,
     entries: Entries,
@@ -42,44 +37,51 @@ def load(
     digest: str,
     now: datetime,
     planned_on: Jobs | None = None,
+    places: Mapping[str, str] | None = None,
 ) -> Changes:
-    """Applies the difference in one transaction; `digest` names what is loaded from then on.
+    """Applies the difference at once; `digest` names what is loaded from then on.
 
     Beat and `supervisor apply` may meet here: the second starts over from what the first has
     loaded, so that the result is one of the two sets and never a mixture.
 
-    planned_on: what was loaded when a person agreed to the difference. Raises PlanOutdated when
-    something else is loaded by now, and WrongSchema when another version writes the ledger.
+    planned_on: what files had loaded when a person agreed to the difference. Raises PlanOutdated
+    when something else is loaded by now, JobElsewhere for the name of a job of another source, and
+    WrongSchema when another version writes the ledger. places: of the jobs, as "file:line".
 
     A job that another version has loaded and this one cannot read is replaced or removed as well.
     """
     check_schema(ledger.client, ledger.keys)
+    places = places or {}
     while True:
-        with ledger.client.pipeline(transaction=True) as pipe:
-            pipe.watch(ledger.keys.jobs)  # type: ignore[no-untyped-call]
-            loaded = ledger.loaded()
-            if planned_on is not None and loaded.specs != planned_on:
-                raise PlanOutdated("what is loaded has changed since this plan was made")
-            changes = difference(loaded.specs, wanted, loaded.unread)
-            settle(ledger, outgoing(loaded, wanted, changes), now)
-            paused = file_pauses(ledger, [*changes.added, *loaded.unread])
-            pipe.multi()
-            write(pipe, ledger, entries, loaded, wanted, changes, paused, now)
-            pipe.hset(ledger.keys.beat, "config", digest)
-            try:
-                pipe.execute()
-            except WatchError:
-                continue
+        everything = ledger.loaded()
+        loaded = everything.of(FILES)
+        if planned_on is not None and loaded.specs != planned_on:
+            raise PlanOutdated("what is loaded has changed since this plan was made")
+        changes = difference(loaded.specs, wanted, loaded.unread)
+        settle(ledger, outgoing(loaded, wanted, changes), now)
+        reply = ledger.load(
+            list(job_changes(ledger, loaded, wanted, changes, places, now)),
+            entries.keys,
+            FILES,
+            at=now,
+            digest=digest,
+            files_version=loaded.files_version,
+            moved=moved(loaded.origins, places, {*changes.added, *changes.changed}),
+        )
+        if reply.verdict is LoadVerdict.LOADED:
             return changes
+        if reply.verdict is LoadVerdict.ELSEWHERE:
+            raise elsewhere(reply, places)
 
 
 def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> Changes:
-    """Removes jobs that `wanted` no longer has, and pauses those that it pauses; all else stays.
+    """Removes jobs of files that `wanted` no longer has, and pauses those that it pauses; all else
+    stays.
 
     For a beat that did not run when the files changed, before it emits what was due meanwhile. In
     the changes, the changed jobs are those that were paused. Raises WrongSchema.
     """
-    loaded = ledger.loaded()
+    loaded = ledger.loaded().of(FILES)
     left = {
         name: as_paused(loaded.specs.get(name), spec)
         for name, spec in wanted.items()
@@ -88,10 +90,16 @@ def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> C
     digest = ledger.loaded_digest()
     if digest is None:
         return NO_CHANGES
+    places = {name: origin.place for name, origin in loaded.origins.items()}
     try:
-        return load(ledger, entries, left, digest, now, planned_on=loaded.specs)
+        return load(ledger, entries, left, digest, now, planned_on=loaded.specs, places=places)
     except PlanOutdated:  # `supervisor apply` loaded others at this very moment
         return NO_CHANGES
+
+
+def elsewhere(reply: LoadReply, places: Mapping[str, str]) -> JobElsewhere:
+    job, text = reply.details
+    return JobElsewhere(job, origin_from(text).place, wanted_at=places.get(job, ""))
 
 
 def as_paused(before: JobSpec | None, wanted: JobSpec) -> JobSpec:
@@ -116,11 +124,6 @@ def has_new_times(name: str, loaded: Loaded, wanted: Jobs) -> bool:
     return before is None or after is None or before.when != after.when
 
 
-def file_pauses(ledger: Ledger, names: Sequence[str]) -> dict[str, bool | None]:
-    """Whether the files paused these jobs the last time that they had them."""
-    return {name: mark.file_paused for name, mark in ledger.marks(names).items()}
-
-
 def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
     """Closes the accounts of schedules that end now.
 
@@ -137,36 +140,49 @@ def settle(ledger: Ledger, outgoing: Sequence[JobSpec], now: datetime) -> None:
         note(finding)
 
 
-def write(
-    pipe: Pipeline,
+def job_changes(
     ledger: Ledger,
-    entries: Entries,
     loaded: Loaded,
     wanted: Jobs,
     changes: Changes,
-    paused: Mapping[str, bool | None],
+    places: Mapping[str, str],
     now: datetime,
-) -> None:
-    """`paused`: as file_pauses() says, of the jobs that loaded has no specs of."""
-    keys, statements = ledger.keys, []
+) -> Iterator[JobChange]:
+    """What load.lua is to do: of each job its spec, its entry, and whether it is paused anew."""
+    paused = stated_pauses(ledger, [*changes.added, *loaded.unread])
     for name in (*changes.added, *changes.changed):
         spec, before = wanted[name], loaded.specs.get(name)
-        pipe.hset(keys.jobs, name, spec.model_dump_json(exclude_defaults=True))
         is_new = has_new_times(name, loaded, wanted)
-        if is_new:
-            entries.write(pipe, spec, schedule_of(spec).next_after(now))
-        else:
-            entries.rewrite(pipe, spec)
         was_paused = before.paused if before else paused[name]
-        statements.append(
-            Statement(name, is_new, spec.paused if spec.paused != was_paused else None)
+        yield JobChange(
+            name,
+            spec,
+            place=places.get(name, ""),
+            definition=definition_text(spec),
+            has_new_times=is_new,
+            is_paused=spec.paused if spec.paused != was_paused else None,
+            next_at=schedule_of(spec).next_after(now) if is_new else None,
         )
-        for key in kept_keys(keys, name):
-            pipe.persist(key)
-    ledger.state(pipe, statements, now)
-    for name in changes.removed:
-        pipe.hdel(keys.jobs, name)
-        entries.remove(pipe, name)
-        # Running runs still end and count; a job that comes back goes on counting.
-        for key in kept_keys(keys, name):
-            pipe.expire(key, HISTORY_TTL)
+    yield from (JobChange(name, None) for name in changes.removed)
+
+
+def stated_pauses(ledger: Ledger, names: Sequence[str]) -> dict[str, bool | None]:
+    """Whether these jobs were paused by their own `paused` the last time that they were loaded."""
+    return {name: mark.file_paused for name, mark in ledger.marks(names).items()}
+
+
+def moved(
+    origins: Mapping[str, Origin], places: Mapping[str, str], written: Collection[str] = ()
+) -> dict[str, str]:
+    """The jobs that only stand elsewhere in the files by now, and where. written: all others."""
+    return {
+        name: place
+        for name, place in places.items()
+        if name in origins and name not in written and origins[name].place != place
+    }
+
+
+def move(ledger: Ledger, entries: Entries, places: Mapping[str, str]) -> None:
+    """Notes where the jobs of the files stand, which have changed nothing else."""
+    if news := moved(ledger.origins(), places):
+        ledger.load([], entries.keys, FILES, moved=news)

@@ -1,7 +1,7 @@
 """Gives an app back to RedBeat's own scheduler: entries as it would emit them, and no key of ours.
 
-1. Runs that have not ended are cancelled, and their messages taken out of the queues: a worker
-   would start them without the guard.
+1. Runs that have not ended are cancelled, and their messages taken out of the queues, which Redis
+   and RabbitMQ allow: a worker would start them without the guard.
 2. Each job becomes an entry of RedBeat's own, with the last time that it was emitted, so that none
    is emitted twice or left out. One whose times RedBeat cannot express is reported, and goes.
 3. Where supervise() had given RedBeat a prefix of its own, all entries get the app's back.
@@ -18,24 +18,27 @@ from typing import Any
 
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
+from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.beat.entries import Entries, nearest_schedule
-from supervisor.beat.sweeping import Sweeper
-from supervisor.errors import NotTranslatable
+from supervisor.beat.sweeping import Sweeper, take_out
+from supervisor.errors import BrokerUnavailable, NotTranslatable
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import check_schema
 from supervisor.ledger.keys import TEMPLATES
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import open_runs
-from supervisor.ledger.records import JobRecord
+from supervisor.ledger.records import REDBEAT, JobRecord
 from supervisor.schedule import schedule_of
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.rrule import Rule
 from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX
+from supervisor.sending.queues import AppQueues, channel_of
+from supervisor.sending.signing import Signer
 from supervisor.times import instant
 
 #: What limits or moves the times of a job, and RedBeat has nothing for.
@@ -60,7 +63,8 @@ class Release:
 def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     """What the jobs that are loaded come to; nothing is changed. Raises WrongSchema."""
     check_schema(ledger.client, ledger.keys)
-    found, specs = Release(with_entries), ledger.scheduled()
+    found, adopted = Release(with_entries), adopted_of(ledger)
+    specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))
     for record in ledger.records_of(list(specs.values())) if with_entries else ():
         name = record.spec.name
@@ -71,18 +75,27 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     return found
 
 
-def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
-    """No worker and no beat of the app may be running."""
+def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
+    """How many messages of runs were taken out of queues; None if this broker lets nobody do so.
+
+    No worker and no beat of the app may be running. Raises BrokerUnavailable before anything but
+    runs has changed.
+    """
     client, entries, conf = (
         ledger.client,
         Entries(app, ledger.client, ledger.keys),
         ensure_conf(app),
     )
-    cancel_runs(app, ledger)
+    cancel_runs(ledger)
+    taken = take_messages(app, ledger)
     entries.take_from_static()
+    adopted = adopted_of(ledger)
     for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
         with client.pipeline(transaction=True) as pipe:
-            entries.remove(pipe, name)
+            if name in adopted:
+                entries.give_back(pipe, name)
+            else:
+                entries.remove(pipe, name)
             pipe.execute()
     for entry in release.entries:
         entry.save()
@@ -99,19 +112,45 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> None:
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
     ledger.forget_functions()
+    return taken
 
 
-def cancel_runs(app: Celery, ledger: Ledger) -> None:
+def adopted_of(ledger: Ledger) -> set[str]:
+    """Jobs that are entries of the app's own, which RedBeat can emit as they are."""
+    return {name for name, origin in ledger.origins().items() if origin.source == REDBEAT}
+
+
+def cancel_runs(ledger: Ledger) -> None:
     asked: set[str] = set()
     while runs := [run.id for run in open_runs(ledger) if run.id not in asked]:
         for run_id in runs:
             ledger.cancel(run_id, "released")
         asked.update(runs)
-    sweeper = Sweeper(app, ledger, pause_seconds=0)
-    for _ in range(MOST_SWEEPS):  # of a broker that is unavailable, none goes further
+
+
+def take_messages(app: Celery, ledger: Ledger) -> int | None:
+    try:
+        with channel_of(app) as channel:
+            if channel.connection.client.transport.driver_type == "amqp":
+                signer = Signer(ledger.client, ledger.keys)
+                return take_out(channel, queues_of_runs(app, ledger), signer)
+            if not hasattr(channel, "priority_steps"):
+                return None
+    except (OperationalError, OSError) as error:
+        raise BrokerUnavailable(error) from error
+    sweeper, taken = Sweeper(app, ledger, pause_seconds=0), 0
+    for _ in range(MOST_SWEEPS):
         if not sweeper.queue and not ledger.leftovers():
-            return
-        sweeper.sweep()
+            break
+        taken += sweeper.sweep()
+    return taken
+
+
+def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:
+    """Where messages may lie, also of runs that ended long ago."""
+    queues = AppQueues(app)
+    of_jobs = (queue for spec in ledger.scheduled().values() for queue in queues.of(spec))
+    return sorted({*of_jobs, *ledger.leftovers()})
 
 
 def keys_of(ledger: Ledger) -> Iterator[str]:
@@ -171,6 +210,8 @@ def tokens(text: str) -> Iterator[re.Match[str]]:
 def options(spec: JobSpec) -> Iterator[tuple[str, Any]]:
     if spec.routed_queue:
         yield "queue", spec.routed_queue
+    if spec.priority is not None:
+        yield "priority", spec.priority
     if spec.start_deadline != JobSpec.model_fields["start_deadline"].default:
         yield "expires", spec.start_deadline.total_seconds()
     for limit in ("soft_time_limit", "time_limit"):
@@ -232,8 +273,21 @@ def joined(values: set[int], size: range) -> str:
 
 
 def fields_of_cron(spec: JobSpec) -> Fields | None:
+    """None where one of its lines is no crontab of Celery's, or where several make no single one.
+
+    They do where they differ in one field.
+    """
+    lines = [fields for line in spec.cron_lines if (fields := fields_of_line(line))]
+    columns = list(zip(*lines, strict=True))
+    differing = sum(any(values != column[0] for values in column) for column in columns)
+    if len(lines) < len(spec.cron_lines) or differing > 1:
+        return None
+    return tuple(set().union(*column) for column in columns)
+
+
+def fields_of_line(line: str) -> Fields | None:
     """None for what has no place in Celery's crontab, whose days match both fields."""
-    found = parse_cron(str(spec.cron))
+    found = parse_cron(line)
     days = {day for day in found.days if day > 0}
     weekdays = {day % 7 for day in found.weekdays if isinstance(day, int)}
     if len(days) < len(found.days) or not all(isinstance(day, int) for day in found.weekdays):

@@ -8,7 +8,9 @@ Ticks do not wait for files, whatever stands in them:
    ledger. Beat waits for that, which takes no longer than the round trips.
 3. Files that change while a child is reading them for long are read again from the beginning, so
    that a file that takes for ever is forgotten when it is removed.
-4. A child that exceeds its limits is ended. That is a problem of the files, and what is loaded
+4. Files that are right and are not loaded: a job has the name of one of another source, or most
+   jobs would be removed at once. That is a problem as well, and is tried again now and then.
+5. A child that exceeds its limits is ended. That is a problem of the files, and what is loaded
    stays loaded, as with any other problem.
 
 The child is a fork: it has the ledger and the app as beat has them, its memory is given back when
@@ -30,7 +32,7 @@ from typing import Any
 from watchfiles import Change, DefaultFilter, watch
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.load import load, withdraw
+from supervisor.beat.load import load, move, withdraw
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import ScheduleSet
 from supervisor.files.schedule_files import load as read_files
@@ -40,7 +42,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits, Work
-from supervisor.ticks.plan import foretell
+from supervisor.ticks.plan import clashes, foretell, mass_removal
 
 log = get_logger("supervisor.reloading")
 
@@ -146,8 +148,14 @@ OUTDATED_SECONDS = 5
 #: Files that exceeded the limits, and have not changed since, are tried again after this.
 AGAIN_SECONDS = 300
 
+#: Files that are right in themselves, and clash with what is loaded, are tried again after this:
+#: people may load them, or remove what is in their way.
+REFUSED_SECONDS = 10
+
 #: The ledger and RedBeat answer within seconds, or not.
 APPLY_SECONDS = 60
+
+APPLY_HINT = "if that is meant, run supervisor apply --yes"
 
 #: What a child that has read the files can be asked to do with them.
 LOAD, WITHDRAW = "load", "withdraw"
@@ -183,10 +191,14 @@ class Reloading:
         self._entries = entries
         #: Of the files as they were last loaded.
         self.digest: str | None = None
+        #: Whether the files have been read, or found wrong, since this beat began to lead.
+        self.is_settled = False
         self._problems: list[str] = []
         self._watching = Watching(files)
         self._reading: Reading | None = None
         self._next_try: float | None = None
+        #: In which the files were last read: holidays are computed around it.
+        self._year: int | None = None
 
     def begin(self, now: datetime, loaded: str | None) -> None:
         """Before a beat that begins to lead emits anything: withdraws the jobs that the files no
@@ -197,6 +209,7 @@ class Reloading:
         withdraw nothing before the first turn.
         """
         until = time.monotonic() + BEGIN_SECONDS
+        self._year, self.is_settled = now.year, False
         self.stop()
         self._watching.look_again()
         while not self._watching.has_changed():  # they are being written, for a second at most
@@ -206,8 +219,10 @@ class Reloading:
         if read and read.digest == loaded:
             self._load(reading, read, now)
         elif read:
-            self._ask(reading, WITHDRAW, now)
+            problems = self._ask(reading, WITHDRAW, now)
             self.stop()
+            if problems:
+                self._refuse(now, problems)
         elif self._reading:
             log.warning("schedule files not read before the first turn", path=str(self._files))
 
@@ -224,11 +239,14 @@ class Reloading:
         return self._watching.is_changing or self._reading is not None
 
     def reload(self, now: datetime, loaded: str | None) -> None:
-        """Starts to read files that changed, or that the ledger has lost, and loads them once they
-        are read. Waits for no file.
+        """Starts to read files that changed, that the ledger has lost, or that were read in
+        another year, and loads them once they are read. Waits for no file.
 
         loaded: digest of the files in the ledger.
         """
+        if now.year != self._year:
+            self._year = now.year
+            self._watching.look_again()
         has_changed = self._watching.has_changed()
         if self._reading is None:
             if has_changed or self._is_to_be_tried(loaded):
@@ -270,22 +288,33 @@ class Reloading:
         return read
 
     def _load(self, reading: Reading, read: Read, now: datetime) -> None:
-        self._ask(reading, LOAD, now)
+        if problems := self._ask(reading, LOAD, now):
+            self._end(reading)
+            self._refuse(now, problems)
+            return
         reading.child.send(None)  # it goes on by itself, with what is not urgent
         self._reading = None
         self.digest = read.digest
         self._record(now, [])
 
-    def _ask(self, reading: Reading, what: str, now: datetime) -> None:
-        """Has the child write to the ledger, as of `now`, and waits for it."""
+    def _ask(self, reading: Reading, what: str, now: datetime) -> list[str]:
+        """Has the child write to the ledger, as of `now`, and waits for it.
+
+        Gives why what is loaded stays as it is, if anything keeps it from being replaced.
+        """
         reading.child.send((what, now))
         try:
             if not reading.child.has_value(APPLY_SECONDS):
                 raise ChildProcessError("the schedule files could not be written to the ledger")
-            reading.child.receive()
+            problems: list[str] = reading.child.receive()
         except Exception:
             self.stop()  # nothing was loaded: the files are read again
             raise
+        return problems
+
+    def _refuse(self, now: datetime, problems: list[str]) -> None:
+        self._next_try = time.monotonic() + REFUSED_SECONDS
+        self._record(now, problems)
 
     def _give_up(self, now: datetime, why: str) -> None:
         if self._reading:
@@ -304,7 +333,7 @@ class Reloading:
         if problems != self._problems:  # those of an absent directory come up every second
             for problem in problems:
                 log.error("schedule files rejected", problem=problem)
-        self._problems = problems
+        self._problems, self.is_settled = problems, True
         self._ledger.client.hset(
             self._ledger.keys.beat,
             mapping={
@@ -321,7 +350,7 @@ class Reloading:
         """
         started = time.monotonic()
         try:
-            wanted = read_files(self._files, prefix=self._ledger.keys.prefix)
+            wanted = read_files(self._files, prefix=self._ledger.keys.prefix, year=self._year)
         except ScheduleFilesInvalid as error:
             yield Read(None, [str(problem) for problem in error.problems])
             return
@@ -333,24 +362,38 @@ class Reloading:
             yield Read(None, [f"the schedule files cannot be judged: {error!r}"])
             return
         what, now = yield Read(wanted.digest, [])
+        is_loaded = wanted.digest == self.digest == self._ledger.loaded_digest()
+        if not is_loaded and (problems := self._refusals(wanted)):
+            yield problems
+            return
         if what == WITHDRAW:
             changes = withdraw(self._ledger, self._entries, wanted.specs, now)
             if changes:
                 names = {"removed": some(changes.removed), "paused": some(changes.changed)}
                 log.info("jobs withdrawn before the first turn", **names)
-            yield None
+            yield []
             return
-        edited = self._write(wanted, now, started)
-        yield None
+        edited = [] if is_loaded else self._write(wanted, now, started)
+        yield []
+        if is_loaded:
+            move(self._ledger, self._entries, wanted.sources)
         if self.digest is None:
             self._entries.disable(wanted.specs)
         foretell(self._ledger, edited, now)
 
+    def _refusals(self, wanted: ScheduleSet) -> list[str]:
+        """Why these files are not loaded, although they are right in themselves."""
+        loaded = self._ledger.loaded()
+        problems = [str(problem) for problem in clashes(loaded, wanted)]
+        if removal := mass_removal(loaded, wanted.specs):
+            problems.append(f"{self._files}: {removal} ({APPLY_HINT})")
+        return problems
+
     def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:
         """Loads what differs. The jobs that were added or changed."""
-        if wanted.digest == self.digest == self._ledger.loaded_digest():
-            return []
-        changes = load(self._ledger, self._entries, wanted.specs, wanted.digest, now)
+        changes = load(
+            self._ledger, self._entries, wanted.specs, wanted.digest, now, places=wanted.sources
+        )
         log.info(
             "schedule files loaded",
             jobs=len(wanted.specs),

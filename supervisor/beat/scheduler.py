@@ -19,14 +19,15 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 6. Audit some of the jobs: each nominal time was counted once and has an outcome.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference at the first turn after it has, from which on it
-   counts.
+   counts. Other sources of jobs, such as a table of Django's, are asked now and then (sources.py).
+8. With the first turns after the service was started: runs of jobs with `run_at_start` (starts.py).
 
 Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
 not lead, whatever it does instead. One whose turns fail before they have emitted resigns. A beat
 that hangs all the same, whatever the time-outs of its calls, is ended by its watchdog.
 
 Entries that are none of ours (`beat_schedule`, other programs) are emitted by RedBeat's
-own code, unguarded, as before.
+own code, unguarded, as before, unless they are made jobs (adopted.py).
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
+from supervisor.beat.adopted import Adopted
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries
+from supervisor.beat.following import Following
 from supervisor.beat.moved_entries import follow_prefix
 from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
+from supervisor.beat.sources import FollowedSources
+from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
@@ -58,6 +63,7 @@ from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
+from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
@@ -187,11 +193,15 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             app, self._ledger.client, self._publisher.send, self._publisher.signer
         )
         self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
+        self._following = Following(self._ledger, self._leader.leadership)
+        self._starts = Starts(self._ledger)
         self._vanished = VanishedMessages(app, self._ledger)
         self._sweeper = Sweeper(app, self._ledger)
         self._pinger = Pinger(self._ledger)
         self._revoker = Revoker(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
+        adopts = bool(app.supervisor["adopt_entries"])  # type: ignore[attr-defined]
+        self._adopted = Adopted(app, self._ledger, self._entries, is_wanted=adopts)
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
         )
@@ -203,6 +213,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._watchdog: Watchdog | None = None
         files = schedules_of(app)
         self._reloading = Reloading(files, self._ledger, self._entries) if files else None
+        self._sources = FollowedSources(self._ledger, self._entries)
 
     def setup_schedule(self) -> None:
         """Enters `beat_schedule`, and removes what left it, but for what is a job by now."""
@@ -253,8 +264,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
     def close(self) -> None:
         if self._watchdog:
             self._watchdog.stop()
-        if self._reloading:
-            self._reloading.stop()
+        self._stop_reading()
         try:
             self._leader.resign()
             self._attendance.leave()
@@ -280,6 +290,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
         self._recover(look)
         emitted = self._emit(look)
+        if look.has_endings:
+            self._following.deal_with_endings()
         self._publish(look)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
@@ -287,6 +299,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return 0.0
         self._auditor.audit_some(look.at)
         interval = self._reload(look)
+        self._finish_start()
         return self._prebuild(look, interval, emitted.next_at)
 
     def _upgrade(self) -> bool:
@@ -322,10 +335,15 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
                 )
         if look.leads and begins:
             look = self._trusted(self._begin(look))
-        if not look.leads and self._reloading:
-            self._reloading.stop()
+        if not look.leads:
+            self._stop_reading()
         self._leads, self._led_at = look.leads, clock()
         return look
+
+    def _stop_reading(self) -> None:
+        if self._reloading:
+            self._reloading.stop()
+        self._sources.stop()
 
     def _trusted(self, look: Look) -> Look:
         """The look, taken again if its reply came late: another beat may lead by now."""
@@ -335,7 +353,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, leads=now.leads and now.is_trusted)
 
     def _begin(self, look: Look) -> Look:
+        self._starts.begin(look.at, is_first=self._leads is None)
         self.setup_schedule()
+        self._adopted.begin()
+        self._sources.look_soon()
         if self._reloading is None:
             return look
         self._reloading.begin(look.at, look.loaded)
@@ -387,12 +408,14 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _emit(self, look: Look) -> Emitted:
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
+        self._adopted.record(emitted.emissions)
         emitted.stock_next_at = emit_stock(self, self._entries, emitted.stock, look)
+        self._adopted.follow()
         self._is_emitting, self._failing_since = False, None
         return emitted
 
     def _publish(self, look: Look) -> None:
-        if look.to_rescue or look.has_due or look.has_outbox:
+        if look.to_rescue or look.has_due or look.has_outbox or look.has_endings:
             self._publish_outbox()
         if look.has_sent:
             self._publisher.publish(self._vanished.to_resend(look.at))
@@ -411,7 +434,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._revoker.look(look.at)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
-        """Restores the entry of a job that RedBeat's schedule has lost."""
+        """Restores the entry of a job that RedBeat's schedule has lost, unless it is the app's."""
+        if self._ledger.loaded([spec.name]).origins[spec.name].source == REDBEAT:
+            return
         log.warning("entry restored", job=spec.name)
         with self._ledger.client.pipeline(transaction=True) as pipe:
             self._entries.write(pipe, spec, schedule_of(spec).next_after(watermark))
@@ -419,10 +444,17 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _reload(self, look: Look) -> timedelta:
         """Gives how long the next turn may wait."""
+        self._sources.follow()
         if self._reloading is None:
             return INTERVAL
         self._reloading.reload(look.at, look.loaded)
         return RELOAD_INTERVAL if self._reloading.is_busy else INTERVAL
+
+    def _finish_start(self) -> None:
+        """With the jobs of the files as they are now; with broken ones, as they were."""
+        if self._starts.at and (self._reloading is None or self._reloading.is_settled):
+            self._starts.finish()
+            self._publish_outbox()
 
     def _prebuild(self, look: Look, interval: timedelta, next_at: datetime | None) -> float:
         """Spends the time until the next turn on what it will need; gives the seconds left."""

@@ -9,14 +9,15 @@ each run that expired, until one is started.
    ledger on the same queue, which may have the same run id, is signed with another key and stays.
 3. A queue that was swept to its end is not looked at again until another of its runs ends.
 
-Only where the broker is Redis: others cannot take one message out of the middle of a queue.
+Only where the broker is Redis: others cannot take one message out of the middle of a queue. To give
+an app back, each queue of RabbitMQ is gone through once as a whole, see `take_out`.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from celery import Celery
@@ -26,7 +27,7 @@ from redis.exceptions import RedisError
 from supervisor.guard.delivery import HEADER
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
-from supervisor.sending.queues import channel_of
+from supervisor.sending.queues import channel_of, message_count
 from supervisor.sending.signing import Signer
 
 #: Messages that one command reads, and that one turn looks at.
@@ -40,6 +41,9 @@ DEEPEST = 2_000
 
 #: Between two sweeps; a broker that hangs costs seconds each time.
 PAUSE_SECONDS = 5.0
+
+#: Of the messages of runs.
+JSON = {"application/json"}
 
 log = get_logger("supervisor.beat")
 
@@ -113,13 +117,41 @@ class Sweeper:
     def _is_own(self, channel: Any, text: bytes) -> bool:
         try:
             message = channel.message_to_python(json.loads(text))
-            args, kwargs, _ = message.decode()
-            task, header = message.headers["task"], message.headers[HEADER]
-            return self._signer.has_signed(task, args, kwargs, header)
-        except RedisError:
-            raise
         except Exception:  # noqa: BLE001 - whatever kombu raises of foreign text
             return False
+        return is_of_run(message, self._signer)
+
+
+def is_of_run(message: Any, signer: Signer) -> bool:
+    """Whether this ledger has signed it, kombu's, as the message of a run."""
+    message.accept = JSON
+    try:
+        task, header = message.headers["task"], message.headers[HEADER]
+        args, kwargs, _ = message.decode()
+        return signer.has_signed(task, args, kwargs, header)
+    except RedisError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever kombu raises of foreign text
+        return False
+
+
+def take_out(channel: Any, queues: Iterable[str], signer: Signer) -> int:
+    """Takes the messages of all runs out of the queues of an AMQP broker; gives how many.
+
+    It gives messages from a queue's front alone. Those of others are kept until each queue is
+    through, and are back in their places, marked as redelivered, once the channel is closed.
+    """
+    taken = 0
+    for queue in queues:
+        for _ in range(message_count(channel, queue)):
+            fetched = channel.basic_get(queue)
+            if fetched is None:
+                break
+            message = channel.message_to_python(fetched)
+            if is_of_run(message, signer):
+                message.ack()
+                taken += 1
+    return taken
 
 
 def keys_of(channel: Any, queue: str) -> Iterator[str]:

@@ -3,8 +3,9 @@
 A worker that is killed between taking a message and beginning its run leaves no other trace.
 
 1. A queue that holds fewer messages than there are runs waiting in it has lost some, most likely
-   the oldest. Their runs are published again. The wait before that doubles each time: a worker may
-   take more than one message at a time and keep them.
+   the oldest, of the priorities of which messages are missing. Their runs are published again. The
+   wait before that doubles each time: a worker may take more than one message at a time and keep
+   them.
 2. Messages of tasks without the guard, or old ones, lie in queues too and hide a loss. So where
    there are workers, a run that was sent long ago is published again however many messages its
    queue holds: the oldest few of a queue at a time, and each after twice the time.
@@ -18,7 +19,7 @@ A worker that is killed between taking a message and beginning its run leaves no
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from celery import Celery
@@ -73,7 +74,7 @@ class VanishedMessages:
         }
         if not suspects:
             return []
-        lengths = self._broker.lengths(list(suspects))
+        lengths = self._broker.by_priority(list(suspects))
         if not lengths:
             self._next_check = now + UNAVAILABLE_INTERVAL
             return []
@@ -88,12 +89,15 @@ class VanishedMessages:
         return runs
 
     def _vanished(
-        self, suspects: dict[str, list[SentRun]], lengths: dict[str, int], now: datetime
+        self, suspects: dict[str, list[SentRun]], lengths: dict[str, dict[int, int]], now: datetime
     ) -> Iterator[SentRun]:
         roll: Roll | None = None
         limited = self._rate_limited({run.job for runs in suspects.values() for run in runs})
         for queue, runs in suspects.items():
-            missing = max(0, len(runs) - lengths.get(queue, 0))
+            lists = lengths.get(queue, {})
+            missing = max(0, len(runs) - sum(lists.values()))
+            if missing and len(lists) > 1:
+                runs = self._likeliest_first(runs, lists)
             kept = [run for run in runs[:missing] if run.job in limited]
             others = (run for run in runs[:missing] if run.job not in limited)
             yield from (run for run in others if is_overdue(run, now))
@@ -101,6 +105,24 @@ class VanishedMessages:
             if hidden:
                 roll = roll or self._ledger.presences.roll()
                 yield from hidden[: LIKELIEST if roll.consumers(queue) else 0]
+
+    def _likeliest_first(self, runs: list[SentRun], lists: Mapping[int, int]) -> list[SentRun]:
+        """Before all others those whose list holds fewer messages than there are runs for it.
+
+        What a worker took last is of the priority that goes first, and may be the youngest.
+        """
+        specs = self._ledger.some_specs({run.job for run in runs if run.job})
+        by_list = defaultdict[int, list[SentRun]](list)
+        for run in runs:
+            spec = specs.get(run.job or "")
+            given = spec.priority if spec and run.priority is None else run.priority
+            steps = (step for step in lists if step <= (given or 0))
+            by_list[max(steps, default=max(lists))].append(run)
+        missing = {step: len(found) - lists[step] for step, found in by_list.items()}
+        likely = {
+            run.id for step, found in by_list.items() for run in found[: max(0, missing[step])]
+        }
+        return sorted(runs, key=lambda run: run.id not in likely)
 
     def _rate_limited(self, jobs: Iterable[str | None]) -> frozenset[str]:
         """Those of the jobs that have a task with a rate limit."""

@@ -27,6 +27,7 @@ from supervisor.settings import Settings
 MODULES = {
     "files": ("check", "schema", "init", "import"),
     "adoption": ("adopt", "release"),
+    "jobs": ("put", "remove", "export"),
     "plans": ("plan", "apply", "simulate"),
     "service": ("drain", "undrain", "health", "serve", "up", "queues"),
     "render": ("render",),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.common import Context, Failure, pass_context
+from supervisor.cli.common import Context, Failure, json_option, pass_context, print_json
 from supervisor.cli.files import GRID, app_of, deliver, header, refuse_to_overwrite, where
 from supervisor.errors import REFUSED
 from supervisor.files.schedule_files import load
@@ -20,16 +20,17 @@ ADOPTED = "adopted.yaml"
 @click.command()
 @where
 @click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
+@json_option
 @pass_context
-def adopt(context: Context, output: Path | None, force: bool, dry_run: bool) -> None:
+def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Import all schedules of the app named with -A: what it needs beside `supervise(app)`.
 
     Writes adopted.yaml among the schedule files that beat follows, by default in schedules/, from
     django-celery-beat's tables, RedBeat's entries and `beat_schedule`. Nothing else is changed.
     """
     from supervisor.app import supervise
-    from supervisor.operate.adoption import renamed, report, sources_of
-    from supervisor.operate.import_celery import zone_remark
+    from supervisor.beat.import_celery import zone_remark
+    from supervisor.operate.adoption import renamed, report, report_shape, sources_of
 
     app = app_of(context, "adopt")
     is_supervised = hasattr(app, "supervisor")
@@ -37,8 +38,15 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool) -> 
     output = output or directory / ADOPTED
     sources = sources_of(app, datetime.now(UTC), jobs_in(directory, but=output))
     if dry_run:
-        for line in report(app if is_supervised else supervise(app), sources):
+        app = app if is_supervised else supervise(app)
+        if as_json:
+            print_json(report_shape(app, sources))
+            return
+        for line in report(app, sources):
             click.echo(harmless(line))
+        return
+    if not sources and as_json:
+        print_json({"file": None, "jobs": [], "reports": []})
         return
     if not sources:
         click.echo("the app has no schedule that is not a job already: nothing was written")
@@ -48,7 +56,8 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool) -> 
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
     names = " and ".join(source.name for source in sources)
     items = [item for source in sources for item in source.items]
-    deliver(header(names, zone_remark(app), GRID), items, output, list(renamed(sources)))
+    head, remarks = header(names, zone_remark(app), GRID), list(renamed(sources))
+    deliver(head, items, output, remarks, as_json=as_json)
 
 
 def jobs_in(directory: Path, but: Path) -> set[str]:
@@ -87,7 +96,11 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool) -> Non
         what = f"these are running: {', '.join(there)}; stop them, or say --yes"
         raise Failure(harmless(what), REFUSED)
     if not dry_run:
-        give_back(app, ledger, found)
+        taken = give_back(app, ledger, found)
+        if taken is None:
+            click.echo("messages of runs were left to this kind of broker: purge them", err=True)
+        else:
+            click.echo(f"messages of runs taken out of queues: {taken}")
     click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
     click.echo(f"keys of the ledger {would}removed: {count}")
     raise SystemExit(1 if found.lost else 0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -25,6 +25,7 @@ from supervisor.times import asked, parse_duration
 if TYPE_CHECKING:
     from celery import Celery
 
+    from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
 
 
@@ -129,6 +130,32 @@ def table_lines(
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def choosing(command: Command) -> Command:
+    """The options that choose among the loaded jobs: see `is_chosen`."""
+    options = (
+        click.option("--prefix", default="", help="Only jobs whose names begin with this."),
+        click.option("--source", help="Only jobs of this source: files, runtime, django."),
+        click.option("--label", help="Only jobs with this label: tenant=acme, or tenant."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def is_chosen(
+    spec: JobSpec, of_source: str, prefix: str, source: str | None, label: str | None
+) -> bool:
+    """of_source: where the job is from; all others are the options of `choosing`."""
+    return (
+        spec.name.startswith(prefix)
+        and source in (None, of_source)
+        and (label is None or spec.has_label(label))
+    )
 
 
 class DurationType(click.ParamType):  # type: ignore[type-arg]

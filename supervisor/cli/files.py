@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from supervisor.cli.common import Context, documentation, pass_context, print_json
-from supervisor.errors import ScheduleFilesInvalid, SupervisorError
+from supervisor.errors import Problem, ScheduleFilesInvalid, SupervisorError
+from supervisor.files.import_text import Item, write
 from supervisor.files.schedule_files import ScheduleSet, load
 from supervisor.files.schedule_schema import json_schema
+from supervisor.job.exclusions import holidays_ending
 from supervisor.job.fields import zone_names
+from supervisor.ledger.connection import connect
 from supervisor.operate.import_crontab import read_crontab
-from supervisor.operate.import_text import Item, Written, write
 from supervisor.operate.shapes import harmless
 from supervisor.operate.words import plural
 
@@ -40,9 +42,11 @@ path_argument = click.argument(
 def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> None:
     """List all problems in the schedule files at PATH, by default those that beat follows.
 
-    With -A, a task that the Celery app does not know is a problem too. Exits 1 if there is any.
+    With -A, a task that the Celery app does not know is a problem too. Exits 1 if there is any,
+    and 2 where the address of the ledger, or a certificate that it names, cannot be read.
     """
     warn_of_scheduler(context)
+    check_connection(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
@@ -57,6 +61,11 @@ def warn_of_scheduler(context: Context) -> None:
     for found in overridden(context.app):
         if found.setting == "beat_scheduler" and hasattr(context.app, "supervisor"):
             click.echo(f"warning: {found.setting} is {found.value!r}: {found.hint}", err=True)
+
+
+def check_connection(context: Context) -> None:
+    """Raises InvalidRedisUrl; no server is asked, for files are checked where there is none."""
+    connect(context.effective_settings).close()
 
 
 @click.command()
@@ -74,13 +83,22 @@ def read_or_exit(
     """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
     known_tasks = frozenset(context.app.tasks) if context.app is not None else None
     try:
-        return load(context.schedules(path), known_tasks, environ, prefix=context.prefix)
+        schedules = load(context.schedules(path), known_tasks, environ, prefix=context.prefix)
     except ScheduleFilesInvalid as invalid:
-        for line in map(str, () if as_json else invalid.problems):
-            click.echo(harmless(line))
-        if as_json:
-            print_json([asdict(problem) for problem in invalid.problems])
+        print_problems(invalid.problems, as_json)
         raise SystemExit(1) from None
+    for name, spec in schedules.specs.items():
+        for of, until in holidays_ending(spec.exclude, datetime.now(UTC).year).items():
+            what = f"note: job {name!r}: the holidays of {of} are known until the end of {until}"
+            click.echo(what, err=True)
+    return schedules
+
+
+def print_problems(problems: Sequence[Problem], as_json: bool) -> None:
+    for line in map(str, () if as_json else problems):
+        click.echo(harmless(line))
+    if as_json:
+        print_json([asdict(problem) for problem in problems])
 
 
 def _summary(schedules: ScheduleSet) -> str:
@@ -188,7 +206,7 @@ def where(command: Command) -> Command:
 @pass_context
 def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
     """Import the `beat_schedule` of the app named with -A."""
-    from supervisor.operate.import_celery import read_beat_schedule
+    from supervisor.beat.import_celery import read_beat_schedule
 
     _import_of_app(context, "beat_schedule", read_beat_schedule, output, force)
 
@@ -198,7 +216,7 @@ def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
 @pass_context
 def redbeat(context: Context, output: Path | None, force: bool) -> None:
     """Import the entries that RedBeat keeps in Redis for the app named with -A."""
-    from supervisor.operate.import_celery import read_redbeat
+    from supervisor.beat.import_celery import read_redbeat
 
     _import_of_app(context, "RedBeat", read_redbeat, output, force)
 
@@ -220,7 +238,7 @@ def _import_of_app(
     output: Path | None,
     force: bool,
 ) -> None:
-    from supervisor.operate.import_celery import zone_remark
+    from supervisor.beat.import_celery import zone_remark
 
     refuse_to_overwrite(output, force)
     app = app_of(context, "import")
@@ -282,24 +300,35 @@ def deliver(
     items: Iterable[Item],
     output: Path | None,
     remarks: Sequence[str] = (),
+    *,
+    as_json: bool = False,
 ) -> None:
+    """Writes the file, and exits. as_json: what was written is printed as JSON, with an output."""
     written = write(header, items)
-    for report in (*written.reports, *remarks):
+    reports = [*written.reports, *remarks]
+    for report in () if as_json else reports:
         click.echo(report, err=True)
     if output is None:
         click.echo(written.text, nl=False)
+    elif as_json:
+        replace_file(written.text, output)
+        print_json({"file": str(output), "jobs": list(written.jobs), "reports": reports})
     else:
-        _write(written, output)
-    raise SystemExit(1 if written.reports or remarks else 0)
+        write_file(written.text, len(written.jobs), output)
+    raise SystemExit(1 if reports else 0)
 
 
-def _write(written: Written, output: Path) -> None:
+def write_file(text: str, jobs: int, output: Path) -> None:
+    replace_file(text, output)
+    click.echo(f"{output}: {plural(jobs, 'job')}")
+
+
+def replace_file(text: str, output: Path) -> None:
     """In one step, because a beat may follow the directory."""
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(written.text, encoding="utf-8")
+        unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(output)
     except OSError as error:
         raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
-    click.echo(f"{output}: {plural(len(written.jobs), 'job')}")

@@ -21,12 +21,13 @@ from supervisor.cli.common import (
     print_json,
     print_table,
 )
-from supervisor.cli.files import path_argument, read_or_exit
+from supervisor.cli.files import path_argument, print_problems, read_or_exit
 from supervisor.errors import InvalidDuration, NotConfigured, did_you_mean
 from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
+from supervisor.ledger.records import FILES
 from supervisor.operate.shapes import harmless
 from supervisor.operate.tables import (
     QUEUE_COLUMNS,
@@ -39,7 +40,7 @@ from supervisor.operate.tables import (
     tally_shape,
 )
 from supervisor.operate.words import span
-from supervisor.ticks.plan import Plan, plan_of
+from supervisor.ticks.plan import Plan, clashes, mass_removal, plan_of
 from supervisor.ticks.simulation import SimulatedJob, Tally, number_of_ticks, ticks_of
 from supervisor.ticks.simulation import simulate as simulated
 from supervisor.times import parse_duration
@@ -55,9 +56,11 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 
     If the files have problems, lists them as `check` does, and exits 1.
     """
-    wanted = read_or_exit(context, path, as_json)
-    found = plan_on(context, context.ledger.loaded(), wanted)
+    wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
+    exit_if_clashing(loaded, wanted, as_json)
+    found = plan_on(context, loaded.of(FILES), wanted)
     show(found, as_json)
+    warn_of_removal(loaded, wanted)
     if exit_code and found.changes:
         sys.exit(1)
 
@@ -70,6 +73,8 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 @pass_context
 def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_json: bool) -> None:
     """Load the schedule files at PATH now, as beat would. Prints the plan and asks first.
+
+    Also files that remove more than half of the jobs, which beat does not load by itself.
 
     A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
     beats of the other name stop.
@@ -85,9 +90,12 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
     wanted, ledger = read_or_exit(context, path, as_json), context.ledger
     if not take_over:
         ledger.check_owner(owner_of(context.app))
-    loaded = ledger.loaded()
+    everything = ledger.loaded()
+    exit_if_clashing(everything, wanted, as_json)
+    loaded = everything.of(FILES)
     found = plan_on(context, loaded, wanted)
     show(found, as_json)
+    warn_of_removal(everything, wanted)
     if not found.changes and not take_over:
         return
     warn_of_beat(context, wanted)
@@ -97,8 +105,22 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
         ledger.take_over(owner_of(context.app))
     entries = Entries(context.app, ledger.client, ledger.keys)
     now, seen = ledger.now(), loaded.specs
-    done = load(ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen)
+    done = load(
+        ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen, places=wanted.sources
+    )
     click.echo(f"applied: {summary(done)}", err=as_json)
+
+
+def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
+    """With jobs whose names other sources have, prints all of them and exits 1."""
+    if problems := clashes(loaded, wanted):
+        print_problems(problems, as_json)
+        sys.exit(1)
+
+
+def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
+    if removal := mass_removal(loaded, wanted.specs):
+        click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
 
 
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:

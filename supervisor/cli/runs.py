@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,8 @@ from supervisor.cli.common import (
     DurationType,
     MomentType,
     Named,
+    choosing,
+    is_chosen,
     json_option,
     moment_of,
     pass_context,
@@ -30,11 +33,14 @@ from supervisor.cli.common import (
     print_table,
     table_lines,
 )
+from supervisor.cli.files import app_of
 from supervisor.errors import UnknownRun
-from supervisor.job.policies import OverlapPolicy
+from supervisor.job.fields import PRIORITIES
+from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
+from supervisor.ledger.records import JobRecord
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate import control
 from supervisor.operate.shapes import (
@@ -56,12 +62,14 @@ from supervisor.operate.shapes import (
 from supervisor.operate.tables import (
     JOB_COLUMNS,
     RUN_COLUMNS,
+    UNGUARDED_COLUMNS,
     dropped_words,
     job_row,
     run_rows,
     why,
 )
 from supervisor.operate.words import drained_words, stamp
+from supervisor.times import render_moment
 
 # show --follow: the state of a run, its progress and its log, until it has ended.
 
@@ -151,7 +159,7 @@ class BarScreen:
 REFRESH_SECONDS = 1.0
 
 
-def watch_jobs(ledger: Ledger) -> None:
+def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
     """Until Ctrl-C. While the ledger is unavailable, says so and waits for it."""
     if not sys.stdout.isatty():
         text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
@@ -160,16 +168,16 @@ def watch_jobs(ledger: Ledger) -> None:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(screen_of(ledger, console.width), refresh=True)
+                live.update(screen_of(jobs, console.width), refresh=True)
                 time.sleep(REFRESH_SECONDS)
     except KeyboardInterrupt:
         return
 
 
-def screen_of(ledger: Ledger, width: int) -> Group:
+def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
     now = datetime.now(UTC)
     try:
-        rows = [job_row(record, now) for record in ledger.jobs()]
+        rows = [job_row(record, now) for record in jobs()]
     except RedisError as error:
         return Group(Text(f"the ledger is unavailable: {error}"))
     header, *table = table_lines(JOB_COLUMNS, rows, width)
@@ -273,16 +281,42 @@ def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
 @click.option(
     "--watch", "watches", is_flag=True, help="Draw the table again each second, until Ctrl-C."
 )
+@click.option(
+    "--unguarded",
+    is_flag=True,
+    help="List RedBeat's entries that are no job instead, and when they are next due; needs -A.",
+)
+@choosing
 @json_option
 @pass_context
-def jobs(context: Context, watches: bool, as_json: bool) -> None:
+def jobs(
+    context: Context,
+    watches: bool,
+    unguarded: bool,
+    prefix: str,
+    source: str | None,
+    label: str | None,
+    as_json: bool,
+) -> None:
     """List the loaded jobs: next run, last run, state, counts."""
+    if unguarded and watches:
+        raise click.UsageError("--watch draws jobs; leave out --unguarded")
+    if unguarded:
+        print_unguarded(context, as_json)
+        return
     if watches and as_json:
         raise click.UsageError("--watch draws on a terminal; leave out --json")
+
+    def chosen() -> list[JobRecord]:
+        found = context.ledger.jobs()
+        return [
+            job for job in found if is_chosen(job.spec, job.origin.source, prefix, source, label)
+        ]
+
     if watches:
-        watch_jobs(context.ledger)
+        watch_jobs(chosen)
         return
-    records = context.ledger.jobs()
+    records = chosen()
     if as_json:
         print_json([job_shape(record) for record in records])
         return
@@ -290,6 +324,18 @@ def jobs(context: Context, watches: bool, as_json: bool) -> None:
     print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
     for queue, since in context.ledger.drains.since().items():
         click.echo(drained_words(queue, since))
+
+
+def print_unguarded(context: Context, as_json: bool) -> None:
+    from supervisor.beat.entries import Entries
+
+    app, ledger = app_of(context, "jobs --unguarded"), context.ledger
+    found = Entries(app, ledger.client, ledger.keys).unguarded()
+    if as_json:
+        times = {name: at and render_moment(at) for name, at in found.items()}
+        print_json([{"entry": name, "next_due_at": at} for name, at in times.items()])
+        return
+    print_table(UNGUARDED_COLUMNS, [(name, stamp(at) or "never") for name, at in found.items()])
 
 
 @click.command()
@@ -315,12 +361,12 @@ def runs(
     until: Named | None,
     as_json: bool,
 ) -> None:
-    """List the latest runs, of all jobs or of one: a line for each attempt.
+    """List the latest runs, of all jobs or of one, also a removed one: a line for each attempt.
 
     Times without an offset are in the job's zone, and for all jobs in UTC.
     """
     ledger = context.ledger
-    spec = ledger.spec(job) if job else None
+    spec = ledger.spec_or_last(job) if job else None
     zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
     wanted = Wanted(
         outcome=RunState(outcome) if outcome else None,
@@ -375,6 +421,22 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 @click.option("--overlap", type=click.Choice([word.value for word in OverlapPolicy]))
 @click.option("--key", help="Key of the lock, instead of the job's.")
 @click.option("--max-wait", type=DurationType(), help="How long to wait for the lock: 90s, 5m.")
+@click.option(
+    "--priority",
+    type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]),
+    help="Of the message; Redis gives out 0 first, RabbitMQ 9.",
+)
+@click.option(
+    "--at", type=MomentType(ahead=True), help="Run then, not now: 2h, 09:05, 2026-03-01T02:00."
+)
+@click.option("--after", help="Run once this run has ended.")
+@click.option(
+    "--after-policy",
+    type=click.Choice([word.value for word in AfterPolicy]),
+    default=AfterPolicy.SUCCESS.value,
+    show_default=True,
+    help="How that run has to end; else this one is skipped.",
+)
 @json_option
 @pass_context
 def trigger(
@@ -386,9 +448,17 @@ def trigger(
     overlap: str | None,
     key: str | None,
     max_wait: timedelta | None,
+    priority: int | None,
+    at: Named | None,
+    after: str | None,
+    after_policy: str,
     as_json: bool,
 ) -> None:
-    """Run a job now, paused or not, under its overlap policy or another. Exit 1 if skipped."""
+    """Run a job now, paused or not, under its overlap policy or another. Exit 1 if skipped.
+
+    With --at the run waits until then, in the ledger; times without an offset are in the job's
+    zone.
+    """
     request = RunRequest(
         args=parsed("--args", args_text, list),
         kwargs=parsed("--kwargs", kwargs_text, dict),
@@ -396,8 +466,13 @@ def trigger(
         overlap=OverlapPolicy(overlap) if overlap else None,
         key=key,
         max_wait=max_wait,
+        options={} if priority is None else {"priority": priority},
+        after=after,
+        after_policy=AfterPolicy(after_policy),
     )
-    run = control.trigger(context.ledger, job, request)
+    ledger = context.ledger
+    moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
+    run = control.trigger(ledger, job, request, moment)
     if as_json:
         print_json(run_shape(run))
     else:

@@ -38,7 +38,7 @@ from supervisor.operate.words import stamp
 from supervisor.settings import TOKEN, Settings
 from supervisor.web.access import Access
 from supervisor.web.budget import BoundedQueues, ledger_for_answers
-from supervisor.web.metrics import Metrics
+from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.server import create
 
 # drain, undrain
@@ -190,6 +190,7 @@ def fault_of_server(port: int) -> str | None:
 
 
 #: The variable of Prometheus' own client for Python.
+METRIC_LABELS = "SUPERVISOR_METRIC_LABELS"
 NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 
 
@@ -210,13 +211,14 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     """
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
+    labels = label_names(os.environ.get(METRIC_LABELS, ""))
     listener = bound(host, port)
     process.collect_rarely()
     broker, ledger = broker_of(context), ledger_for_answers(context.effective_settings)
-    metrics = Metrics(ledger, broker, has_created=has_created())
+    metrics = Metrics(ledger, broker, has_created=has_created(), labels=labels)
     Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
     config = uvicorn.Config(
-        create(ledger, access, metrics, broker, lambda: server.should_exit),
+        create(ledger, access, metrics, broker, lambda: server.should_exit, context.app),
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=2,

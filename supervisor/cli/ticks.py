@@ -45,7 +45,7 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
     """List the next nominal times of a job, those excluded, and the effects of clock changes."""
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
-        raise click.UsageError(f"{job} has no schedule: code calls it")
+        raise click.UsageError(f"{job} has no schedule: it runs {spec.schedule}")
     record = context.ledger.job(job)
     now = context.ledger.now()
     found = upcoming(spec, moment_of(after, spec.zone, now) or now, count)
@@ -99,7 +99,7 @@ def backfill_ticks(
     """
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
-        raise click.UsageError(f"{job} has no schedule: code calls it")
+        raise click.UsageError(f"{job} has no schedule: it runs {spec.schedule}")
     now = context.ledger.now()
     first, last = start.at(spec.zone, now), end.at(spec.zone, now)
     if first >= last:
@@ -140,15 +140,17 @@ def audit_ticks(
 ) -> None:
     """Compare the ticks that schedules name with those counted. Exits 1 if they differ.
 
-    With --from, each tick is also looked up among the records, which go back `history` runs.
+    Also of jobs that were removed, as long as their records are kept: seven days. With --from, each
+    tick is also looked up among the records, which go back `history` runs.
     """
     ledger = context.ledger
-    specs = [ledger.spec(job) for job in jobs] or list(ledger.scheduled().values())
+    removed = ledger.removed()
+    specs = [removed.get(job) or ledger.spec(job) for job in jobs]
+    specs = specs or [*ledger.scheduled().values(), *removed.values()]
     specs = [spec for spec in specs if spec.has_schedule]
-    audit(ledger, specs, ledger.now())
+    audit(ledger, specs, ledger.now(), removed)
     records = compared(context, specs, start, end) if start else {}
-    names = {spec.name for spec in specs}
-    known = {job.spec.name: job for job in ledger.jobs() if job.spec.name in names}
+    known = {job.spec.name: job for job in ledger.records_of(specs)}
     wrong = {name: job.unaccounted_ticks for name, job in known.items() if job.unaccounted_ticks}
     findings = {name: known[name].finding or {} for name in wrong}
     if as_json:

@@ -1,7 +1,8 @@
-"""Calendar files that `exclude` names -> the dates they hold.
+"""Calendar files and public holidays that `exclude` names -> the dates they hold.
 
 They are read when schedule files are, and a job's spec holds their dates: beat and workers need
-no file, and a change of a calendar is a change of each job that names it.
+no file, and a change of a calendar is a change of each job that names it. Jobs that come from no
+file cannot name one; holidays they can (resolved_without_files).
 
 All calendars of a load are read by one child process, within one budget: of files, of processor
 time, of memory. A calendar that uses it up is a problem, and so is each that would come after it.
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import InvalidSchedule, Problem, closest
+from supervisor.files.public_holidays import holidays_of
 from supervisor.files.yaml_source import UNREADABLE, UnusableFile, check_inside, shown, text_of
-from supervisor.job.exclusions import MOST_SPANS, Calendar, InvalidExclusion, parse_all
+from supervisor.job.exclusions import HOLIDAYS, MOST_SPANS, Calendar, InvalidExclusion, parse_all
 from supervisor.job.faults import ItemFault
 from supervisor.process import Child, Limits, Work
 from supervisor.schedule.rrule import WEEKDAYS, all_numbered, weekdays_of
@@ -233,7 +235,9 @@ def lines_of(text: str) -> Reading:
     for number, line in enumerate(text.splitlines(), start=1):
         if content := line.partition("#")[0].strip():
             try:
-                parse_all([content])
+                if parse_all([content]).holidays:
+                    hint = "name holidays in 'exclude': {holidays: DE-BY}"
+                    raise InvalidExclusion(f"{content!r} is not for a file", hint)
                 texts.append(content)
             except InvalidExclusion as error:
                 faults.append((number, error))
@@ -244,12 +248,19 @@ def lines_of(text: str) -> Reading:
 
 READERS: Mapping[str, Reader] = {"file": lines_of, "ical": texts_of}
 
+KINDS = ("holidays", *READERS)
+
 
 @dataclass(slots=True)
 class Calendars:
-    """The calendar files of one directory; each is read, and its problems reported, once."""
+    """The calendar files of one directory; each is read, and its problems reported, once.
 
-    directory: Path
+    directory: None where jobs come from no file. year: of which holidays are computed, and of
+    those around it.
+    """
+
+    directory: Path | None
+    year: int
     problems: list[Problem] = field(default_factory=list)
     _read: dict[tuple[str, Path], Calendar] = field(default_factory=dict)
     _child: Child | None = None
@@ -266,29 +277,46 @@ class Calendars:
         return tuple(dict.fromkeys(file for _, file in self._read))
 
     def resolve(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[ItemFault]]:
-        """A job's values with dates where `exclude` names files, and what is wrong with these."""
+        """A job's values with dates where `exclude` names calendars, and what is wrong there."""
         items = values.get("exclude")
         if not isinstance(items, list):
             return dict(values), []
         resolved, faults = [], list[ItemFault]()
         for number, item in enumerate(items):
             try:
-                resolved.append(self._calendar(item) if isinstance(item, dict) else item)
+                resolved.append(self._resolved(item))
             except UnusableFile as error:
                 faults.append(ItemFault((number,), error.what, error.hint))
                 resolved.append(Calendar())
+            except InvalidExclusion as error:
+                faults.append(ItemFault((number,), str(error), error.hint))
+                resolved.append(Calendar())
         return {**values, "exclude": resolved}, faults
+
+    def _resolved(self, item: Any) -> Any:
+        """Holidays that a loaded job says it has are computed again: an exported job keeps them."""
+        if isinstance(item, dict):
+            return self._calendar(item)
+        if isinstance(item, str) and (again := re.fullmatch(HOLIDAYS, item)):
+            return holidays_of(again[1], self.year)
+        return item
 
     def _calendar(self, item: dict[str, Any]) -> Calendar:
         if UNREADABLE in item.values():
             return Calendar()
         kind, name = next(iter(item.items()), ("", None))
-        if len(item) != 1 or kind not in READERS:
-            meant = closest(kind, READERS) if len(item) == 1 else None
-            hint = meant or "such as {file: holidays.txt} or {ical: holidays.ics}"
-            raise UnusableFile(f"{shown(item)} does not name one calendar file", hint)
+        if len(item) != 1 or kind not in KINDS:
+            meant = closest(kind, KINDS) if len(item) == 1 else None
+            hint = meant or "such as {holidays: DE-BY}, {file: days.txt} or {ical: days.ics}"
+            raise UnusableFile(f"{shown(item)} does not name one calendar", hint)
         if not isinstance(name, str) or not name:
-            raise UnusableFile(f"{shown(name)} is not the name of a file")
+            raise UnusableFile(f"{kind!r}: {shown(name)} is not a name")
+        return holidays_of(name, self.year) if kind == "holidays" else self._file(kind, name)
+
+    def _file(self, kind: str, name: str) -> Calendar:
+        if self.directory is None:
+            what = f"{{{kind}: {name}}}: calendar files are for jobs of schedule files"
+            raise UnusableFile(what, "list the dates, or name {holidays: DE-BY}")
         file = self.directory / name
         if (kind, file) not in self._read:
             try:
@@ -329,6 +357,16 @@ class Calendars:
             raise UnusableFile(f"takes more than {TOGETHER}", hint, line) from None
         texts, faults = found
         return texts, faults
+
+
+def resolved_without_files(
+    values: Mapping[str, Any], year: int
+) -> tuple[dict[str, Any], list[ItemFault]]:
+    """Values of a job that comes from no file, with dates where `exclude` names holidays.
+
+    year: the one that it is now. A calendar file is among what is wrong.
+    """
+    return Calendars(None, year).resolve(values)
 
 
 #: The budget in words.

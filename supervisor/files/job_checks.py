@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeGuard, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -20,6 +20,7 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import GuardedTaskSpec, JobSpec, StepSpec
 from supervisor.job.when import KINDS, When
 from supervisor.schedule import EPOCH, is_fixed, schedule_of
+from supervisor.schedule.cron import parse as parse_cron
 from supervisor.times import Duration
 
 # What is wrong with a job: pydantic's errors in plain words.
@@ -111,11 +112,15 @@ HINTS = {
 
 
 def _enum_fault(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> JobFault:
-    words = fields[key].annotation
-    assert isinstance(words, type) and issubclass(words, StrEnum)
+    annotation = fields[key].annotation
+    words = next(kind for kind in (annotation, *get_args(annotation)) if is_words(kind))
     choices = [word.value for word in words]
     what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"
     return JobFault((key,), what, closest(value, choices))
+
+
+def is_words(kind: Any) -> TypeGuard[type[StrEnum]]:
+    return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _clock_hint(value: Any) -> str | None:
@@ -142,10 +147,19 @@ NOT_IN_DEFAULTS = (
     "params",
     *KINDS,
     "phase",
+    "after",
+    "after_match",
+    "after_policy",
     "args",
     "kwargs",
     "ping_url",
     "description",
+)
+
+#: They limit or shift the times of a schedule, or say what is done with those that passed.
+ONLY_WITH_A_SCHEDULE = (
+    *("start_at", "end_at", "jitter", "exclude", "dst"),
+    *("catchup", "catchup_window"),
 )
 
 MOST_HINTS = 50
@@ -280,9 +294,14 @@ def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFa
     given = (kind for kind in KINDS if values.get(kind) is not None)
     kind = next((kind for kind in given if getattr(spec, kind) is not None), None)
     if kind is None:
+        if not spec.has_schedule and not any(map(values.get, KINDS)):
+            yield from _without_schedule(values)
         return
     if spec.start_at is None and values.get("start_at") is not None:
         spec = spec.model_copy(update={"start_at": EPOCH})  # its own fault is reported already
+    if kind == "cron" and (faults := [*_line_faults(values["cron"])]):
+        yield from faults
+        return
     try:
         first = schedule_of(spec).next_after(EPOCH)
     except InvalidSchedule as error:
@@ -301,6 +320,24 @@ def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFa
     if values.get("dst") is not None and not is_fixed(spec):
         what = "'dst' says nothing here: the job runs every hour, or is not told by the clock"
         yield JobFault(("dst",), what, "leave it out")
+
+
+def _line_faults(cron: str | Sequence[str]) -> Iterator[JobFault]:
+    """Of several expressions each at its own place."""
+    lines = {(): cron} if isinstance(cron, str) else {(n,): line for n, line in enumerate(cron)}
+    for path, line in lines.items():
+        try:
+            parse_cron(line)
+        except InvalidSchedule as error:
+            what, hint = apart(str(error))
+            yield JobFault(("cron",), f"'cron': {what}", hint, path)
+
+
+def _without_schedule(values: Mapping[str, Any]) -> Iterator[JobFault]:
+    for key in ONLY_WITH_A_SCHEDULE:
+        if values.get(key) is not None:
+            hint = "give one of 'cron', 'every', 'rrule' and 'at', or leave it out"
+            yield JobFault((key,), f"{key!r} says nothing here: the job has no schedule", hint)
 
 
 def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
@@ -362,9 +399,14 @@ NOT_IN_A_GUARD = (
     "params",
     "args",
     "kwargs",
+    "after",
+    "after_match",
+    "after_policy",
+    "run_at_start",
     "catchup",
     "catchup_window",
     "paused",
+    "due_by",
 )
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from supervisor.files.yaml_source import (
     KeyPath,
     UnusableFile,
     check_inside,
+    decoded,
     read,
     shown,
     text_of,
 )
+from supervisor.job.following import following_problems
 from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.settings import DEFAULT_PREFIX
@@ -88,22 +91,42 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     prefix: str = DEFAULT_PREFIX,
+    year: int | None = None,
+    are_all: bool = True,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
-    prefix: of the ledger that they are for, which is in the names of its serial queues.
+    prefix: of the ledger that they are for, which is in the names of its serial queues. year: the
+    one that it is now, and that holidays are computed around; by default as the clock says.
+    are_all: they follow no jobs but each other; else who is followed is not looked at.
     With `known_tasks`, a job whose task is not among them is a problem; with `environ`, a reference
     to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
     """
-    calendars = Calendars(path if path.is_dir() else path.parent)
+    directory = path if path.is_dir() else path.parent
+    calendars = Calendars(directory, year or datetime.now(UTC).year)
     loading = _Loading(known_tasks, environ, calendars, prefix)
     with suppress(_Enough), closing(calendars):
         for file in loading.files_of(path):
             loading.add(file)
-    if problems := [*loading.problems, *loading.calendars.problems]:
-        raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
-    files = (*loading.files, *calendars.files)
-    return ScheduleSet(loading.specs, _digest(loading.specs), loading.sources, files)
+        if are_all:
+            loading.check_followers()
+    return loading.done()
+
+
+def load_text(
+    text: bytes,
+    known_tasks: Collection[str] | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> ScheduleSet:
+    """All jobs of what stands on standard input; calendars lie in the current directory.
+
+    Who is followed is not looked at.
+    """
+    file, calendars = Path("-"), Calendars(Path(), datetime.now(UTC).year)
+    loading = _Loading(known_tasks, None, calendars, prefix)
+    with suppress(_Enough), closing(calendars):
+        loading.add(file, text)
+    return loading.done()
 
 
 def _digest(specs: Mapping[str, JobSpec]) -> str:
@@ -125,8 +148,16 @@ class _Loading:
     prefix: str
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
+    documents: dict[str, tuple[Document, Path]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+
+    def done(self) -> ScheduleSet:
+        """Once the calendars are closed, so that their problems are known. Raises as `load`."""
+        if problems := [*self.problems, *self.calendars.problems]:
+            raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
+        files = (*self.files, *self.calendars.files)
+        return ScheduleSet(self.specs, _digest(self.specs), self.sources, files)
 
     def files_of(self, path: Path) -> list[Path]:
         """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
@@ -149,10 +180,11 @@ class _Loading:
             return False
         return True
 
-    def add(self, file: Path) -> None:
+    def add(self, file: Path, content: bytes | None = None) -> None:
+        """content: of what is no file."""
         self.files.append(file)
         try:
-            document = read(text_of(file))
+            document = read(text_of(file) if content is None else decoded(content))
         except UnusableFile as error:
             self._problem(file, error.line, error.what, error.hint)
             return
@@ -185,6 +217,13 @@ class _Loading:
                 line = document.line_of(("jobs", name))
                 self._problem(file, line, f"{UNJUDGED}: {error!r}", job=name)
 
+    def check_followers(self) -> None:
+        """Once all jobs are known: those of files follow jobs of files."""
+        for fault in following_problems(self.specs):
+            document, file = self.documents[fault.job]
+            line = document.line_of(("jobs", fault.job, "after", fault.place))
+            self._problem(file, line, fault.what, fault.hint, job=fault.job)
+
     def _mapping_at(self, file: Path, document: Document, key: str) -> dict[str, Any]:
         value = document.data.get(key, {})
         if isinstance(value, dict):
@@ -216,6 +255,8 @@ class _Loading:
             resolved, file_faults = self.calendars.resolve(own)
             spec, faults = check_job(name, resolved, defaults, self.known_tasks)
             self.specs[name] = spec.kept_apart(self.prefix)
+            if spec.after:
+                self.documents[name] = (document, file)
             faults += reference_faults(spec, self.environ)
             for fault in [*faults, *item_faults("exclude", file_faults)]:
                 at = document.line_of(_place(("jobs", name), fault, own))

@@ -22,6 +22,7 @@ def json_schema() -> dict[str, Any]:
     job = JobSpec.model_json_schema()
     definitions = job.pop("$defs", {})
     properties = {key: _property(key, job["properties"][key]) for key in KEYS}
+    schedules = [_written(kind) for kind in KINDS]
     shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
     return {
         "$schema": DIALECT,
@@ -53,7 +54,7 @@ def json_schema() -> dict[str, Any]:
                 "additionalProperties": False,
                 "allOf": [
                     {"oneOf": [{"required": ["task"]}, {"required": ["steps"]}]},
-                    {"oneOf": [_written(kind) for kind in KINDS]},
+                    {"oneOf": [*schedules, {"not": {"anyOf": schedules}}]},
                 ],
                 "properties": properties,
             },

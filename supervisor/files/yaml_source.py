@@ -288,6 +288,11 @@ def text_of(file: Path) -> str:
             content = stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UnusableFile(f"cannot be read: {error.strerror}") from None
+    return decoded(content)
+
+
+def decoded(content: bytes) -> str:
+    """Raises UnusableFile."""
     if len(content) > LARGEST_FILE:
         raise UnusableFile("is larger than 1 MiB", "split it")
     try:

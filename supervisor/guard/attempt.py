@@ -35,7 +35,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -298,8 +298,15 @@ class Attempt:
         """
         for other in child_table.in_the_way_of(self.run_id, self.lock):
             log.warning("run kept out", job=self.job, run=self.run_id, by=other.run_id)
+            if other.run_id == self.run_id and not other.is_without_lease():
+                self._count_duplicate()
             return Refused(self.run_id, Refusal.DUPLICATE, f"{other.run_id} still runs here")
         return None
+
+    def _count_duplicate(self) -> None:
+        """As the ledger would, which is not asked: it might grant what must not run here."""
+        with suppress(RedisError):
+            self._guard.ledger.count_duplicate(self.job)
 
     def _ask(self) -> Grant | Refused:
         run_id, job = self.run_id, self.job

@@ -3,12 +3,15 @@
 The texts are what the ledger keeps of a job, so they say everything: calendar files have become
 dates by then. They are sorted and days are merged, so that a calendar that says the same in other
 words is no change of the job.
+
+Public holidays have become dates as well. Beside these a text says whose they are, and until when
+they are known: ``holidays DE-BY until 2031`` excludes nothing by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
@@ -24,13 +27,16 @@ WEEKDAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 #: Each job's spec holds its exclusions, and beat reads the spec at every tick of the job.
 MOST_SPANS = 1000
 
+#: What is kept of ``{holidays: DE-BY}`` beside its dates.
+HOLIDAYS = r"holidays (\S(?:.{0,48}\S)?) until (\d{4})"
+
 FORMS = "such as 2026-12-24, 2026-12-24..2027-01-02, SAT or MON-FRI"
 
 Point = TypeVar("Point", date, datetime)
 
 
 class Calendar(tuple[str, ...]):
-    """The texts of a calendar file in normal form, in place of the file's name."""
+    """The texts of a calendar file, or of holidays, in place of its name."""
 
 
 class InvalidExclusion(ValueError):
@@ -41,11 +47,14 @@ class InvalidExclusion(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """weekdays: Monday is 0. days: first and last. times: from, inclusive, and to, exclusive."""
+    """weekdays: Monday is 0. days: first and last. times: from, inclusive, and to, exclusive.
+    holidays: whose are among the days, and the last year of which they are known.
+    """
 
     weekdays: frozenset[int] = frozenset()
     days: tuple[tuple[date, date], ...] = ()
     times: tuple[tuple[datetime, datetime], ...] = ()
+    holidays: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -53,7 +62,18 @@ class Exclusions:
             *(WEEKDAYS[day] for day in sorted(self.weekdays)),
             *(str(day) if day == last else f"{day}..{last}" for day, last in self.days),
             *(f"{render_moment(start)}..{render_moment(end)}" for start, end in self.times),
+            *(holidays_text(of, until) for of, until in sorted(self.holidays.items())),
         )
+
+
+def holidays_text(of: str, until: int) -> str:
+    return f"holidays {of} until {until}"
+
+
+def holidays_ending(texts: Iterable[str], year: int) -> Mapping[str, int]:
+    """Whose holidays are known until this year or an earlier one, and until which."""
+    matches = filter(None, (re.fullmatch(HOLIDAYS, text) for text in texts))
+    return {match[1]: int(match[2]) for match in matches if int(match[2]) <= year}
 
 
 def normal(items: Any) -> tuple[str, ...]:
@@ -101,10 +121,15 @@ class _Collected:
     weekdays: set[int] = field(default_factory=set)
     days: list[tuple[date, date]] = field(default_factory=list)
     times: set[tuple[datetime, datetime]] = field(default_factory=set)
+    holidays: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: Any) -> None:
         if not isinstance(text, str):
             raise InvalidExclusion(f"{text!r} is not a date, a range or a weekday")
+        if holidays := re.fullmatch(HOLIDAYS, text):
+            of, until = holidays[1], int(holidays[2])
+            self.holidays[of] = max(until, self.holidays.get(of, until))
+            return
         first, dots, last = (part.strip() for part in text.partition(".."))
         if dots and re.fullmatch(MOMENT, first):
             self.times.add(_in_order(text, _moment(first, text), _moment(last, text)))
@@ -121,7 +146,8 @@ def parse_all(texts: Iterable[Any]) -> Exclusions:
     for text in texts:
         found.add(text)
     times = sorted(found.times, key=lambda span: (str(span[0]), str(span[1])))
-    return Exclusions(frozenset(found.weekdays), tuple(_merged(found.days)), tuple(times))
+    days = tuple(_merged(found.days))
+    return Exclusions(frozenset(found.weekdays), days, tuple(times), found.holidays)
 
 
 def _weekdays(text: str) -> Iterable[int]:

@@ -44,6 +44,20 @@ class OnItemFailure(StrEnum):
     THRESHOLD = "threshold"
 
 
+class AfterMatch(StrEnum):
+    """Which runs of the jobs that a job follows belong together."""
+
+    SAME_TIME = "same_time"
+    LATEST = "latest"
+
+
+class AfterPolicy(StrEnum):
+    """How they must have ended."""
+
+    SUCCESS = "success"
+    DONE = "done"
+
+
 # What happens to a run that would overlap: the policy as a pure function.
 #
 # `ledger/placing.lua` takes the same decision inside Redis, where it is atomic; this function is
@@ -80,9 +94,9 @@ class Decision(StrEnum):
 class SkipReason(StrEnum):
     """Label ``reason`` of supervisor_runs_skipped_total.
 
-    The last three are not of the decision: a newer run replaced one that waited to replace; a run
-    waited for `max_wait`; the run in the way had not begun because nothing does on a server that is
-    new.
+    The last four are not of the decision: a newer run replaced one that waited; a run waited for
+    `max_wait`; the run in the way had not begun because nothing does on a server that is new; a run
+    that it was to follow did not succeed.
     """
 
     OVERLAP = "overlap"
@@ -91,6 +105,7 @@ class SkipReason(StrEnum):
     REPLACED = "replaced"
     WAIT_EXPIRED = "wait_expired"
     GRACE = "grace"
+    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True)

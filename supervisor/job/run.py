@@ -8,10 +8,10 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import index
-from typing import Annotated, Any, SupportsFloat, SupportsIndex
+from typing import Annotated, Any, Literal, SupportsFloat, SupportsIndex
 
 from pydantic import AliasGenerator, BaseModel, ConfigDict, Field
 
@@ -195,8 +195,8 @@ class RunRules(BaseModel):
     `_ms`. What is not set is not written; what another version has added is kept as it is. The
     policies are plain words for that reason.
 
-    `max_running` and `max_skips` of 0, and `max_wait_ms` of -1: no bound. A step of a run holds no
-    lock, and has none of the rules about it.
+    `max_running`, `max_skips`, `max_duration_ms` and `min_duration_ms` of 0, and `max_wait_ms` of
+    -1: no bound. A step of a run holds no lock, and has none of the rules about it.
     """
 
     model_config = ConfigDict(
@@ -226,6 +226,9 @@ class RunRules(BaseModel):
     key: str | None = None
     ping: bool = False
     mask: bool | tuple[str, ...] = False
+    max_duration_ms: Amount = 0
+    min_duration_ms: Amount = 0
+    follows: bool = False
 
     @property
     def json_fields(self) -> dict[str, Any]:
@@ -286,6 +289,9 @@ class Run:
     For a state of `missed` or `excluded`, `ticks` counts the nominal times that the record
     stands for, from `first_nominal_at` to `nominal_at`; `note` is that of the pause.
     `queue` is where its message was sent last. `expires_at`: when it had to have begun.
+
+    `is_held`: it waits for runs of other jobs to end, or for that one run that `after` names.
+    `is_follower`: it was admitted because they had ended, and was due no sooner.
     """
 
     id: str
@@ -325,6 +331,28 @@ class Run:
     note: str | None = None
     queue: str | None = None
     expires_at: datetime | None = None
+    is_held: bool = False
+    after: str | None = None
+    is_follower: bool = False
+
+    @property
+    def duration_fault(self) -> Literal["max_duration", "min_duration"] | None:
+        """The key of the job that the duration of an attempt that has ended was against."""
+        most, least = self.rules.max_duration_ms / 1000, self.rules.min_duration_ms / 1000
+        lasted = [
+            a.duration_seconds or 0.0 for a in self.attempts if a.outcome not in (None, "lost")
+        ]
+        if most and max(lasted, default=0.0) > most:
+            return "max_duration"
+        is_short = self.state is RunState.SUCCEEDED and lasted and lasted[-1] < least
+        return "min_duration" if is_short else None
+
+    def is_too_long(self, now: datetime) -> bool:
+        """Whether the attempt that is running has taken longer than `max_duration`."""
+        if self.state is not RunState.RUNNING or not self.started_at:
+            return False
+        most = self.rules.max_duration_ms
+        return bool(most) and now - self.started_at > timedelta(milliseconds=most)
 
     @property
     def retries(self) -> int:
@@ -396,6 +424,11 @@ def manual_id(job: str) -> str:
 def backfill_id(job: str, nominal_at: datetime) -> str:
     """Identity of a run for a time that has passed: ``nightly@2026-03-01T02:00:00Z+<ulid>``."""
     return f"{tick_id(job, nominal_at)}+{ulid()}"
+
+
+def start_id(job: str, started_at: datetime) -> str:
+    """Identity of the run of a start of the service: ``nightly@start-2026-03-01T02:00:00Z``."""
+    return tick_id(job, started_at).replace("@", "@start-")
 
 
 def ulid() -> str:

@@ -9,12 +9,30 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from supervisor.job.faults import ItemFault, conflict, inside
-from supervisor.job.fields import NAME_PATTERN, Count, Name, PingUrl, QueueName
+from supervisor.job.fields import (
+    NAME_PATTERN,
+    Count,
+    DueBy,
+    Labels,
+    MessagePriority,
+    Name,
+    PingUrl,
+    QueueName,
+)
 from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
 from supervisor.job.policies import (
+    AfterMatch,
+    AfterPolicy,
     Catchup,
     OnCrash,
     OnItemFailure,
@@ -33,9 +51,9 @@ from supervisor.times import AtLeastASecond, Duration, to_ms
 
 MOST_JOBS = 10_000
 
-#: A process caches what it has derived of up to this many jobs: of all, and of as many that were
-#: edited or removed.
-KEPT_AT_HAND = 2 * MOST_JOBS
+#: A process caches what it has derived of up to this many jobs: of all those of files, of as many
+#: that were put at run time, and of as many that were edited or removed.
+KEPT_AT_HAND = 3 * MOST_JOBS
 
 # StepSpec: one step of a job of several tasks, as its schedule file describes it.
 
@@ -105,6 +123,11 @@ class StepSpec(BaseModel):
 
 SERIAL_PREFIX = "serial."
 
+#: Of the jobs that a job follows, so many are named in one line.
+MOST_NAMED = 3
+
+AFTER_ITSELF = "a job cannot follow itself"
+
 #: YAML 1.1 and people take these for booleans; as the name of a queue they are a mistake.
 BOOLEAN_WORDS = frozenset({"true", "false", "yes", "no", "on", "off"})
 
@@ -128,10 +151,18 @@ class JobSpec(When):
     """Keyword arguments of the task."""
     mask: Annotated[bool, Field(strict=True)] | tuple[str, ...] = False
     """true: no argument is shown anywhere; names: not these keyword arguments and params."""
+    after: tuple[Name, ...] = ()
+    """Names of jobs that this one follows: it runs when their runs have ended."""
+    after_match: AfterMatch | None = None
+    """same_time: theirs of the same nominal time; latest: any since this job's last run."""
+    after_policy: AfterPolicy = AfterPolicy.SUCCESS
+    """success: all of them succeeded; done: they ended in any way."""
     queue: Name | None = None
     """Queue the runs are sent to; without it the app's routes and default queue decide."""
     serial: Annotated[bool, Field(strict=True)] | QueueName = False
     """true: a queue of its own, worked one run at a time; a name: one shared with other jobs."""
+    priority: MessagePriority | None = None
+    """Of the job's messages, as Celery has it: Redis gives out 0 first, RabbitMQ 9."""
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     """What happens to a run that would overlap with the previous one."""
     key: Annotated[str, Field(min_length=1, max_length=500)] | None = None
@@ -143,7 +174,7 @@ class JobSpec(When):
     then: OnMaxSkips = OnMaxSkips.ALERT
     """What happens to a run that would be skipped after `max_consecutive_skips` others."""
     max_wait: Duration | None = None
-    """How long a run may wait for the lock, or be re-queued, before it is skipped."""
+    """How long a run may wait, for others that it follows and for the lock, until it is skipped."""
     max_waiting: Annotated[Count, Field(ge=1)] = 100
     """Bound of the waiting list of `overlap: queue_all`."""
     requeue_delay: Duration = timedelta(minutes=1)
@@ -162,6 +193,12 @@ class JobSpec(When):
     """After this the task sees SoftTimeLimitExceeded."""
     time_limit: AtLeastASecond | None = None
     """After this the task's process is killed."""
+    due_by: DueBy | None = None
+    """By when a run has to have succeeded after each tick: the next "06:00" of its zone, or 45m."""
+    max_duration: AtLeastASecond | None = None
+    """An attempt that takes longer is reported, and goes on; `time_limit` would end it."""
+    min_duration: AtLeastASecond | None = None
+    """A run that succeeds sooner after its start is reported: it may have done nothing."""
     max_retries: Count = 0
     """How often a failed attempt is tried again."""
     retry_backoff: Duration = timedelta(seconds=10)
@@ -178,12 +215,29 @@ class JobSpec(When):
     """Ticks older than this are missed, not caught up."""
     history: Annotated[Count, Field(ge=1, le=10_000)] = 200
     """How many runs are kept to be looked at, for at most seven days; counters keep all."""
+    run_at_start: Annotated[bool, Field(strict=True)] = False
+    """One run more each time that the service starts, after a time without any beat."""
     paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
+    labels: Labels = {}  # noqa: RUF012 - pydantic copies it
+    """What jobs are sorted and filtered by, such as {tenant: acme}; runs do not see them."""
+
+    @field_validator("after")
+    @classmethod
+    def _others_once_each(cls, after: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        own = info.data.get("name")
+        faults = [
+            ItemFault((number,), AFTER_ITSELF if name == own else f"{name!r} is there twice")
+            for number, name in enumerate(after)
+            if name == own or name in after[:number]
+        ]
+        if faults:
+            raise inside(faults)
+        return after
 
     @field_validator("serial")
     @classmethod
@@ -197,6 +251,26 @@ class JobSpec(When):
         if self.soft_time_limit and self.time_limit and self.soft_time_limit >= self.time_limit:
             text = "'soft_time_limit' must be shorter than 'time_limit'"
             raise conflict(text, "soft_time_limit", "time_limit")
+        return self
+
+    @model_validator(mode="after")
+    def _durations_in_order(self) -> Self:
+        if self.min_duration and self.max_duration and self.min_duration >= self.max_duration:
+            text = "'min_duration' must be shorter than 'max_duration'"
+            raise conflict(text, "min_duration", "max_duration")
+        if self.time_limit is None or self.steps:
+            return self
+        bounds = {"min_duration": self.min_duration, "max_duration": self.max_duration}
+        for key, bound in bounds.items():
+            if bound is not None and bound >= self.time_limit:
+                text = f"{key!r} must be shorter than 'time_limit', which ends the run"
+                raise conflict(text, key, "time_limit")
+        return self
+
+    @model_validator(mode="after")
+    def _due_after_ticks(self) -> Self:
+        if self.due_by is not None and not self.has_schedule:
+            raise conflict("'due_by' needs a schedule: it says when after a tick", "due_by")
         return self
 
     @field_validator("key")
@@ -221,6 +295,14 @@ class JobSpec(When):
         if self.then is not OnMaxSkips.ALERT and self.max_consecutive_skips is None:
             text = "'then' needs 'max_consecutive_skips'"
             raise conflict(text, "max_consecutive_skips", "then")
+        return self
+
+    @model_validator(mode="after")
+    def _after_others(self) -> Self:
+        if not self.after:
+            for key in ("after_match", "after_policy"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise conflict(f"{key!r} needs 'after'", key)
         return self
 
     @model_validator(mode="after")
@@ -258,6 +340,11 @@ class JobSpec(When):
         if faults:
             raise inside(faults)
         return self
+
+    def has_label(self, wanted: str) -> bool:
+        """`wanted`: ``tenant=acme``, or ``tenant`` for any value."""
+        name, equals, value = wanted.partition("=")
+        return name in self.labels and (not equals or self.labels[name] == value)
 
     @property
     def work(self) -> str:
@@ -304,8 +391,30 @@ class JobSpec(When):
         return self.serial_queue or self.queue
 
     @property
-    def has_schedule(self) -> bool:
-        return any(getattr(self, kind) is not None for kind in KINDS)
+    def matches(self) -> AfterMatch:
+        """`after_match`, or what it is by default."""
+        default = AfterMatch.LATEST if self.has_schedule else AfterMatch.SAME_TIME
+        return self.after_match or default
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether its ticks do; without a schedule it has none."""
+        return bool(self.after) and self.has_schedule
+
+    @property
+    def is_of_code(self) -> bool:
+        """Whether code puts it under the guard, and no schedule names it."""
+        return False
+
+    @property
+    def schedule(self) -> str:
+        """For people, when it runs: ``every 5m``, ``after extract, load``, ``at start``, or all."""
+        more = len(self.after) - MOST_NAMED
+        named = ", ".join(self.after[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        after = f"after {named}" if self.after else ""
+        at_start = "at start" if self.run_at_start else ""
+        words = [word for word in (super().schedule, after, at_start) if word]
+        return ", ".join(words) or ("when called" if self.is_of_code else "when triggered")
 
     @property
     def lock(self) -> str:
@@ -352,9 +461,16 @@ class JobSpec(When):
     def optional_rules(self) -> dict[str, Any]:
         """Rules that are only written for jobs that have them."""
         # The caller of `start` chooses a key for each run: another one is no edit of the job.
-        has_template = self.key and (self.has_schedule or not self.steps)
+        has_template = self.key and not (self.is_of_code and self.steps)
         key = self.key.replace("{task}", self.work) if self.key and has_template else None
-        rules = {"key": key, "ping": bool(self.ping_url), "mask": self.mask}
+        rules = {
+            "key": key,
+            "ping": bool(self.ping_url),
+            "mask": self.mask,
+            "max_duration_ms": self.max_duration and to_ms(self.max_duration),
+            "min_duration_ms": self.min_duration and to_ms(self.min_duration),
+            "follows": self.waits_for_others,
+        }
         return {name: value for name, value in rules.items() if value}
 
     @cached_property
@@ -371,6 +487,10 @@ class GuardedTaskSpec(JobSpec):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
-        if any(getattr(self, kind) is not None for kind in KINDS):
+        if self.has_schedule:
             raise conflict("a guarded task has no schedule", *KINDS)
         return self
+
+    @property
+    def is_of_code(self) -> bool:
+        return True

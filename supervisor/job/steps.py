@@ -36,6 +36,7 @@ class Step:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     queue: str | None = None
+    message_priority: int | None = None
     max_retries: int = 0
     retry_backoff: float = 0.0
     retry_backoff_max: float = 0.0
@@ -72,6 +73,7 @@ def planned(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
         "args": list(step.args),
         "kwargs": step.kwargs,
         "queue": step.queue or spec.routed_queue,
+        **({} if spec.priority is None else {"message_priority": spec.priority}),
         "max_retries": spec.max_retries if step.max_retries is None else step.max_retries,
         "retry_backoff": seconds(step.retry_backoff or spec.retry_backoff),
         "retry_backoff_max": seconds(spec.retry_backoff_max),
@@ -100,7 +102,7 @@ def rules(spec: JobSpec, step: StepSpec) -> RunRules:
 
 def references(spec: JobSpec, step: StepSpec) -> dict[str, Any]:
     """Whether secrets are to be put into the step's arguments: those of code have none."""
-    named = spec.has_schedule and has_references([step.args, step.kwargs])
+    named = not spec.is_of_code and has_references([step.args, step.kwargs])
     return {"has_references": True} if named else {}
 
 

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from supervisor.job.faults import ItemFault, conflict, inside
-from supervisor.job.fields import ClockChanges, Exclude, Moments, Timezone
+from supervisor.job.fields import ClockChanges, Cron, Exclude, Moments, Timezone
 from supervisor.times import (
     AtLeastASecond,
     Duration,
@@ -27,19 +27,20 @@ from supervisor.times import (
     render_moment,
 )
 
-#: Exactly one of these is given.
+#: At most one of these is given. A job without any is triggered, or runs after others.
 KINDS = ("cron", "every", "rrule", "at")
 
 
 class When(BaseModel):
-    """Exactly one of `cron`, `every`, `rrule` and `at`, and what limits or shifts its times."""
+    """At most one of `cron`, `every`, `rrule` and `at`, and what limits or shifts its times."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     timezone: Timezone = "UTC"
     """IANA name of the zone whose clocks all other times of the job are read from."""
-    cron: str | None = None
-    """Five cron fields with names and ranges, or @hourly, @daily, @weekly, @monthly, @yearly."""
+    cron: Cron | None = None
+    """Five cron fields with names and ranges, or @hourly, @daily, @weekly, @monthly, @yearly; or a
+    list of such expressions."""
     every: AtLeastASecond | None = None
     """A fixed interval, anchored to 1970-01-01T00:00:00Z, not to the last run."""
     phase: Duration | None = None
@@ -76,8 +77,8 @@ class When(BaseModel):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
-        if sum(getattr(self, kind) is not None for kind in KINDS) != 1:
-            text = "give exactly one of 'cron', 'every', 'rrule' and 'at'"
+        if sum(getattr(self, kind) is not None for kind in KINDS) > 1:
+            text = "give only one of 'cron', 'every', 'rrule' and 'at'"
             raise conflict(text, *KINDS)
         return self
 
@@ -123,8 +124,17 @@ class When(BaseModel):
         return tuple(getattr(self, key) for key in When.model_fields)
 
     @property
+    def cron_lines(self) -> tuple[str, ...]:
+        """Each expression of `cron`; none without it."""
+        return (self.cron,) if isinstance(self.cron, str) else self.cron or ()
+
+    @property
+    def has_schedule(self) -> bool:
+        return any(getattr(self, kind) is not None for kind in KINDS)
+
+    @property
     def schedule(self) -> str:
-        """For people: the cron expression, ``every 5m``, the rule, ``at ...``."""
+        """For people: the cron expression, ``every 5m``, the rule, ``at ...``; or nothing."""
         if self.every is not None:
             return f"every {render_duration(self.every)}" + (
                 f" +{render_duration(self.phase)}" if self.phase else ""
@@ -132,4 +142,6 @@ class When(BaseModel):
         if self.at:
             more = f" and {len(self.at) - 1} more" if len(self.at) > 1 else ""
             return f"at {render_moment(self.at[0])}{more}"
-        return self.cron or self.rrule or "when called"
+        if len(self.cron_lines) > 2:
+            return f"{self.cron_lines[0]} and {len(self.cron_lines) - 1} more"
+        return " and ".join(self.cron_lines) or self.rrule or ""

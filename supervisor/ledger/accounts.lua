@@ -11,10 +11,22 @@ local function ping(run, kind, outcome, reason)
   redis.call('LTRIM', K.pings, -MOST_PINGS, -1)
 end
 
+-- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
+-- of those (ticks/following.py). Written with the state itself as well.
+local function note_for_followers(job, id, state, nominal, first)
+  local followed_by = hget(K.run(id), 'followed_by')
+  if not followed_by and redis.call('EXISTS', K.followers(job)) == 0 then return end
+  redis.call('RPUSH', K.endings, cjson.encode({
+    job = job, run = id, state = state, nominal = tonumber(nominal), first = tonumber(first), followed_by = followed_by,
+  }))
+end
+
 -- What a job counts when one of its runs begins.
 local function note_start(run)
+  -- One that follows others is due when they have ended.
+  local due = run.kind == 'after' and run.queued or run.nominal
   local is_first = run.attempt == 1 and not run.has_started
-  local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - run.nominal)) or {}
+  local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - due)) or {}
   tally(run.job, counters, 'last_start', now, 'consecutive_skips', 0)
   redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
   if is_first then ping(run, 'start', 'started') end
@@ -38,17 +50,33 @@ local function attempts_with(run, outcome, reason)
   return before .. line .. '\n'
 end
 
+-- What an attempt counts that took longer or shorter than its job allows. A run counts as too long once,
+-- however many of its attempts were.
+local function beyond_bounds(run, outcome, lasted)
+  local most, least = run.rules.max_duration, run.rules.min_duration
+  if most and lasted > most and redis.call('HSETNX', K.run(run.id), 'over_max_duration', 1) == 1 then
+    return { 'n:over_max_duration', 1 }
+  end
+  return least and lasted < least and outcome == 'succeeded' and { 'n:under_min_duration', 1 } or {}
+end
+
 -- Cancelled and replaced are people's wishes: no alarm, and no success either.
 local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
 local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
+
+-- When the latest of the job's successes began, which need not be the last to end.
+local function success_start(run)
+  return digits(math.max(run.started, tonumber(hget(K.job(run.job), 'last_success_start') or 0)))
+end
 
 -- The end state of a run, and what its job counts. Not of one below another. `counters`: more of them,
 -- as for tally(); `...`: as for close().
 local function note_end(run, outcome, reason, counters, ...)
   local last = { 'last_finish', now, 'last_outcome', outcome, 'last_run', run.id }
-  if outcome == 'succeeded' then last[7], last[8] = 'last_success', now end
-  if FAILURES[outcome] then last[7], last[8] = 'last_failure', now end
+  if outcome == 'succeeded' then append(last, { 'last_success', now, 'last_success_start', success_start(run) }) end
+  if FAILURES[outcome] then append(last, { 'last_failure', now }) end
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), unpack(last))
   close(run.id, run.job, outcome, reason, ...)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
+  note_for_followers(run.job, run.id, outcome, run.nominal)
 end

@@ -3,15 +3,19 @@
 --
 -- KEYS  the leading beat's lock
 -- ARGV  token of the leading beat (or ''), how many of the following are given of each run, then of each
---       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), kind ('tick' or
---       'manual'), where the broker's queues are keys beside these the queue to which a run that starts is
---       sent at once, its list, and the message, else ''
+--       run id, job, nominal time in ms (or '' for now), rules (JSON of JobSpec.rules), kind ('tick',
+--       'manual', or 'after' for a run that follows those of other jobs), where the broker's queues are
+--       keys beside these the queue to which a run that starts is sent at once, its list, and the
+--       message, else ''
 --       args, kwargs and options of the message (JSON, or '' for the job's own), ms from now in which the
 --       run is not to start (or 0), of a run of several steps its plan and the params it begins with
 --       (JSON object, name -> JSON as text), else ''; whether a caller may wait for its result in Celery
---       (1 or ''); ms from now in which it has to begin, or ''; and the job's spec (JSON) where code has it
+--       (1 or ''); ms from now in which it has to begin, or ''; the job's spec (JSON) where code has it; the
+--       run after which it is to run, or '', and how that has to end (success or done); of a run that follows
+--       others, the one of them for whose end it is skipped, or ''
 -- gives for each run {verdict, reason, blocking run, and for each silent run that stood in the way what
 --       became of it, its id, its job}; verdict: start wait requeue replace skip delay, or
+--       hold        it waits for other runs to end; beat decides when
 --       not_leader  this beat was relieved; nothing was changed
 --       duplicate   the tick was seen before; nothing but a counter was changed
 --       excluded    the job is paused; the tick is passed over
@@ -19,8 +23,20 @@
 
 local leads = ARGV[1] == '' or redis.call('GET', KEYS[1]) == ARGV[1]
 
+-- The run waits for others, whatever the lock: beat looks whether these have ended, and when they do.
+local function hold_back(id, job, nominal, record, wait_until, after, after_policy)
+  redis.call('HSET', K.run(id), 'state', 'waiting', 'held', 1, unpack(record))
+  if wait_until then redis.call('ZADD', K.leases, digits(wait_until), id) end
+  if after ~= '' and redis.call('EXISTS', K.run(after)) == 1 then
+    local others = hget(K.run(after), 'followed_by') or ''
+    redis.call('HSET', K.run(after), 'followed_by', others .. after_policy .. ' ' .. id .. '\n')
+  end
+  redis.call('RPUSH', K.endings, cjson.encode({ held = id, job = job, nominal = nominal }))
+  return 'hold', '', after
+end
+
 local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
-  awaited, expires, spec)
+  awaited, expires, spec, after, after_policy, failed)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
 
@@ -48,6 +64,12 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
 
   if kind == 'manual' then
     count(job, 'triggered')
+  elseif kind == 'after' then
+    count(job, 'triggered')
+    if select(2, watermark_of(job, now)) then
+      pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
+      return 'excluded', 'paused', ''
+    end
   else
     local watermark, is_paused = watermark_of(job, nominal)
     if nominal <= watermark then
@@ -90,6 +112,16 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   redis.call('SADD', K.open(job), id)
   remember(job, id, rules.history)
 
+  if (failed or '') ~= '' then
+    redis.call('HSET', K.run(id), 'blocked_by', failed, 'blocker', snapshot(failed), unpack(record))
+    skip({ id = id, job = job, rules = rules, nominal = nominal, stage = is_of_steps and '' or nil }, 'upstream')
+    return 'skip', 'upstream', failed
+  end
+  if (after or '') ~= '' or (rules.follows and kind == 'tick') then
+    note('after', after)
+    note('after_policy', after_policy)
+    return hold_back(id, job, nominal, record, wait_until, after or '', after_policy)
+  end
   if delay > 0 then
     redis.call('HSET', K.run(id), 'state', 'waiting', 'due', now + delay, unpack(record))
     redis.call('ZADD', K.delayed, now + delay, id)
@@ -105,7 +137,7 @@ local function take_back(id, job, kind, watermark, ticks)
   if redis.call('EXISTS', K.run(id)) == 1 then return end
   redis.pcall('SREM', K.open(job), id)
   redis.pcall('ZREM', K.history(job), id)
-  if kind == 'manual' or hget(K.job(job), 'watermark') == watermark then return end
+  if kind ~= 'tick' or hget(K.job(job), 'watermark') == watermark then return end
   if watermark then
     redis.call('HSET', K.job(job), 'watermark', watermark)
   else

@@ -11,7 +11,10 @@ end
 -- The attempt ends; `is_last`: and with it the run, whose end writes what there is of a run of its own.
 local function end_attempt(run, outcome, reason, token, is_last)
   local fields = { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }
-  local counters = outcome ~= 'lost' and observation('duration', now - run.started) or {}
+  local counters, lasted = {}, now - run.started
+  if outcome ~= 'lost' then
+    counters = append(observation('duration', lasted), run.parent and {} or beyond_bounds(run, outcome, lasted))
+  end
   write_interval(run, now_us)
   if run.ending ~= '' then redis.call('HDEL', K.run(run.id), 'ending', 'why_ending') end
   if is_last and not run.parent then
@@ -70,6 +73,7 @@ local function undo_begin(run, token, publish_at)
   run.attempt = run.attempt - 1
   redis.call('HSET', K.run(run.id), 'attempt', run.attempt, 'last_token', token)
   local next_up = { leave_serial(run, publish_at) }
+  redis.call('ZREM', K.sent, run.id)  -- of one that was given up meanwhile, and sent again
   enqueue(run, publish_at)
   return append(next_up, { run.id })
 end

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext, SSLSocket
 from typing import Any, Literal, Protocol, cast, overload
 
 import redis
@@ -113,9 +113,18 @@ class Client(Protocol):
     ) -> list[tuple[str, float]]: ...
 
 
+#: For the server's part of a TLS handshake. A port without TLS waits for more, and says nothing.
+HANDSHAKE_TIMEOUT_SECONDS = 2
+
+
+class HandshakeUnanswered(RedisError):
+    """The server did not answer a TLS handshake in time; a client does not try that again."""
+
+
 #: The server cannot be reached, or takes no writes after a failover. Scripts are idempotent, so a
 #: caller may try again.
 Unavailable = (
+    HandshakeUnanswered,
     RedisConnectionError,
     RedisTimeoutError,
     redis.exceptions.BusyLoadingError,
@@ -185,6 +194,8 @@ LINE = re.compile(r"user_(?:script|function):(\d+)")
 CALLED = re.compile(r"call\('(\w+)'")
 
 
+PLAIN_PORT = "redis:// in place of rediss:// if it does not talk TLS on that port"
+
 #: What OpenSSL says, and what to do about it.
 TLS_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "the certificate has to be for this host, by an authority whose"
@@ -207,6 +218,8 @@ def explained(error: Exception) -> str:
             )
         case ResponseError() if is_of_cluster(error):
             return CLUSTER
+        case HandshakeUnanswered():
+            return f"the ledger is unavailable: {text} ({PLAIN_PORT})"
         case ResponseError() | NotWritable():
             return f"Redis refuses it: {text}"
         case _:
@@ -238,6 +251,15 @@ def check_served(client: Client) -> None:
         raise NotServed(CLUSTER)
     if int(str(answer.get("version", "7")).partition(".")[0]) < 7:
         raise NotServed(NO_FUNCTIONS)
+
+
+def check_functions(client: Client) -> None:
+    """Of a server that says it is a Redis 7. Raises NotServed."""
+    try:
+        client.fcall("supervisor_is_served", 0)  # there is none of this name
+    except ResponseError as error:
+        if is_of_server_without_functions(error):
+            raise NotServed(NO_FUNCTIONS) from None
 
 
 def naming_the_right(error: ResponseError, script: str) -> ResponseError:
@@ -322,9 +344,27 @@ def server_options(settings: Settings, but: Container[str] = ()) -> dict[str, An
     beside = understood({k: v for k, v in settings.connection.items() if k not in but})
     beside.pop("sentinel_kwargs", None)
     options = {**beside, **parsed(settings.redis_url)}
-    if "path" not in options and tls_of(options):
-        options["connection_class"] = redis.SSLConnection
+    if "path" not in options and (tls_of(options) or "connection_class" in options):
+        options["connection_class"] = TlsConnection
     return options
+
+
+class TlsConnection(redis.SSLConnection):
+    """Gives a handshake a time of its own, so that a port without TLS is named soon."""
+
+    def _connect(self) -> SSLSocket:
+        given, self.socket_timeout = self.socket_timeout, HANDSHAKE_TIMEOUT_SECONDS
+        try:
+            connected: SSLSocket = super()._connect()  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            if "handshake" not in str(error):
+                raise
+            what = f"no answer to a TLS handshake in {HANDSHAKE_TIMEOUT_SECONDS} s"
+            raise HandshakeUnanswered(f"{what} by {self.host}:{self.port}") from None
+        finally:
+            self.socket_timeout = given
+        connected.settimeout(given)
+        return connected
 
 
 def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
@@ -366,6 +406,7 @@ def check_certificates(options: Mapping[str, Any]) -> None:
         options.get(f"ssl_{name}") for name in ("ca_certs", "certfile", "keyfile")
     )
     path = None
+    todo = "ssl_ca_certs, ssl_certfile and ssl_keyfile name PEM files that this user may read"
     try:
         for path in filter(None, (authority, own, key)):
             Path(path).read_bytes()
@@ -377,7 +418,7 @@ def check_certificates(options: Mapping[str, Any]) -> None:
             context.load_cert_chain(path, key, options.get("ssl_password") or "")
     except OSError as error:  # an SSLError is one
         what = f"the certificate or key {path} cannot be read"
-        raise InvalidRedisUrl(f"{what}: {error.strerror}") from None
+        raise InvalidRedisUrl(f"{what}: {error.strerror} ({todo})") from None
 
 
 def _client(

@@ -34,13 +34,13 @@ from supervisor.errors import WrongSchema
 from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.run import LINES_KEPT
+from supervisor.job.spec import MOST_JOBS
 from supervisor.job.steps import ITEMS_AT_ONCE
 from supervisor.ledger.connection import (
     NO_FUNCTIONS,
     Client,
     NotServed,
     NotWritable,
-    Pipeline,
     RedisError,
     is_of_server_without_functions,
     naming_the_right,
@@ -183,6 +183,10 @@ MOST_PINGS = 10_000
 #: Of calls that ended before they began and whose callers could not be informed, likewise.
 MOST_REVOCATIONS = 10_000
 
+#: Of jobs that were loaded, edited or removed, the newest are known one by one: more than beat
+#: looks at in one turn.
+EDITS_KEPT = 2 * MOST_JOBS
+
 #: Packets of calls that are sent before the replies to the first of them are read, and how many
 #: calls go into one where they are small.
 PACKETS_AHEAD = 2
@@ -232,6 +236,7 @@ local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PAR
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_PREDECESSORS = {MOST_PREDECESSORS}
 local MOST_RUNNING = {LARGEST_COUNT}
+local EDITS_KEPT = {EDITS_KEPT}
 local BOUNDS = {{{bounds}}}
 """
 
@@ -353,14 +358,6 @@ class Functions:
             return NotServed(NO_FUNCTIONS)
         text = self._readers[name] if name in READING else self._library.text
         return refused(naming_the_right(error, text))
-
-    def within(self, pipe: Pipeline, name: str, *args: str | int) -> None:
-        """One more command of a transaction; what it gives is not looked at.
-
-        That the server has the function is seen to before: it has it as long as it has its data.
-        """
-        self("check")
-        pipe.fcall(self._command(name)[1], 0, *args)
 
     def forget_versions(self, but: str = "") -> None:
         """Deletes the libraries of all versions for these keys, where the user may do so."""

@@ -33,6 +33,9 @@ TEMPLATES = {
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
     #         duplicates: how often a second tick or message of it was dropped; note: of the pause
+    #         held: while it waits for other runs to end; after, after_policy: the run that it was
+    #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
+    #         of those that follow it
     "run": "run:%s",
     # SET     ids of the steps of a run, or of the items of a batch, that are open
     "below": "run:%s:below",
@@ -51,6 +54,7 @@ TEMPLATES = {
     "log": "run:%s:log",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
+    #         removed: the spec (JSON) of a job that is not loaded any more;
     #         key: the template of the key that a run was last placed under, generation: how often
     #         that was another than before, rekeyed: while runs of an earlier one may be open, one
     #         of them or '' (slots.lua);
@@ -60,8 +64,22 @@ TEMPLATES = {
     "open": "job:%s:open",
     # ZSET    run id -> time of admission in ms; the last `history` runs of a job
     "history": "job:%s:history",
+    # SET     names of the jobs that follow this one, as they are loaded
+    "followers": "job:%s:followers",
+    # HASH    what a job that follows others knows of their runs (ticks/following.py): nominal time
+    #         in ms, or "latest", -> JSON; "held:<run id>" -> nominal time in ms of a waiting tick
+    "following": "job:%s:following",
+    # LIST    JSON, as in ledger/followers.py; ends of runs that others follow, and runs that wait
+    #         for such ends, which the leading beat deals with in order
+    "endings": "index:endings",
     # HASH    job name -> JobSpec as JSON; the jobs that are loaded
     "jobs": "jobs",
+    # HASH    job name -> "<source> <version> <place>"; where each loaded job is from
+    "sources": "sources",
+    # ZSET    job -> version; the newest EDITS_KEPT jobs that were loaded, edited or removed
+    "edited": "index:edited",
+    # ZSET    job -> ms at which it was removed; goes with the job's hash, which has its last spec
+    "removed": "index:removed",
     # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
     "guarded": "guarded",
     # HASH    queue -> ms since which no run of it may begin
@@ -91,13 +109,17 @@ TEMPLATES = {
     #         that was set back, from when, and by how many ms that are not made up for
     "server": "server",
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
-    #         (JSON), config (digest of the loaded jobs), follows (digest of the schedule files that
-    #         the leader loads, empty when it has none), leader_changes (how often it was another),
-    #         clock_set_backs (how often the server's clock was), _back_at in ms, _back_ms, app (the
-    #         name of the app whose ledger it is), refused (app and name of the last beat of another
-    #         app), refused_at in ms, upgrade_to (the schema that a newer process wanted and did not
-    #         get, because older ones were there), upgrade_at in ms, entries (what the keys of
-    #         RedBeat's entries begin with)
+    #         (JSON), config (digest of the loaded files), files (version with which they were
+    #         loaded), version (the newest of a job), at_run_time (how many loaded jobs are not of
+    #         files), source:NAME (fingerprint of a source as it was last loaded), follows (digest
+    #         of the schedule files that the leader loads, empty when it has none), leader_changes
+    #         (how often it was another), clock_set_backs (how often the server's clock was),
+    #         _back_at in ms, _back_ms, app (the name of the app whose ledger it is), refused (app
+    #         and name of the last beat of another app), refused_at in ms, upgrade_to (the schema
+    #         that a newer process wanted and did not get, because older ones were there),
+    #         upgrade_at in ms, entries (what the keys of RedBeat's entries begin with), starting
+    #         (when the service started, in ms, while its jobs are still to have their runs of that
+    #         start)
     "beat": "beat",
     # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
     #         fresh id of the process; expires PRESENCE_TTL after it was last said
@@ -166,6 +188,12 @@ class Keys:
 
     def job(self, name: str) -> str:
         return self._build("job", name)
+
+    def followers(self, name: str) -> str:
+        return self._build("followers", name)
+
+    def following(self, name: str) -> str:
+        return self._build("following", name)
 
     def history(self, name: str) -> str:
         return self._build("history", name)

@@ -64,6 +64,7 @@ class Look:
     has_pings: bool = False
     has_revocations: bool = False
     has_leftovers: bool = False
+    has_endings: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
     set_back_from: datetime | None = None
@@ -131,7 +132,7 @@ class Leader:
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
         rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
-        set_back, leftovers, set_back_from = found
+        set_back, leftovers, set_back_from, endings = found
         return Look(
             leads=True,
             asked_at=asked_at,
@@ -144,6 +145,7 @@ class Leader:
             has_pings=bool(pings),
             has_revocations=bool(revocations),
             has_leftovers=bool(leftovers),
+            has_endings=bool(endings),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
             set_back_from=instant(set_back_from),

@@ -18,17 +18,17 @@ from typing import Any, Self
 from supervisor.errors import ForeignLedger, UnknownRun
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
-from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.audit import AuditSpans
 from supervisor.ledger.connection import (
     Client,
     NotWritable,
-    Pipeline,
     RedisError,
     Unavailable,
     connect,
 )
 from supervisor.ledger.figures import Figures
+from supervisor.ledger.followers import Followers
 from supervisor.ledger.functions import (
     PACKETS_AHEAD,
     RUNS_PER_DISMISSAL,
@@ -46,6 +46,7 @@ from supervisor.ledger.replies import (
     Cancellation,
     Finished,
     Grant,
+    LoadReply,
     Placement,
     Refusal,
     Refused,
@@ -54,6 +55,7 @@ from supervisor.ledger.replies import (
     admission,
     finished,
     instant,
+    load_reply,
     ms_of,
     renewal,
     rescues,
@@ -63,14 +65,18 @@ from supervisor.ledger.requests import (
     NOTHING,
     Begun,
     CallArguments,
+    EntryKeys,
+    FollowUp,
+    JobChange,
     Leadership,
     PassedOver,
     RunRequest,
-    Statement,
     Tick,
     Work,
+    change_facts,
+    follow_up_facts,
+    move_facts,
     request_facts,
-    statement_facts,
     tick_facts,
 )
 from supervisor.ledger.steps import Steps
@@ -125,6 +131,8 @@ def placement_of(run: Run) -> Placement:
         return Placement.SKIP
     if run.state is not RunState.WAITING:
         return Placement.START
+    if run.is_held:
+        return Placement.HOLD
     if run.due_at is not None:
         return Placement.REQUEUE if run.requeues else Placement.DELAY
     # A run that would be skipped waits when too many in a row have been.
@@ -211,6 +219,7 @@ class Ledger(Readings):
         self.audit_spans = AuditSpans(self._functions)
         self.steps = Steps(self, self._functions)
         self.drains = Drains(self, self._functions)
+        self.followers = Followers(client, keys, self._functions)
         self.figures = Figures(self._functions)
         self.presences = Presences(client, keys)
 
@@ -309,6 +318,15 @@ class Ledger(Readings):
         with self.admitting() as admitting:
             for facts in requests:
                 admitting.add(facts)
+            return admitting.admissions()
+
+    def follow_up(
+        self, runs: Iterable[FollowUp], leadership: Leadership | None = None
+    ) -> list[Admission]:
+        """Gives runs that follow others their places. One that is known is a `duplicate`."""
+        with self.admitting(leadership) as admitting:
+            for run in runs:
+                admitting.add(follow_up_facts(run))
             return admitting.admissions()
 
     def pass_over(
@@ -542,6 +560,10 @@ class Ledger(Readings):
             pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
             pipe.execute()
 
+    def count_duplicate(self, job: str) -> None:
+        """A second message of a run that is at work was dropped without the ledger."""
+        self.client.hincrby(self.keys.job(job), "n:duplicates", 1)
+
     def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
         self._functions("pause", job, 1, note, ms_of(until) if until else "")
@@ -550,11 +572,41 @@ class Ledger(Readings):
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._functions("pause", job, 0, "", ""))
 
-    def state(self, pipe: Pipeline, said: Sequence[Statement], at: datetime) -> None:
-        """Adds to a transaction what has changed in the schedule files, as of `at`."""
-        for some in chunks(said):
-            facts = chain.from_iterable(map(statement_facts, some))
-            self._functions.within(pipe, "load", ms_of(at), *facts)
+    def load(
+        self,
+        changes: Sequence[JobChange],
+        entries: EntryKeys,
+        source: str,
+        at: datetime | None = None,
+        digest: str = "",
+        files_version: int | None = None,
+        moved: Mapping[str, str] | None = None,
+        links: str = "",
+    ) -> LoadReply:
+        """Loads and removes jobs of one source: all of them, or none.
+
+        at: since when that holds, by default now. digest and files_version: of schedule files, that
+        of those in the ledger from now on and that of those which were there before. moved: new
+        places of jobs that have changed nothing else. links: of other sources, the edits of `after`
+        that the writer has seen; with another one in between nothing is loaded.
+        """
+        facts = chain(
+            chain.from_iterable(map(change_facts, changes)),
+            chain.from_iterable(move_facts(job, place) for job, place in (moved or {}).items()),
+        )
+        return load_reply(
+            self._functions(
+                "load",
+                source,
+                ms_of(at) if at else "",
+                entries.prefix,
+                digest,
+                links if files_version is None else files_version,
+                MOST_JOBS,
+                *facts,
+                keys=(entries.schedule,),
+            )
+        )
 
     def forget_other_versions(self) -> None:
         """Deletes the functions of other versions; a process that still calls them loads them."""

@@ -1,18 +1,164 @@
--- What edited schedule files say of jobs, where beat and people may write in the same moment.
+-- Loads and removes jobs: each with its source, its version, its entry in RedBeat's schedule and the time
+-- from which its ticks count. All of them or none: beat, people and code may write in the same moment.
 --
--- ARGV  since when it holds, in ms; then for each job its name, '1' when its times are new (or ''), and
---       '1' or '0' when its file pauses or resumes it (or '')
--- gives nothing
+-- KEYS  RedBeat's schedule
+-- ARGV  the source that writes; since when it holds in ms, or '' for now; what the keys of RedBeat's entries
+--       begin with; digest of the schedule files that are loaded with it, or ''; the version with which files
+--       were loaded last, as the writer has seen it, or ''; of other sources: the last edit of an `after` that the
+--       writer has seen, or that and, after a slash, the last removal, or ''; how many jobs may be loaded at
+--       run time; then of each job
+--       name, the version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove
+--       it, '=' to change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`:
+--       what it was made of), '1' when its
+--       times are new (or ''), '1' or '0' when it is to be paused or resumed (or ''), when it is next due in
+--       ms (or ''), and when it would have been next due as it was (or '')
+-- gives {'loaded', version}, or, when nothing was changed,
+--       {'outdated'}                     other files were loaded meanwhile, or who follows whom is another
+--       {'changed', job, version}        the job has another version
+--       {'elsewhere', job, text}         the job is another source's: as in K.sources
+--       {'due', job}                     a tick of the job as it was came due meanwhile
+--       {'full', number}                 so many jobs would be loaded at run time
 
-local at = tonumber(ARGV[1])
+local source, at, entries, digest, seen, most = unpack(ARGV, 1, 6)
+local FIRST, FIELDS = 7, 9
+local is_of_files = source == 'files'
+
+local function origin_of(job)
+  local text = hget(K.sources, job)
+  if text then return string.match(text, '^(%S+) (%d+)') end
+  if redis.call('HEXISTS', K.jobs, job) == 1 then return 'files', '0' end
+end
+
+-- An entry that the app's own code has saved, and that is no job: only files that say the same take its place.
+local function is_redbeats(job)
+  if is_of_files or source == 'redbeat' then return false end
+  local definition, spec = unpack(redis.call('HMGET', entries .. job, 'definition', 'spec'))
+  return definition and not spec
+end
+
+local function refusal_of(job, version, due)
+  local owner, found = origin_of(job)
+  if owner and owner ~= source then return { 'elsewhere', job, hget(K.sources, job) or 'files 0 ' } end
+  if version ~= '' and version ~= (found or '0') then return { 'changed', job, found or '0' } end
+  if not owner and is_redbeats(job) then return { 'elsewhere', job, "redbeat 0 RedBeat's schedule" } end
+  if at == '' and due ~= '' and tonumber(due) <= now then return { 'due', job } end
+end
+
+local function is_outdated()
+  if seen == '' then return false end
+  if is_of_files then return seen ~= (hget(K.beat, 'files') or '0') end
+  local links = hget(K.beat, 'linked') or '0'
+  return seen ~= links and seen ~= links .. '/' .. (hget(K.beat, 'unlinked') or '0')
+end
+
+if is_outdated() then return { 'outdated' } end
+local more = 0
+for i = FIRST, #ARGV, FIELDS do
+  local job, text = ARGV[i], ARGV[i + 2]
+  local why_not = refusal_of(job, ARGV[i + 1], ARGV[i + 8])
+  if why_not then return why_not end
+  local is_loaded = redis.call('HEXISTS', K.jobs, job) == 1
+  if text == '' and is_loaded then more = more - 1 end
+  if text ~= '' and not is_loaded then more = more + 1 end
+end
+local others = tonumber(hget(K.beat, 'at_run_time') or 0) + (is_of_files and 0 or more)
+if not is_of_files and more > 0 and others > tonumber(most) then return { 'full', others } end
+
+-- Grows also when the server has lost its data.
+local version = digits(math.max(tonumber(hget(K.beat, 'version') or 0) + 1, now))
+redis.call('HSET', K.beat, 'version', version, 'at_run_time', others)
+if is_of_files then redis.call('HSET', K.beat, 'files', version) end
+if digest ~= '' then redis.call('HSET', K.beat, 'config', digest) end
+local since = tonumber(at) or now
 
 local function begin_times(job)
   local key = K.job(job)
   local watermark = tonumber(hget(key, 'watermark') or 0)
-  -- A tick that beat admitted since `at` has been dealt with; one to come has not, whatever a clock said.
-  redis.call('HSET', key, 'watermark', watermark <= now and math.max(watermark, at) or at, 'loaded', at)
-  redis.call('HSETNX', key, 'created', at)
+  -- A tick that beat admitted since then has been dealt with; one to come has not, whatever a clock said.
+  redis.call('HSET', key, 'watermark', watermark <= now and math.max(watermark, since) or since, 'loaded', since)
+  redis.call('HSETNX', key, 'created', since)
   redis.call('HDEL', key, 'audited_until')  -- the audit begins anew
+end
+
+-- An entry that the app's own code has saved stays as RedBeat's users read it. RedBeat ignores scores below
+-- zero: an entry that is never due again.
+local function enter(job, text, definition, is_retimed, next_at)
+  if source == 'redbeat' then
+    redis.call('HSET', entries .. job, 'spec', text, 'adopted', definition)
+  else
+    redis.call('HSET', entries .. job, 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
+  end
+  if not is_retimed then return end
+  local score = next_at == '' and '-1' or string.format('%.3f', next_at / 1000)
+  redis.call('ZADD', KEYS[1], score, entries .. job)
+  redis.call('HSET', K.job(job), 'next', next_at)
+end
+
+-- What is known of a job beside its spec outlives it by the time that runs are kept. Running runs still end
+-- and count; a job that comes back goes on counting.
+local function outlive(job, ...)
+  for _, key in ipairs({ K.job(job), K.history(job), K.open(job) }) do
+    redis.call(select('#', ...) == 0 and 'PERSIST' or 'PEXPIRE', key, ...)
+  end
+end
+
+-- Names of the jobs that a job follows, from its spec.
+local function followed_by(text)
+  if not text or not string.find(text, '"after":', 1, true) then return {} end
+  local after = cjson.decode(text).after
+  return type(after) == 'table' and after or {}
+end
+
+-- Beat looks again at the runs of an edited job that wait for others.
+local function follow(job, text)
+  local before, after = followed_by(hget(K.jobs, job)), followed_by(text)
+  for _, name in ipairs(before) do redis.call('SREM', K.followers(name), job) end
+  for _, name in ipairs(after) do redis.call('SADD', K.followers(name), job) end
+  if #before + #after > 0 then redis.call('HSET', K.beat, 'linked', version) end
+  if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job })) end
+end
+
+local function leave(job)
+  if source == 'redbeat' and redis.call('HEXISTS', entries .. job, 'definition') == 1 then
+    redis.call('HDEL', entries .. job, 'spec', 'adopted')  -- RedBeat's own code goes on with it
+    return
+  end
+  redis.call('ZREM', KEYS[1], entries .. job)
+  redis.call('DEL', entries .. job)
+end
+
+local function remove(job)
+  local text = hget(K.jobs, job)
+  if not text then return end
+  follow(job)
+  redis.call('HSET', K.beat, 'unlinked', version)
+  redis.call('HDEL', K.jobs, job)
+  redis.call('HDEL', K.sources, job)
+  leave(job)
+  -- A beat that has read it before admits no tick of it any more.
+  if at == '' then redis.call('HSET', K.job(job), 'watermark', now) end
+  redis.call('HSET', K.job(job), 'removed', text)
+  redis.call('ZADD', K.removed, now, job)
+  outlive(job, HISTORY_TTL)
+end
+
+local function load(job, text, stands_at, definition, is_retimed, paused, next_at)
+  follow(job, text)
+  redis.call('HSET', K.jobs, job, text)
+  redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)
+  enter(job, text, definition, is_retimed, next_at)
+  if is_retimed then begin_times(job) end
+  if paused == '1' then begin_pause(job, since, '', '') end
+  if paused == '0' then end_pause(job, since) end
+  if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end
+  redis.call('HDEL', K.job(job), 'removed')
+  redis.call('ZREM', K.removed, job)
+  outlive(job)
+end
+
+local function move(job, stands_at)
+  local _, found = origin_of(job)
+  redis.call('HSET', K.sources, job, source .. ' ' .. (found or '0') .. ' ' .. stands_at)
 end
 
 -- Runs of these jobs that a drained queue held back may be for another queue by now; else they are held back
@@ -23,13 +169,20 @@ local function send_again(jobs)
   end
 end
 
-local jobs = {}
-for i = 2, #ARGV, 3 do
-  local job, is_retimed, paused = ARGV[i], ARGV[i + 1] == '1', ARGV[i + 2]
-  if is_retimed then begin_times(job) end
-  jobs[job] = true
-  if paused == '1' then begin_pause(job, at, '', '') end
-  if paused == '0' then end_pause(job, at) end
-  if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end
+local loaded = {}
+for i = FIRST, #ARGV, FIELDS do
+  local job, _, text, stands_at, definition, is_retimed, paused, next_at = unpack(ARGV, i, i + 7)
+  if text == '=' then
+    move(job, stands_at)
+  elseif text == '' then
+    remove(job)
+  else
+    load(job, text, stands_at, definition, is_retimed == '1', paused, next_at)
+    loaded[job] = true
+  end
+  if text ~= '=' then redis.call('ZADD', K.edited, version, job) end
 end
-send_again(jobs)
+redis.call('ZREMRANGEBYRANK', K.edited, 0, -EDITS_KEPT - 1)
+redis.call('ZREMRANGEBYSCORE', K.removed, '-inf', now - HISTORY_TTL)
+send_again(loaded)
+return { 'loaded', version }

@@ -12,8 +12,8 @@
 --       one is in ms (or ''), whether the outbox has a run to be sent, whether sent runs have not begun,
 --       whether there are pings, whether there are calls whose end is not reported, digest of the files
 --       that are loaded, by how many ms the server's clock was set back that is not made up for yet
---       (rewind.lua), whether messages of ended runs may lie in queues, and from when in ms the clock was
---       set back}
+--       (rewind.lua), whether messages of ended runs may lie in queues, from when in ms the clock was
+--       set back, and whether runs that others follow have ended}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -72,4 +72,5 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[2], 0, seconds, 'LIMIT', 0, 1)
 local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
   has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '',
-  to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)) }
+  to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)),
+  has_any(K.endings) }

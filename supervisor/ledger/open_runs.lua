@@ -14,14 +14,15 @@ local function earliest(found, place, at)
 end
 
 local function count_run(found, id)
-  local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind', 'attempt')
+  local v = redis.call('HMGET', K.run(id), 'state', 'nominal', 'queued', 'started', 'kind', 'attempt',
+    'held')
   local place = v[1] and STATES[v[1]]
   if not place then return end
   found[place] = found[place] + 1
   local nominal, started = tonumber(v[2]), tonumber(v[4])
-  -- A backfill is for a time long ago, and not late for that.
-  if v[5] == 'manual' then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
-  if place >= 3 and tonumber(v[6] or 0) == 0 then earliest(found, 5, nominal) end
+  -- A backfill is for a time long ago, and not late for that; nor is a run that follows others.
+  if v[5] == 'manual' or v[5] == 'after' then nominal = math.max(nominal or 0, tonumber(v[3]) or 0) end
+  if place >= 3 and tonumber(v[6] or 0) == 0 and not v[7] then earliest(found, 5, nominal) end
   if place == 1 then earliest(found, 6, started) end
 end
 

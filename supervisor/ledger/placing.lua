@@ -136,6 +136,7 @@ end
 -- One history row for a range of ticks that never become runs; it grows while the reason stays.
 local function pass_over(job, state, reason, id, first, last, ticks, history)
   count(job, state .. ':' .. reason, ticks)
+  note_for_followers(job, id, state, last, first)
   local newest = redis.call('ZREVRANGE', K.history(job), 0, 0)[1]
   if newest then
     local v = redis.call('HMGET', K.run(newest), 'state', 'reason')

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
@@ -17,6 +17,8 @@ from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.replies import instant, to_instant
+
+K = TypeVar("K")
 
 #: What kombu appends to a queue's name for its lists of other priorities, by default.
 PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
@@ -42,8 +44,8 @@ class LedgerQueues:
         return lengths_of(self._client, lists)
 
 
-def lengths_of(client: Any, lists: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Of each queue, with its lists on a Redis: one for each priority. One round trip."""
+def lengths_of(client: Any, lists: Mapping[K, Sequence[str]]) -> dict[K, int]:
+    """Of each queue, say, with its lists on a Redis: one for each priority. One round trip."""
     with client.pipeline(transaction=False) as pipe:
         for key in chain.from_iterable(lists.values()):
             pipe.llen(key)

@@ -26,11 +26,13 @@ from supervisor.ledger.records import (
     JobRecord,
     Mark,
     OpenRuns,
+    Origin,
     beat_from,
     count_open_runs,
     histogram_from,
     job_from,
     mark_from,
+    origin_from,
     run_from,
 )
 from supervisor.ledger.replies import instant, ms_of, to_instant
@@ -40,14 +42,15 @@ from supervisor.logs import get_logger
 
 
 #: The fields of a run's hash that a SentRun is made of.
-SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job")
+SENT_RUN_FIELDS = ("state", "queue", "sends", "queued", "job", "options")
 
 
 @dataclass(frozen=True, slots=True)
 class SentRun:
     """`sends`: how often a message was sent for the attempt to come, last at `sent_at`.
 
-    queue: where to; None of a run that is not queued, or has no record.
+    queue: where to; None of a run that is not queued, or has no record. priority: of its message,
+    where its caller named one.
     """
 
     id: str
@@ -56,11 +59,12 @@ class SentRun:
     sends: int
     queued_at: datetime
     job: str | None
+    priority: int | None = None
 
 
 def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> SentRun:
     """`sent`: its score, in ms; and the values of SENT_RUN_FIELDS."""
-    state, queue, sends, queued, job = values
+    state, queue, sends, queued, job, options = values
     return SentRun(
         run_id,
         queue if state == RunState.QUEUED else None,
@@ -68,6 +72,7 @@ def sent_run_from(run_id: str, sent: float, values: Sequence[str | None]) -> Sen
         sends=int(sends or 0) or 1,
         queued_at=instant(queued or sent),
         job=job,
+        priority=json.loads(options).get("priority") if options else None,
     )
 
 
@@ -147,10 +152,23 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The jobs that schedule files name. unread: texts of those that this version cannot read."""
+    """Jobs that are loaded. unread: texts of those that this version cannot read.
+
+    files_version: the version with which schedule files were loaded last.
+    """
 
     specs: Mapping[str, JobSpec]
     unread: Mapping[str, str]
+    origins: Mapping[str, Origin]
+    files_version: int = 0
+
+    def of(self, source: str) -> Loaded:
+        """Those of one source."""
+
+        def own(jobs: Mapping[str, T]) -> dict[str, T]:
+            return {name: job for name, job in jobs.items() if self.origins[name].source == source}
+
+        return Loaded(own(self.specs), own(self.unread), own(self.origins), self.files_version)
 
 
 class Readings:
@@ -162,16 +180,47 @@ class Readings:
         self._functions = Functions(client, keys)
 
     def scheduled(self) -> dict[str, JobSpec]:
-        """The jobs that schedule files name, by name, sorted; without those of loaded().unread."""
+        """The loaded jobs by name, sorted, whatever their source; without loaded().unread."""
         return dict(self.loaded().specs)
 
-    def loaded(self) -> Loaded:
-        texts = sorted(self._fields(self.keys.jobs).items())
+    def loaded(self, names: Collection[str] | None = None) -> Loaded:
+        """All that is loaded, or the named jobs that are."""
+        # An origin is never newer than the text that is read after it: load.lua compares versions.
+        version = int(self.client.hget(self.keys.beat, "files") or 0)
+        if names is None:
+            origins, found = self._fields(self.keys.sources), self._fields(self.keys.jobs)
+        else:
+            origins = self._some_fields(self.keys.sources, names)
+            found = self._some_fields(self.keys.jobs, names)
+        if late := found.keys() - origins.keys():  # put between the two, or of no known origin
+            origins |= self._some_fields(self.keys.sources, late)
+            again = self._some_fields(self.keys.jobs, late)
+            found = {name: text for name, text in found.items() if name not in late} | again
+        texts = sorted(found.items())
         specs = {name: job_spec(text) for name, text in texts}
         return Loaded(
             specs={name: spec for name, spec in specs.items() if spec is not None},
             unread={name: text for name, text in texts if specs[name] is None},
+            origins={name: origin_from(origins.get(name)) for name, _ in texts},
+            files_version=version,
         )
+
+    def links(self) -> tuple[str, str]:
+        """The versions of the last edit of an `after`, and of the last removal of a job."""
+        linked, unlinked = self.client.hmget(self.keys.beat, ["linked", "unlinked"])
+        return linked or "0", unlinked or "0"
+
+    def origins(self) -> dict[str, Origin]:
+        """Where the loaded jobs are from, by name."""
+        texts = self._fields(self.keys.sources).items()
+        return {name: origin_from(text) for name, text in texts}
+
+    def removed(self) -> dict[str, JobSpec]:
+        """The last specs of jobs that were removed, as long as their records are kept."""
+        names = self.client.zrange(self.keys.removed, 0, -1)
+        texts = self.read_each(names, lambda pipe, n: pipe.hget(self.keys.job(n), "removed"))
+        specs = ((name, read_job(text)) for name, text in texts if text)
+        return {name: spec for name, spec in specs if spec is not None}
 
     def specs(self) -> dict[str, JobSpec]:
         """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
@@ -179,12 +228,32 @@ class Readings:
         specs = {name: spec for name, text in guarded.items() if (spec := guarded_spec(text))}
         return dict(sorted({**specs, **self.scheduled()}.items()))
 
+    def each_spec(self) -> Iterator[JobSpec]:
+        """All jobs, some maybe twice, as they are read: of any number, a few are in memory."""
+        for _, text in self.client.hscan_iter(self.keys.guarded, count=CHUNK):
+            if guarded := read_spec(GuardedTaskSpec, text):
+                yield guarded
+        for _, text in self.client.hscan_iter(self.keys.jobs, count=CHUNK):
+            if spec := read_job(text):
+                yield spec
+
     def spec(self, name: str) -> JobSpec:
         """Raises UnknownJob, and UnreadableJob of one that only another version knows."""
         found = self.some_specs([name])
         if found:
             return found[name]
         raise UnreadableJob(name) if self.knows(name) else UnknownJob(name, self.job_names())
+
+    def spec_or_last(self, name: str) -> JobSpec:
+        """That of a removed job is its last one. Raises UnknownJob and UnreadableJob."""
+        try:
+            return self.spec(name)
+        except UnknownJob:
+            text = self.client.hget(self.keys.job(name), "removed")
+            spec = read_job(text) if text else None
+            if spec is None:
+                raise
+            return spec
 
     def knows(self, name: str) -> bool:
         """Whether the ledger has the job, readable or not."""
@@ -199,6 +268,11 @@ class Readings:
             names, lambda pipe, name: pipe.hmget(self.keys.job(name), MARK_FIELDS)
         )
         return {name: mark_from(values) for name, values in replies}
+
+    def paused(self, names: Sequence[str]) -> set[str]:
+        """Those of the jobs that are paused now."""
+        replies = self.read_each(names, lambda pipe, name: pipe.hget(self.keys.job(name), "paused"))
+        return {name for name, paused in replies if paused == "1"}
 
     def scheduled_names(self) -> list[str]:
         return sorted(self.client.hkeys(self.keys.jobs))
@@ -238,6 +312,16 @@ class Readings:
     def durations(self, job: str) -> Histogram:
         """How long attempts of the job took."""
         return histogram_from(self.client.hgetall(self.keys.job(job)), "duration")
+
+    def newest_version(self) -> int:
+        """Of all jobs that were loaded, edited or removed."""
+        return int(self.client.hget(self.keys.beat, "version") or 0)
+
+    def edited_since(self, version: int) -> set[str]:
+        """The jobs that were loaded, edited or removed with a newer version."""
+        if self.newest_version() == version:
+            return set()
+        return set(self.client.zrangebyscore(self.keys.edited, f"({version}", "+inf"))
 
     def loaded_digest(self) -> str | None:
         """Names the set of schedule files that is loaded."""
@@ -304,8 +388,10 @@ class Readings:
         """What has become of these jobs so far, loaded or not."""
         open_runs = self.open_runs_of([spec.name for spec in specs])
         hashes = self.read_each(specs, lambda pipe, spec: pipe.hgetall(self.keys.job(spec.name)))
+        origins = self._some_fields(self.keys.sources, [spec.name for spec in specs])
         return [
-            job_from(spec, fields, open_runs.get(spec.name, NO_RUNS)) for spec, fields in hashes
+            job_from(spec, fields, open_runs.get(spec.name, NO_RUNS), origins.get(spec.name))
+            for spec, fields in hashes
         ]
 
     def open_runs_of(self, jobs: Sequence[str]) -> dict[str, OpenRuns]:
@@ -344,6 +430,13 @@ class Readings:
                 pipe.hmget(self.keys.run(run_id), fields)
 
         return self.read_each(run_ids, ask)
+
+    def _some_fields(self, key: str, names: Collection[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for some in chunks(list(names)):
+            values = zip(some, self.client.hmget(key, some), strict=True)
+            found |= {name: value for name, value in values if value is not None}
+        return found
 
     def _fields(self, key: str) -> dict[str, str]:
         """A hash of any size, piece by piece: nothing waits for all of it."""

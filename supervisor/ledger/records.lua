@@ -4,7 +4,7 @@
 local function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
-    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'generation')
+    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'generation', 'kind')
   if not v[1] then return nil end
   local parent = v[19] or nil
   -- An item has the rules of its batch, which it names.
@@ -20,7 +20,7 @@ local function load_run(id)
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
     parent = parent, stage = v[20] or nil, foreach = v[21] or nil, item = v[22] or nil,
-    expires = tonumber(v[23]), generation = tonumber(v[24]),
+    expires = tonumber(v[23]), generation = tonumber(v[24]), kind = v[25],
   }
 end
 
@@ -73,6 +73,7 @@ local function skip(run, reason)
   redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
   redis.call('HINCRBY', K.lock_state(run.rules.lock), 'skips:' .. run.job, 1)
   redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
+  note_for_followers(run.job, run.id, 'skipped', run.nominal)
 end
 
 -- Whether the queue that a run was last sent to is kept from beginning anything.

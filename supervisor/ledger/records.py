@@ -12,11 +12,12 @@ from itertools import accumulate, chain
 from typing import Any
 
 from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunRules, RunState
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.functions import BOUNDS, Call, Functions
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.progress import progress_from
 from supervisor.ledger.replies import instant, to_instant
+from supervisor.schedule.deadlines import Deadline, next_deadline
 
 # Beat: which one leads, and what became of the schedule files.
 
@@ -135,6 +136,35 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
 
 
 #: The fields of a job's hash that a mark is made of.
+# Where a loaded job is from.
+
+#: The sources of jobs. Others may be named by those who put them, such as "django".
+FILES, AT_RUN_TIME, REDBEAT = "files", "runtime", "redbeat"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """version: grows with each change of the job. place: for people, such as "a.yaml:12"."""
+
+    source: str
+    version: int
+    place: str
+
+
+#: Of a job whose origin the ledger does not have: only files were loaded without one.
+UNKNOWN_FILE = Origin(FILES, 0, "")
+
+#: Of a task that its own code puts under the guard.
+IN_CODE = Origin("code", 0, "its own code")
+
+
+def origin_from(text: str | None) -> Origin:
+    if not text:
+        return UNKNOWN_FILE
+    source, version, place = text.split(" ", 2)
+    return Origin(source, int(version), place)
+
+
 MARK_FIELDS = (
     "watermark",
     "paused",
@@ -269,7 +299,10 @@ class JobRecord:
 
     `counters` has started, finished:<outcome>, skipped:<reason>, requeued, retried, rescued,
     triggered, restored, missed:<reason>, excluded:<reason>, overlaps, overlap_ms, leases_lost,
-    reasserted, renew_delay_ms, duplicates, pings_dropped and ticks; an absent one is 0.
+    reasserted, renew_delay_ms, duplicates, pings_dropped, over_max_duration, under_min_duration
+    and ticks; an absent one is 0.
+
+    answered_until: ticks up to this are not due, or were followed by a success.
     """
 
     spec: JobSpec
@@ -291,6 +324,19 @@ class JobRecord:
     finding: Mapping[str, Any] | None
     paused_note: str | None = None
     paused_until: datetime | None = None
+    origin: Origin = UNKNOWN_FILE
+    answered_until: datetime | None = None
+
+    @property
+    def deadline(self) -> Deadline | None:
+        """Of the first tick that is not answered; None while the job is paused."""
+        return next_deadline(self.spec, self.answered_until)
+
+    @property
+    def success_due_at(self) -> datetime | None:
+        """By when a run has to have succeeded, as `due_by` says; None while the job is paused."""
+        deadline = self.deadline
+        return deadline.at if deadline else None
 
     @property
     def failures(self) -> int:
@@ -347,6 +393,9 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         note=fields.get("note"),
         queue=fields.get("queue") or None,
         expires_at=to_instant(fields.get("expires")),
+        is_held="held" in fields,
+        after=fields.get("after"),
+        is_follower=fields.get("kind") == "after",
     )
 
 
@@ -383,7 +432,10 @@ def attempt_from(line: Mapping[str, Any]) -> Attempt:
     )
 
 
-def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns) -> JobRecord:
+def job_from(
+    spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns, origin: str | None = None
+) -> JobRecord:
+    """origin: as in the ledger."""
     paused = fields.get("paused") == "1"
     idle = "paused" if paused else "idle"
     return JobRecord(
@@ -407,5 +459,17 @@ def job_from(spec: JobSpec, fields: Mapping[str, str], open_runs: OpenRuns) -> J
         finding=json.loads(fields["finding"]) if "finding" in fields else None,
         paused_note=fields.get("paused_note"),
         paused_until=to_instant(fields.get("paused_until")),
+        answered_until=None if paused else to_instant(answered_until(fields)),
         state=open_runs.state or idle,
+        origin=IN_CODE if isinstance(spec, GuardedTaskSpec) else origin_from(origin),
     )
+
+
+def answered_until(fields: Mapping[str, str]) -> str | None:
+    """In ms: the start of the last success, and all else that ticks are not due before.
+
+    A ledger of before may know only when the last success ended.
+    """
+    success = fields.get("last_success_start") or fields.get("last_success", "0")
+    instants = (success, fields.get("loaded", "0"), fields.get("pause_to", "0"))
+    return max(instants, key=int) if any(map(int, instants)) else None

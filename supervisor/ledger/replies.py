@@ -19,6 +19,7 @@ class Placement(StrEnum):
     REPLACE = "replace"
     SKIP = "skip"
     DELAY = "delay"
+    HOLD = "hold"
     EXCLUDED = "excluded"
     DUPLICATE = "duplicate"
     NOT_LEADER = "not_leader"
@@ -136,6 +137,25 @@ class Cancellation(StrEnum):
     NOT_OPEN = "not_open"
 
 
+class LoadVerdict(StrEnum):
+    """What became of changes of loaded jobs; all but the first changed nothing."""
+
+    LOADED = "loaded"
+    OUTDATED = "outdated"
+    CHANGED = "changed"
+    ELSEWHERE = "elsewhere"
+    DUE = "due"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReply:
+    """`details`: as load.lua has them."""
+
+    verdict: LoadVerdict
+    details: tuple[str, ...]
+
+
 def to_instant(ms: str | int | float | None) -> datetime | None:
     return datetime.fromtimestamp(float(ms) / 1000, UTC) if ms else None
 
@@ -146,6 +166,11 @@ def instant(ms: str | int | float) -> datetime:
 
 def ms_of(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
+
+
+def load_reply(reply: Sequence[str]) -> LoadReply:
+    verdict, *details = map(str, reply)
+    return LoadReply(LoadVerdict(verdict), tuple(details))
 
 
 def admission(run_id: str, job: str, reply: Sequence[str]) -> Admission:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from supervisor.job.lock_keys import checked_key
-from supervisor.job.policies import OverlapPolicy
+from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Reference, RunRules, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.steps import plan
@@ -49,6 +49,7 @@ class RunRequest:
     is_awaited: code may wait for the run's result, and Celery is informed when there is none.
     is_of_code: the ledger is to know the job as code has it, from now on.
     message: sent if the run may start at once; without it the outbox has the run.
+    after: id of a run that has to end first, as after_policy says.
     """
 
     run_id: str | None = None
@@ -67,6 +68,8 @@ class RunRequest:
     is_awaited: bool = False
     is_of_code: bool = False
     message: Message | None = None
+    after: str | None = None
+    after_policy: AfterPolicy = AfterPolicy.SUCCESS
 
     def rules_for(self, spec: JobSpec) -> RunRules:
         """The job's rules with those of this request over them. Raises InvalidKey."""
@@ -99,12 +102,32 @@ class Begun(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """What has changed of a job in its schedule file. is_paused: None where it has not."""
+class EntryKeys:
+    """What keys of RedBeat's entries begin with, and the key of its sorted set."""
+
+    prefix: str
+    schedule: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What is to be done with one job that is loaded or not.
+
+    version: the job's at present, 0 of one that is not loaded; None for any. spec: None to remove
+    the job. place: for people. definition: its entry for RedBeat. is_paused: None where that has
+    not changed. next_at: when it is next due, of one with new times. due_at: when it would have
+    been next due as it was: by then the change is refused.
+    """
 
     job: str
-    has_new_times: bool
-    is_paused: bool | None
+    spec: JobSpec | None
+    version: int | None = None
+    place: str = ""
+    definition: str = ""
+    has_new_times: bool = False
+    is_paused: bool | None = None
+    next_at: datetime | None = None
+    due_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +174,24 @@ class Work:
         return self.run_id == tick_id(self.job, self.nominal_at)
 
 
-def statement_facts(said: Statement) -> tuple[str, str, str]:
+def change_facts(change: JobChange) -> tuple[str | int, ...]:
     """As load.lua reads it."""
-    paused = "" if said.is_paused is None else str(int(said.is_paused))
-    return said.job, "1" if said.has_new_times else "", paused
+    return (
+        change.job,
+        "" if change.version is None else change.version,
+        change.spec.model_dump_json(exclude_defaults=True) if change.spec else "",
+        change.place,
+        change.definition,
+        "1" if change.has_new_times else "",
+        "" if change.is_paused is None else str(int(change.is_paused)),
+        ms_of(change.next_at) if change.next_at else "",
+        ms_of(change.due_at) if change.due_at else "",
+    )
+
+
+def move_facts(job: str, place: str) -> tuple[str | int, ...]:
+    """As load.lua reads it: a job that has changed nothing but its place."""
+    return (job, "", "=", place, "", "", "", "", "")
 
 
 def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:
@@ -176,6 +213,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
         "1" if request.is_awaited else "",
         expires,
         spec.model_dump_json(exclude_defaults=True) if request.is_of_code else "",
+        *((request.after, request.after_policy.value) if request.after else ()),
     )
 
 
@@ -216,6 +254,19 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A run of a job without a schedule that follows runs of other jobs.
+
+    failed: the one of them for whose end it is skipped.
+    """
+
+    spec: JobSpec
+    run_id: str
+    nominal_at: datetime
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PassedOver:
     """Ticks that become no runs: `ticks` nominal times from `first_at` to `last_at`."""
 
@@ -246,4 +297,21 @@ def tick_facts(tick: Tick) -> tuple[str | int, ...]:
         "tick",
         *(message.facts if message else ("", "", "")),
         *(("", "", "", 0, *steps) if any(steps) else ()),
+    )
+
+
+def follow_up_facts(run: FollowUp) -> tuple[str | int, ...]:
+    """A run that follows others as admit.lua reads it."""
+    nothing_given = ("", "", "", "", "", "", 0)
+    not_of_code = ("", "", "", "", "")
+    return (
+        run.run_id,
+        run.spec.name,
+        ms_of(run.nominal_at),
+        run.spec.rules_text,
+        "after",
+        *nothing_given,
+        *steps_of(run.spec, None),
+        *not_of_code,
+        run.failed or "",
     )

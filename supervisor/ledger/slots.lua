@@ -138,8 +138,8 @@ end
 
 -- A job's key may be edited while its runs are open. Runs that were placed under one template of it are a
 -- generation; the next begins when all before it are over, so that two runs of the job never hold two locks
--- that one edit made different. A run that is due later is in no one's way: it joins a generation when it is
--- placed. A job whose key was never edited has no generations.
+-- that one edit made different. A run that is due later, or after others, is in no one's way: it joins a
+-- generation when it is placed. A job whose key was never edited has no generations.
 local function generation_of(job, key)
   local v = redis.call('HMGET', K.job(job), 'key', 'generation')
   if v[1] == key then return tonumber(v[2]) end
@@ -152,8 +152,8 @@ local function generation_of(job, key)
 end
 
 local function comes_before(id, run)
-  local v = redis.call('HMGET', K.run(id), 'job', 'finished', 'generation', 'state', 'due')
-  if not v[1] or v[2] or tonumber(v[3] or 0) >= run.generation then return false end
+  local v = redis.call('HMGET', K.run(id), 'job', 'finished', 'generation', 'state', 'due', 'held')
+  if not v[1] or v[2] or v[6] or tonumber(v[3] or 0) >= run.generation then return false end
   return v[4] ~= 'waiting' or tonumber(v[5] or 0) <= now
 end
 
@@ -194,7 +194,7 @@ local function end_waiting(lock, id, run)
   if has_expired then
     skip(run, 'wait_expired')
   else
-    dismiss(run, 'cancelled', 'job removed from the schedule files')
+    dismiss(run, 'cancelled', 'the job was removed')
   end
   append(settled, { has_expired and 'skipped' or 'cancelled', id, run.job })
   return true

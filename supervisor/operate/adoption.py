@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -15,9 +15,9 @@ from kombu.exceptions import OperationalError
 from kombu.utils.url import maybe_sanitize_url
 
 from supervisor.app import overridden, settled
-from supervisor.operate.import_celery import read_beat_schedule, read_redbeat
+from supervisor.beat.import_celery import read_beat_schedule, read_redbeat
+from supervisor.files.import_text import Found, Item, Remark, job_name, write
 from supervisor.operate.import_django import has_tables, read_django
-from supervisor.operate.import_text import Found, Item, Remark, job_name, write
 from supervisor.operate.words import plural
 from supervisor.sending.app_settings import REDBEAT_PREFIX, broker_url_of, setting
 from supervisor.sending.queues import queue_of
@@ -96,9 +96,9 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     for found in overridden(app):
         yield f"  {found.setting} stays {found.value!r}: {found.hint}"
     yield "Tasks that get the guard; all others stay as they are:"
-    yield from guarded(app, sources)
+    yield from (guarded_line(app, *each) for each in guarded(app, sources).items())
     yield "Queues of the jobs, and the workers that consume them:"
-    yield from queues(app, sources)
+    yield from (queue_line(*each) for each in queues(app, sources).items())
     yield "Schedules:"
     for source in sources:
         written = write([], source.items)
@@ -107,31 +107,76 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
 
 
 def shown(name: str, value: Any) -> str:
-    """Without passwords."""
+    return repr(masked(name, value))
+
+
+def masked(name: str, value: Any) -> Any:
+    """A setting without passwords."""
     value = filter_hidden_settings({name: value})[name]
-    return repr(maybe_sanitize_url(value) if isinstance(value, str) else value)
+    return maybe_sanitize_url(value) if isinstance(value, str) else value
 
 
-def guarded(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
+def in_json(name: str, value: Any) -> str | int | float | None:
+    value = masked(name, value)
+    return value if isinstance(value, str | int | float | None) else repr(value)
+
+
+def guarded(app: Celery, sources: Iterable[Source]) -> dict[str, list[str]]:
+    """By task that gets the guard: the jobs that it does."""
     jobs: dict[str, list[str]] = defaultdict(list)
     for found in jobs_of(sources):
         jobs[str(found.values["task"])].append(found.name)
     own = (name for name, task in app.tasks.items() if getattr(task, "guard", None))
-    for task in sorted({*jobs, *own}):
-        of = f"of {', '.join(jobs[task])}" if jobs[task] else "by its own `guard`"
-        unknown = "" if task in app.tasks else "; the app has no task of this name"
-        yield f"  {task}: {of}{unknown}"
+    return {task: jobs[task] for task in sorted({*jobs, *own})}
 
 
-def queues(app: Celery, sources: Iterable[Source]) -> Iterator[str]:
+def guarded_line(app: Celery, task: str, jobs: Sequence[str]) -> str:
+    of = f"of {', '.join(jobs)}" if jobs else "by its own `guard`"
+    unknown = "" if task in app.tasks else "; the app has no task of this name"
+    return f"  {task}: {of}{unknown}"
+
+
+@dataclass(frozen=True, slots=True)
+class JobQueue:
+    """A queue that jobs go to. workers: that consume it, with their pools."""
+
+    jobs: list[str] = field(default_factory=list)
+    workers: list[str] = field(default_factory=list)
+
+
+def queues(app: Celery, sources: Iterable[Source]) -> dict[str, JobQueue]:
     jobs: dict[str, list[str]] = defaultdict(list)
     for found in jobs_of(sources):
         queue = found.values.get("queue") or queue_of(app, str(found.values["task"]))
         jobs[str(queue)].append(found.name)
     pools = workers(app) if jobs else {}
-    for queue, names in sorted(jobs.items()):
-        consumers = ", ".join(sorted(pools.get(queue, ()))) or "no worker answers"
-        yield f"  {queue}: {plural(len(names), 'job')}; {consumers}"
+    return {name: JobQueue(jobs[name], sorted(pools.get(name, ()))) for name in sorted(jobs)}
+
+
+def queue_line(name: str, queue: JobQueue) -> str:
+    consumers = ", ".join(queue.workers) or "no worker answers"
+    return f"  {name}: {plural(len(queue.jobs), 'job')}; {consumers}"
+
+
+def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
+    """The same for programs."""
+    texts = {source.name: write([], source.items) for source in sources}
+    return {
+        "settings": {
+            name: {"before": in_json(name, before), "after": in_json(name, now)}
+            for name, (before, now) in settled(app).items()
+        },
+        "kept_settings": {each.setting: each.hint for each in overridden(app)},
+        "tasks": {
+            task: {"jobs": jobs, "is_known": task in app.tasks}
+            for task, jobs in guarded(app, sources).items()
+        },
+        "queues": {name: asdict(queue) for name, queue in queues(app, sources).items()},
+        "schedules": {
+            name: {"jobs": list(written.jobs), "reports": written.reports}
+            for name, written in texts.items()
+        },
+    }
 
 
 def workers(app: Celery) -> Mapping[str, list[str]]:

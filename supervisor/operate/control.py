@@ -7,11 +7,12 @@ in its own way.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
-from supervisor.job.run import Run
+from supervisor.job.run import Run, StepId
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Cancellation
@@ -20,7 +21,7 @@ from supervisor.ticks.backfill import backfill, missed_in_pause
 from supervisor.times import instant
 
 #: Later instants cannot be shown in every time zone.
-LONGEST_PAUSE = timedelta(days=36_525)
+FARTHEST_AHEAD = timedelta(days=36_525)
 
 #: Characters of the note of a pause.
 LONGEST_NOTE = 500
@@ -28,13 +29,20 @@ LONGEST_NOTE = 500
 BY_HAND = "cancelled by hand"
 
 
-def trigger(ledger: Ledger, job: str, request: RunRequest) -> Run:
+def trigger(ledger: Ledger, job: str, request: RunRequest, at: datetime | None = None) -> Run:
     """Runs a job now, paused or not; a run that is skipped is recorded as such.
 
-    Raises UnknownJob, InvalidKey, and InvalidRequest for arguments that the job cannot take.
+    at: the run waits until then and is for that time; without an offset, one in the job's zone.
+    Raises UnknownJob, InvalidKey, UnknownRun for a run that it is to follow, and InvalidRequest
+    for arguments that the job cannot take, and for a time in the past.
     """
     spec = ledger.spec(job)
     check_arguments(spec, request)
+    check_after(ledger, request, at)
+    if at is not None:
+        now = ledger.now()
+        moment = to_come("at", at, spec, now)
+        request = replace(request, nominal_at=moment, delay=moment - now)
     return ledger.trigger(spec, request)
 
 
@@ -46,6 +54,17 @@ def check_arguments(spec: JobSpec, request: RunRequest) -> None:
         raise InvalidRequest(f"{spec.name} is one task: it has args and kwargs, no params")
     for name in ("args", "kwargs", "params"):
         check_json(name, getattr(request, name))
+
+
+def check_after(ledger: Ledger, request: RunRequest, at: datetime | None) -> None:
+    """Raises UnknownRun and InvalidRequest."""
+    if request.after is None:
+        return
+    if at is not None:
+        raise InvalidRequest("a run waits until a time or for another run, not for both")
+    if StepId.of(request.after):
+        raise InvalidRequest(f"{request.after} is a part of a run; name the whole run")
+    ledger.run(request.after)
 
 
 def check_json(name: str, value: Any) -> None:
@@ -68,21 +87,21 @@ def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> dateti
         raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
     if len(note) > LONGEST_NOTE:
         raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
-    moment = until and end_of_pause(until, spec, ledger.now())
+    moment = until and to_come("until", until, spec, ledger.now())
     ledger.pause(spec.name, note, moment)
     return moment
 
 
-def end_of_pause(until: datetime, spec: JobSpec, now: datetime) -> datetime:
-    """Raises InvalidRequest for a moment in the past, or too far ahead."""
+def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetime:
+    """In UTC. Raises InvalidRequest for a moment in the past, or too far ahead."""
     try:
-        moment = instant(until, spec.zone)
+        moment = instant(named, spec.zone)
     except ValueError as error:
-        raise InvalidRequest(f"until: {error}") from error
+        raise InvalidRequest(f"{name}: {error}") from error
     if moment <= now:
-        raise InvalidRequest("until is in the past")
-    if moment > now + LONGEST_PAUSE:
-        raise InvalidRequest("until is more than 100 years ahead")
+        raise InvalidRequest(f"{name} is in the past")
+    if moment > now + FARTHEST_AHEAD:
+        raise InvalidRequest(f"{name} is more than 100 years ahead")
     return moment
 
 

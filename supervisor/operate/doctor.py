@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from supervisor.beat.app_facts import AppFacts
+from supervisor.job.exclusions import holidays_ending
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
 from supervisor.operate.doctor_facts import DoctorFacts
@@ -332,6 +333,21 @@ def unreadable(facts: DoctorFacts) -> Findings:
         )
 
 
+def holidays(facts: DoctorFacts) -> Findings:
+    """Beat computes those of its files for one more year when a year begins."""
+    ending: dict[tuple[str, int], list[str]] = {}
+    for spec in facts.specs:
+        for known in holidays_ending(spec.exclude, facts.now.year).items():
+            ending.setdefault(known, []).append(spec.name)
+    for (of, until), jobs in sorted(ending.items()):
+        yield Finding(
+            f"the holidays of {of} are known until the end of {until}: {first_of(jobs, ', ')}",
+            "after that the jobs run on holidays as well",
+            "update the library `holidays` where beat runs; load a job that no file has once more",
+            is_note=until == facts.now.year,
+        )
+
+
 def silent_runs(facts: DoctorFacts) -> Findings:
     for run, ended_at in facts.silent.items():
         seconds = facts.ago(ended_at).total_seconds()
@@ -434,6 +450,17 @@ def entries(app: AppFacts) -> Findings:
         )
 
 
+def unguarded(app: AppFacts) -> Findings:
+    if app.unguarded:
+        yield Finding(
+            f"RedBeat emits these entries unguarded: {first_of(app.unguarded, ', ')}",
+            "their runs may overlap, are not rescued, and no metric has them",
+            "`supervise(app, adopt_entries=True)` makes jobs of those that code saves, and "
+            "`supervisor -A proj adopt` of all (docs/adopting.md)",
+            is_note=True,
+        )
+
+
 def unloaded(app: AppFacts) -> Findings:
     if app.unloaded:
         yield Finding(
@@ -459,6 +486,7 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "schedule files": files,
     "schema": schema,
     "versions": unreadable,
+    "holidays": holidays,
     "silent runs": silent_runs,
     "ticks": ticks,
 }
@@ -470,6 +498,7 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
     "servers": servers,
     "visibility": visibility,
     "entries": entries,
+    "unguarded": unguarded,
     "files": unloaded,
 }
 

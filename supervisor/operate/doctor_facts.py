@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from supervisor.beat.app_facts import AppFacts
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
-from supervisor.ledger.connection import check_served
+from supervisor.ledger.connection import check_functions, check_served
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
@@ -36,17 +36,18 @@ class ServerFacts:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """tasks: by job, those that it names. needs: by job, of the pool. known_tasks: those that any
-    worker knows. silent: running runs whose lease has expired, and when it did. unaccounted: ticks
-    by job. unread: jobs that only another version can read. schema: of the ledger, None of a new
-    one. app: if one was named. forbidden: errors of Redis to commands that this user may not run;
-    their facts are missing.
+    """specs: of the loaded jobs. tasks: by job, those that it names. needs: by job, of the
+    pool. known_tasks: those that any worker knows. silent: running runs whose lease has expired,
+    and when it did. unaccounted: ticks by job. unread: jobs that only another version can read.
+    schema: of the ledger, None of a new one. app: if one was named. forbidden: errors of Redis to
+    commands that this user may not run; their facts are missing.
     """
 
     now: datetime
     server: ServerFacts | None
     roll: Roll
     beat: BeatRecord
+    specs: Sequence[JobSpec] = ()
     queues: Sequence[Queue] = ()
     tasks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     needs: Mapping[str, Needs] = field(default_factory=dict)
@@ -86,9 +87,10 @@ def read(
             return otherwise
 
     check_served(ledger.client)
+    check_functions(ledger.client)
     records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
     # Guarded tasks are left out: once recorded they stay, whether code still calls them or not.
-    specs = [record.spec for record in records if record.spec.has_schedule]
+    specs = [record.spec for record in records if not record.spec.is_of_code]
     broker = broker or LedgerQueues(ledger.client, roll)
     return DoctorFacts(
         now=now,
@@ -96,6 +98,7 @@ def read(
         roll=roll,
         beat=ledger.beat(),
         queues=permitted(lambda: queues(specs, roll, broker, ledger.drains.since()), []),
+        specs=specs,
         tasks={spec.name: spec.tasks for spec in specs},
         needs={spec.name: Needs.of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from supervisor.errors import InvalidSchedule, NotTranslatable
-from supervisor.operate.import_text import Found, Item, LeftOut, Remark
+from supervisor.files.import_text import Found, Item, LeftOut, Remark
 from supervisor.schedule.cron import parse
 
 # A command: what the shell gets, and a name for the job.
@@ -114,6 +114,9 @@ LONGEST_LINE = 16 * 1024
 
 LONGEST_DESCRIPTION = 1000
 
+#: When the machine starts; the job runs when the service does.
+AT_START = "@reboot"
+
 ZONES = ("CRON_TZ", "TZ")
 
 TZ_REMARK = "Taken for the zone of the times below; Debian's cron sets it for the commands alone."
@@ -204,8 +207,7 @@ class _Reading:
             "task": self.task,
             "kwargs": {"command": command},
             "description": description,
-            "cron": when,
-            "timezone": zone,
+            **({"run_at_start": True} if when == AT_START else {"cron": when, "timezone": zone}),
         }
         comment = f"{source}, as user {user}" if user else source
         self.items.append(Found(source, name_of(command), values, comments=[comment]))
@@ -243,7 +245,7 @@ def _is_disabled_job(comment: str) -> bool:
     try:
         parse(job[0])
     except InvalidSchedule:
-        return job[0] == "@reboot"
+        return job[0] == AT_START
     return True
 
 
@@ -254,8 +256,8 @@ def _unquoted(value: str) -> str:
 
 def _check_when(when: str) -> None:
     """Raises NotTranslatable for what jobs cannot have, or crons disagree about."""
-    if when == "@reboot":
-        raise NotTranslatable("it runs when the machine starts, which is no time of the clock")
+    if when == AT_START:
+        return
     if STEP_OVER_ONE.search(when):
         raise NotTranslatable(
             "a step after a single value means different things to different crons; "

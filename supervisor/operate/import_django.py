@@ -14,9 +14,7 @@ from typing import Any
 from celery import Celery
 from celery.schedules import ParseException, crontab
 
-from supervisor.errors import NotConfigured, NotTranslatable
-from supervisor.job.spec import JobSpec
-from supervisor.operate.import_celery import (
+from supervisor.beat.import_celery import (
     OF_BEAT,
     When,
     clock_times,
@@ -25,7 +23,9 @@ from supervisor.operate.import_celery import (
     zone_name,
     zone_of,
 )
-from supervisor.operate.import_text import Found, Item, LeftOut
+from supervisor.errors import NotConfigured, NotTranslatable
+from supervisor.files.import_text import Found, Item, LeftOut
+from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 from supervisor.times import EPOCH, render_duration, render_moment
 

@@ -78,6 +78,8 @@ class Run(Shape):
     started_at: Instant | None
     finished_at: Instant | None
     due_at: Instant | None
+    is_held: bool = Field(description="It waits for runs of the jobs that its job follows.")
+    after: str | None = Field(description="The one run that it is to follow.")
     attempt: int
     crashes: int
     requeues: int
@@ -85,6 +87,9 @@ class Run(Shape):
     ticks: int
     first_nominal_at: Instant | None
     progress: Progress | None
+    duration_fault: Literal["max_duration", "min_duration"] | None = Field(
+        description="The key that the duration of an attempt that has ended was against."
+    )
     attempts_dropped: int = Field(description="How many there were before those in attempts.")
     attempts: list[Attempt]
 
@@ -117,8 +122,24 @@ class Job(Shape):
     schedule: str = Field(validation_alias=AliasPath("spec", "schedule"))
     timezone: str = Field(validation_alias=AliasPath("spec", "timezone"))
     overlap: OverlapPolicy = Field(validation_alias=AliasPath("spec", "overlap"))
+    after: tuple[str, ...] = Field(
+        validation_alias=AliasPath("spec", "after"), description="The jobs that it follows."
+    )
     queue: str | None = Field(validation_alias=AliasPath("spec", "routed_queue"))
     description: str = Field(validation_alias=AliasPath("spec", "description"))
+    labels: dict[str, str] = Field(validation_alias=AliasPath("spec", "labels"))
+    source: str = Field(
+        validation_alias=AliasPath("origin", "source"),
+        description="files, runtime, or whatever put it; code for a task that code guards.",
+    )
+    version: int = Field(
+        validation_alias=AliasPath("origin", "version"),
+        description="Grows with each change of the job.",
+    )
+    place: str = Field(
+        validation_alias=AliasPath("origin", "place"),
+        description="For people: its file and line, or who put it when.",
+    )
     state: Literal["idle", "paused"] | RunState
     paused: bool
     paused_note: str | None
@@ -131,6 +152,9 @@ class Job(Shape):
     last_start_at: Instant | None
     last_finish_at: Instant | None
     last_success_at: Instant | None
+    success_due_at: Instant | None = Field(
+        description="By when a run has to have succeeded, as `due_by` says; past: overdue."
+    )
     last_failure_at: Instant | None
     last_outcome: RunState | None
     last_run: str | None

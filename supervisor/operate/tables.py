@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from supervisor.job.changes import Changes
+from supervisor.job.changes import Changes, Edit
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
@@ -25,7 +25,7 @@ from supervisor.operate.words import (
     stamp,
 )
 from supervisor.ticks.clock_changes import Surprise
-from supervisor.ticks.plan import Durations, Foresight, JobPlan, Plan
+from supervisor.ticks.plan import Durations, Foresight, JobPlan, Misfit, Plan
 from supervisor.ticks.simulation import JobTally, Lateness, Queue, QueueTally, Tally
 
 JOB_COLUMNS = Columns.named(
@@ -34,6 +34,7 @@ JOB_COLUMNS = Columns.named(
     folds="schedule, state",
     drops="requeued, started, succeeded, skipped, last run, failed, schedule, outcome, next run",
 )
+UNGUARDED_COLUMNS = Columns.named("entry, next due")
 RUN_COLUMNS = Columns.named(
     "run, attempt, state, started, duration, reason",
     folds="reason",
@@ -46,7 +47,7 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
     return (
         job.spec.name,
         job.spec.schedule + zone,
-        state_words(job),
+        state_words(job, now),
         ahead(job.next_run_at, now),
         age(job.last_start_at, now),
         job.last_outcome or "",
@@ -58,8 +59,11 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
     )
 
 
-def state_words(job: JobRecord) -> str:
-    """The state; of a paused job also why and until when."""
+def state_words(job: JobRecord, now: datetime) -> str:
+    """The state; of a paused job why and until when, else whether its `due_by` has passed."""
+    due = job.success_due_at
+    if due and due < now:
+        return f"{job.state} ({ahead(due, now)})"
     pause = pause_words(job.paused_note, job.paused_until) if job.paused else ""
     return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{pause})" if pause else "")
 
@@ -98,6 +102,8 @@ def why(run: Run) -> str:
     parts = [run.reason or ""]
     if run.blocked_by and not run.attempts:
         parts.append(f"blocked by {run.blocked_by}")
+    if run.is_held and run.state.is_open:
+        parts.append(f"waits for {run.after or 'the jobs that it follows'}")
     if run.overlapped_with:
         parts.append(f"overlapped with {run.overlapped_with}")
     if run.due_at and run.state.is_open:
@@ -177,6 +183,9 @@ def foresight_shape(foresight: Foresight) -> dict[str, Any]:
 #: More times than this are given as their number, the first and the last.
 MOST_LISTED = 3
 
+#: Of the days that an edit of `exclude` adds, and of those that it takes out.
+MOST_DAYS_NAMED = 4
+
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
@@ -198,17 +207,36 @@ def summary(changes: Changes) -> str:
 
 def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
     yield f"{sign} {job.spec.name}  {timed(job.spec)}"
-    facts = [(edit.key, f"{value(edit.old)} -> {value(edit.new)}") for edit in job.edits]
+    facts = [(edit.key, edit_text(edit)) for edit in job.edits]
     facts += tick_facts(job)
     facts += [("clocks", surprise_text(surprise)) for surprise in job.surprises]
     if job.durations:
         facts.append(("durations", durations_text(job.durations)))
     if job.durations and job.foresight:
         facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.foresight)))
+    facts += [("deadline", misfit_text(job.spec, misfit)) for misfit in job.misfits]
     width, previous = max(len(word) for word, _ in facts), ""
     for word, fact in facts:
         yield f"    {'' if word == previous else word:<{width}}  {fact}"
         previous = word
+
+
+def edit_text(edit: Edit) -> str:
+    """``5m -> 10m``; of days that are excluded, which may be very many, those that come and go."""
+    old, new = edit.old or [], edit.new or []
+    if edit.key != "exclude" or len(old) + len(new) <= 2 * MOST_DAYS_NAMED:
+        return f"{value(edit.old)} -> {value(edit.new)}"
+    parts = {
+        "more": [text for text in new if text not in old],
+        "no longer": [text for text in old if text not in new],
+    }
+    return "; ".join(f"{word}: {some_days(days)}" for word, days in parts.items() if days)
+
+
+def some_days(days: Sequence[str]) -> str:
+    """Whose holidays they are first."""
+    days, more = sorted(days, key=lambda day: day[:1].isdigit()), len(days) - MOST_DAYS_NAMED
+    return ", ".join(days[:MOST_DAYS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def timed(spec: JobSpec) -> str:
@@ -293,6 +321,30 @@ def durations_text(durations: Durations) -> str:
     return f"{quantiles}{over}, of {attempts}"
 
 
+def misfit_text(spec: JobSpec, misfit: Misfit) -> str:
+    """``usually up to 22m, and the run of 05:50 is due by 06:00 (`due_by`)``"""
+    lasted = span(misfit.seconds)
+    if misfit.deadline:
+        tick, at = (m.astimezone(spec.zone) for m in (misfit.deadline.tick, misfit.deadline.at))
+        words = clock_times([tick, at])
+        return f"usually up to {lasted}, and the run of {words[0]} is due by {words[1]} (`due_by`)"
+    bound = getattr(spec, misfit.key).total_seconds()
+    if misfit.key == "max_duration":
+        return f"usually up to {lasted}, longer than `max_duration`, {span(bound)}"
+    return f"half of the runs take up to {lasted}, less than `min_duration`, {span(bound)}"
+
+
+def misfit_shape(spec: JobSpec, misfit: Misfit) -> dict[str, Any]:
+    due = misfit.deadline
+    return {
+        "key": misfit.key,
+        "usual_seconds": misfit.seconds,
+        "tick": instant(due.tick) if due else None,
+        "due_at": instant(due.at) if due else None,
+        "text": misfit_text(spec, misfit),
+    }
+
+
 def plan_shape(plan: Plan) -> dict[str, Any]:
     """`jobs`: the added and changed ones; every instant in UTC."""
     added = set(plan.changes.added)
@@ -317,6 +369,7 @@ def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
         "clock_changes": [surprise_shape(surprise) for surprise in job.surprises],
         "durations": durations_shape(job.durations) if job.durations else None,
         "overlaps": foresight_shape(job.foresight) if job.foresight else None,
+        "deadlines": [misfit_shape(job.spec, misfit) for misfit in job.misfits],
     }
 
 

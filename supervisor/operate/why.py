@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import chain
 from typing import assert_never
 
 from supervisor.job.run import Run, RunState
@@ -14,7 +15,10 @@ from supervisor.operate.why_words import (
     WENT,
     because,
     blocker_then,
+    deadline_of_job,
+    deadline_of_run,
     duplicates,
+    duration_words,
     earlier_attempts,
     is_or_went,
     lateness,
@@ -26,6 +30,7 @@ from supervisor.operate.why_words import (
     times,
     unknown_task,
     unmet_needs,
+    upstream_words,
     usual,
     why_slow,
 )
@@ -40,7 +45,7 @@ def answer(facts: Facts) -> list[str]:
     elif facts.run is None:
         found = without_record(facts.at, facts, local)
     else:
-        found = of_run(facts.run, facts, local)
+        found = chain(of_run(facts.run, facts, local), deadline_of_run(facts.run.run, facts, local))
     others = (f"{run.id}, for the same time, {is_or_went(run.state)}" for run in facts.others)
     return list(dict.fromkeys([*found, *others]))
 
@@ -53,6 +58,7 @@ def of_job(facts: Facts, local: LocalTime) -> Iterator[str]:
         yield from of_run(facts.run, facts, local)
     else:
         yield f"{facts.job.spec.name} has no runs yet"
+    yield from deadline_of_job(facts, local)
     yield from obstacles(facts, local)
     yield next_tick(facts, local)
 
@@ -95,6 +101,7 @@ def ended(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
     yield f"{subject(run, local)} {WENT[run.state]}{end_words(run, local)}{because(run.reason)}"
     yield from tries_left(run, facts)
+    yield from duration_words(run, facts.now)
     yield from steps_of(found, local)
     yield from earlier_attempts(run.attempts, local)
     yield from lateness(found, local)
@@ -169,13 +176,24 @@ def pause_words(facts: Facts, local: LocalTime) -> str:
 def next_tick(facts: Facts, local: LocalTime) -> str:
     job = facts.job
     if not job.spec.has_schedule:
-        return f"{job.spec.name} has no schedule: it runs when code or a person asks for it"
+        return without_schedule(facts, local)
     after = facts.calendar.after if facts.calendar else None
     if after is None:
         return "there are no more ticks"
     is_excluded = job.paused and (job.paused_until is None or after < job.paused_until)
     fate = "; the pause excludes it" if is_excluded else ""
     return f"the next tick is at {local.time(after)}, {ahead(after, facts.now)}{fate}"
+
+
+def without_schedule(facts: Facts, local: LocalTime) -> str:
+    spec = facts.job.spec
+    if not spec.after:
+        at_start = "at start, and " if spec.run_at_start else ""
+        return f"{spec.name} has no schedule: it runs {at_start}when code or a person asks for it"
+    if not facts.upstreams:
+        return f"{spec.name} has no schedule: it runs {spec.schedule}"
+    at = f" for {local.time(facts.upstreams_for)}" if facts.upstreams_for else ""
+    return f"{spec.name} runs{at} after {upstream_words(facts.upstreams, local)}"
 
 
 # Times without a record: not a tick, still to come, not emitted, or long ago.
@@ -234,6 +252,9 @@ def forgotten(at: datetime, facts: Facts, local: LocalTime) -> str:
 
 def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run, spec = found.run, facts.job.spec
+    if run.reason == "upstream":
+        yield f"{subject(run, local)} was skipped: {upstream_cause(found, local)}"
+        return
     at = run.blocker.at if run.blocker else run.finished_at or run.queued_at
     waited = lasted(found.admitted_at or run.queued_at, run.finished_at or run.queued_at)
     cause = {
@@ -244,8 +265,21 @@ def skipped(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
         "grace": "Redis was new, and nothing starts for a `lease_ttl` then; ",
         "replaced": "a newer run took its place in front of the line; ",
     }.get(run.reason or "", f"{run.reason}, and ")
+    if run.is_held and run.reason == "wait_expired":
+        others = run.after or ", ".join(spec.after)
+        yield f"{subject(run, local)} was skipped: it had waited {waited} for {others} (`max_wait`)"
+        return
     yield f"{subject(run, local)} was skipped: {cause}{blocker_then(found, at, local)}"
     yield from why_slow(found, at, local)
+
+
+def upstream_cause(found: RunFacts, local: LocalTime) -> str:
+    """``extract's run of 09:00, which it follows, failed: ValueError()``"""
+    if found.blocker is None:
+        return f"{found.run.blocked_by}, which it follows, did not succeed"
+    other = found.blocker.run
+    name = named(other, found.run.job, local)
+    return f"{name}, which it follows, {is_or_went(other.state)}{because(other.reason)}"
 
 
 def missed(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
@@ -304,6 +338,8 @@ def message_words(run: Run, local: LocalTime) -> str:
 
 def waiting(found: RunFacts, local: LocalTime) -> str:
     run = found.run
+    if run.is_held:
+        return held_words(found, local)
     blocked = blocked_words(found, local)
     if run.due_at:
         most = run.rules.max_requeues
@@ -314,6 +350,17 @@ def waiting(found: RunFacts, local: LocalTime) -> str:
     return (
         f"{subject(run, local)} is waiting since {local.time(since)}, {local.since(since)}, for "
         f"the lock {lock!r}{blocked}"
+    )
+
+
+def held_words(found: RunFacts, local: LocalTime) -> str:
+    run = found.run
+    since = found.admitted_at or run.queued_at
+    most = run.rules.max_wait_ms
+    until = f", until {local.time(since + timedelta(milliseconds=most))} (`max_wait`)"
+    return (
+        f"{subject(run, local)} waits since {local.time(since)}, {local.since(since)}, for "
+        f"{upstream_words(found.upstreams, local)}{until if most >= 0 else ''}"
     )
 
 
@@ -377,6 +424,7 @@ def running(found: RunFacts, local: LocalTime) -> Iterator[str]:
         f"{subject(run, local)} is running{on_worker(run.worker)} since {local.time(since)}, "
         f"{local.since(since)}{usual(found)}"
     )
+    yield from duration_words(run, local.now)
     if progress := items_words(run.batch) or progress_words(run.progress):
         yield f"its progress: {progress}"
     yield from steps_of(found, local)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from supervisor.errors import UnknownRun
+from supervisor.job.policies import AfterMatch
 from supervisor.job.run import Run, RunState, StepId, StepRecord, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
+from supervisor.ledger.followers import LATEST
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import admitted_at, server_since, silences
 from supervisor.ledger.records import BeatRecord, Histogram, JobRecord
+from supervisor.ledger.replies import instant, ms_of
 from supervisor.schedule import Schedule, missed_before, schedule_of, ticks_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.plan import excluded
@@ -53,8 +57,23 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True)
+class Upstream:
+    """A job that another follows, or the one run that a run does.
+
+    state: how its run ended, as the follower has it in mind; None while it has not. run: that has
+    not ended, if there is one.
+    """
+
+    name: str
+    state: RunState | None
+    run: RunFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFacts:
     """A run and, one level deep, the run that blocked it.
+
+    upstreams: what it waits for, of a run that follows others and waits.
 
     admitted_at: when the ledger recorded it; None once the job's history has dropped that.
     blocker: None when nothing blocked the run, or the record is gone. no_beat: at the run's time.
@@ -71,6 +90,7 @@ class RunFacts:
     no_beat: NoBeat | None = None
     workers: Workers | None = None
     drained_at: datetime | None = None
+    upstreams: Sequence[Upstream] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +114,8 @@ class Facts:
     others: further runs for the same nominal time. open_runs: those of the job, where the question
     names no time. oldest_at: the first nominal time that the job's history still has. grace_until:
     no run starts before, because the server is new. paused_at: None unless the job is paused.
+    upstreams: of a job without a schedule that follows others, how far those are, for the nominal
+    time `upstreams_for` if there is one.
     """
 
     now: datetime
@@ -109,6 +131,8 @@ class Facts:
     grace_until: datetime | None = None
     beat_leads: bool = True
     paused_at: datetime | None = None
+    upstreams: Sequence[Upstream] = ()
+    upstreams_for: datetime | None = None
 
 
 # Which nominal time a question means.
@@ -202,7 +226,57 @@ def facts_of_job(ledger: Ledger, name: str) -> Facts:
         run=facts_of_run(ledger, newest[0]) if newest else None,
         open_runs=tuple(facts_of_run(ledger, run) for run in found),
         calendar=calendar_of(spec, facts.now) if spec.has_schedule else None,
+        **next_time(ledger, spec),
     )
+
+
+def next_time(ledger: Ledger, spec: JobSpec) -> dict[str, Any]:
+    """Of a job that runs after others only: for which time it comes next, and how far they are."""
+    if spec.has_schedule or not spec.after:
+        return {}
+    if spec.matches is AfterMatch.LATEST:
+        return {"upstreams": upstreams_of(ledger, spec, None)}
+    memory = ledger.followers.memories([spec.name])[spec.name]
+    known = [int(time) for time, said in memory.times.items() if not said.get("decided")]
+    ahead = [run for name in spec.after for run in ledger.first_open(name, 1)]
+    known += [ms_of(run.nominal_at) for run in ahead]
+    if not known:
+        return {}
+    at = instant(max(known))
+    return {"upstreams": upstreams_of(ledger, spec, at), "upstreams_for": at}
+
+
+def upstreams_of(ledger: Ledger, spec: JobSpec, at: datetime | None) -> tuple[Upstream, ...]:
+    """The jobs that it follows; at: with `same_time` the nominal time in question."""
+    memory = ledger.followers.memories([spec.name])[spec.name]
+    time = LATEST if at is None or spec.matches is AfterMatch.LATEST else str(ms_of(at))
+    ended = memory.times.get(time, {}).get("ended", {})
+    return tuple(
+        Upstream(name, RunState(ended[name][0]))
+        if name in ended
+        else upstream_of(ledger, name, None if time == LATEST else at)
+        for name in spec.after
+    )
+
+
+def upstream_of(ledger: Ledger, name: str, at: datetime | None) -> Upstream:
+    """A job whose run has not ended as far as its follower knows."""
+    if at is not None:
+        return upstream_run(ledger, name, tick_id(name, at))
+    found = ledger.first_open(name, 1)
+    return Upstream(
+        name, None, facts_of_run(ledger, found[0], looks_deeper=False) if found else None
+    )
+
+
+def upstream_run(ledger: Ledger, name: str, run_id: str) -> Upstream:
+    try:
+        run = ledger.run(run_id)
+    except UnknownRun:
+        return Upstream(name, None)
+    if not run.state.is_open:
+        return Upstream(name, run.state)
+    return Upstream(name, None, facts_of_run(ledger, run, looks_deeper=False))
 
 
 def facts_of_run_id(ledger: Ledger, run_id: str) -> Facts:
@@ -255,6 +329,7 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
     spec = ledger.some_specs([run.job]).get(run.job)
     queue = spec.routed_queue if spec else None
     waits_for_worker = run.state in (RunState.QUEUED, RunState.EXPIRED) and not run.has_steps
+    waits_for_others = run.is_held and run.state is RunState.WAITING and spec and looks_deeper
     return RunFacts(
         run=run,
         admitted_at=admitted_at(ledger, [run]).get(run.id),
@@ -265,7 +340,14 @@ def facts_of_run(ledger: Ledger, run: Run, *, looks_deeper: bool = True) -> RunF
         no_beat=no_beat_at(ledger, run),
         workers=workers_of(ledger, queue, spec) if waits_for_worker else None,
         drained_at=ledger.drains.since().get(run.queue or "") if waits_for_worker else None,
+        upstreams=upstreams_of_run(ledger, run, spec) if spec and waits_for_others else (),
     )
+
+
+def upstreams_of_run(ledger: Ledger, run: Run, spec: JobSpec) -> tuple[Upstream, ...]:
+    if run.after is not None:
+        return (upstream_run(ledger, run.after, run.after),)
+    return upstreams_of(ledger, spec, run.nominal_at)
 
 
 def workers_of(ledger: Ledger, queue: str | None, spec: JobSpec | None) -> Workers:

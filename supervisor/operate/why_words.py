@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from supervisor.job.run import Attempt, Run, RunState
+from supervisor.job.run import Attempt, Run, RunState, start_id
 from supervisor.operate.shapes import harmless
-from supervisor.operate.why_facts import RunFacts, is_tick
-from supervisor.operate.words import LocalTime, lasted, plural, span
+from supervisor.operate.why_facts import Facts, RunFacts, Upstream, is_tick
+from supervisor.operate.words import LocalTime, ahead, lasted, plural, span
+from supervisor.schedule.deadlines import Deadline, due_at
 
 #: In the past tense, as in "09:05 was skipped".
 WENT = {
@@ -34,13 +35,22 @@ MOST_LISTED = 10
 
 def subject(run: Run, local: LocalTime) -> str:
     """At the beginning of a sentence: ``09:05``, or the id of a run that is not a tick's."""
+    if is_of_start(run):
+        return f"the run at start of {local.time(run.nominal_at)}"
     return local.time(run.nominal_at) if is_tick(run) else run.id
 
 
 def named(run: Run, job: str, local: LocalTime) -> str:
     """Within a sentence about a run of `job`: ``the run of 09:00``."""
     of = "the run" if run.job == job else f"{run.job}'s run"
+    if is_of_start(run):
+        return f"{of} at start of {local.time(run.nominal_at)}"
     return f"{of} of {local.time(run.nominal_at)}" if is_tick(run) else f"the run {run.id}"
+
+
+def is_of_start(run: Run) -> bool:
+    """Whether the service's start asked for it."""
+    return run.id == start_id(run.job, run.nominal_at)
 
 
 def is_or_went(state: RunState) -> str:
@@ -67,12 +77,36 @@ def on_worker(worker: str | None) -> str:
     return f" on worker {worker}" if worker else ""
 
 
+def usually(facts: RunFacts) -> str:
+    return f", usually up to {span(facts.usual.p95)}" if facts.usual else ""
+
+
 def queue_words(facts: RunFacts) -> str:
     return f" in {facts.queue}" if facts.queue else ""
 
 
 def usual(facts: RunFacts) -> str:
     return f", its usual p95 is {span(facts.usual.p95)}" if facts.usual else ""
+
+
+# What a run that follows others waits for.
+
+
+def upstream_words(upstreams: Sequence[Upstream], local: LocalTime) -> str:
+    """``extract (running since 05:31, 12m, its usual p95 is 22m) and load (succeeded)``"""
+    words = [f"{each.name} ({upstream_state(each, local)})" for each in upstreams]
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
+
+
+def upstream_state(upstream: Upstream, local: LocalTime) -> str:
+    if upstream.state is not None:
+        return WENT[upstream.state]
+    if upstream.run is None:
+        return "none yet"
+    run = upstream.run.run
+    since = run.started_at if run.state is RunState.RUNNING else run.queued_at
+    at = f" since {local.time(since)}, {local.since(since)}" if since else ""
+    return f"{run.state.value}{at}{usual(upstream.run)}"
 
 
 # How a run went: its attempts, its steps, and why it started late.
@@ -105,17 +139,21 @@ def lateness(facts: RunFacts, local: LocalTime) -> Iterator[str]:
     run = facts.run
     if not run.attempts or run.attempts_dropped:
         return
-    started_at = run.attempts[0].started_at
-    if started_at - run.nominal_at < WORTH_MENTIONING:
+    started_at, admitted_at = run.attempts[0].started_at, facts.admitted_at or run.nominal_at
+    due_at = admitted_at if run.is_follower else run.nominal_at
+    if started_at - due_at < WORTH_MENTIONING:
         return
-    yield f"it started {lasted(run.nominal_at, started_at)} late, at {local.time(started_at)}"
-    admitted_at = facts.admitted_at or run.nominal_at
-    if admitted_at - run.nominal_at >= WORTH_MENTIONING:
+    yield f"it started {lasted(due_at, started_at)} late, at {local.time(started_at)}"
+    if run.is_follower:
+        admitted_at = due_at
+    elif admitted_at - run.nominal_at >= WORTH_MENTIONING:
         yield late_admission(facts, admitted_at, local)
     if started_at - admitted_at < WORTH_MENTIONING:
         return
     if run.blocked_by:
         yield waited(facts, admitted_at, local)
+    elif (run.rules.follows or run.after) and run.queued_at - admitted_at >= WORTH_MENTIONING:
+        yield f"it waited {lasted(admitted_at, run.queued_at)} for what it follows"
     elif len(run.attempts) == 1:
         in_queue = lasted(admitted_at, started_at)
         yield f"it was queued{queue_words(facts)} for {in_queue} until a worker started it"
@@ -170,6 +208,64 @@ def steps_of(facts: RunFacts, local: LocalTime) -> Iterator[str]:
     to_come = [step.name for step in facts.steps if step.run is None]
     if to_come and facts.run.state.is_open:
         yield f"still to come: {', '.join(to_come)}"
+
+
+# Deadlines that the job names: `due_by`, `max_duration`, `min_duration`.
+
+
+def deadline_of_job(facts: Facts, local: LocalTime) -> Iterator[str]:
+    """``02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it is running since``"""
+    deadline = facts.job.deadline
+    if deadline is None or deadline.tick > facts.now:
+        return
+    tick, by = local.time(deadline.tick), by_words(deadline.at, facts, local)
+    if facts.now <= deadline.at:
+        yield f"{tick} has to succeed by {by}, {ahead(deadline.at, facts.now)}"
+        return
+    now = local.time(facts.now.replace(second=0, microsecond=0))
+    yield f"{tick} must have succeeded by {by}; it is {now} and {instead(deadline, facts, local)}"
+
+
+def instead(deadline: Deadline, facts: Facts, local: LocalTime) -> str:
+    """What has become of the run that is due, or of one after it."""
+    found = [*facts.open_runs, *((facts.run,) if facts.run else ())]
+    later = [f for f in found if (f.run.started_at or f.run.nominal_at) >= deadline.tick]
+    if not later:
+        return "no run has begun since"
+    run = later[0].run
+    who = "it" if run.nominal_at == deadline.tick else named(run, run.job, local)
+    if run.state is RunState.RUNNING and run.started_at:
+        return f"{who} is running since {local.time(run.started_at)}{usually(later[0])}"
+    at = f" at {local.time(run.finished_at)}" if run.finished_at else ""
+    return f"{who} {is_or_went(run.state)}{at}"
+
+
+def deadline_of_run(run: Run, facts: Facts, local: LocalTime) -> Iterator[str]:
+    """Of the run of a tick; nothing of one that succeeded in time, or did not succeed."""
+    due = due_at(facts.job.spec, run.nominal_at) if is_tick(run) else None
+    if due is None or facts.job.paused:
+        return
+    by = by_words(due, facts, local)
+    if run.state is RunState.SUCCEEDED and run.finished_at and run.finished_at > due:
+        yield f"it had to succeed by {by}, and did so {lasted(due, run.finished_at)} late"
+    elif run.state.is_open and facts.now > due:
+        yield f"it must have succeeded by {by}, {local.since(due)} ago"
+    elif run.state.is_open:
+        yield f"it has to succeed by {by}, {ahead(due, facts.now)}"
+
+
+def by_words(at: datetime, facts: Facts, local: LocalTime) -> str:
+    return f"{local.time(at)} {facts.job.spec.timezone}"
+
+
+def duration_words(run: Run, now: datetime) -> Iterator[str]:
+    most, least = run.rules.max_duration_ms / 1000, run.rules.min_duration_ms / 1000
+    if run.is_too_long(now):
+        yield f"that is longer than its `max_duration`, {span(most)}"
+    elif run.duration_fault == "max_duration":
+        yield f"an attempt took longer than `max_duration`, {span(most)}"
+    elif run.duration_fault == "min_duration":
+        yield f"it took less than `min_duration`, {span(least)}: it may have found nothing to do"
 
 
 # The run that blocked another: what it was doing at that moment, and why it had not ended.

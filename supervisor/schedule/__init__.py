@@ -4,7 +4,7 @@ A schedule is made of layers, each of which is asked the same question, what com
 instant:
 
 1. The times that the job names: `every` and `at`, or local times from `cron` (cron.py) and
-   `rrule` (rrule.py), which clock_times.py turns into instants.
+   `rrule` (rrule.py), which clock_times.py turns into instants, and joins for several `cron` lines.
 2. `start_at` and `end_at`.
 3. `exclude`: an excluded tick is no tick of the schedule.
 4. `jitter`: the shifted instants are the ticks, and their identities.
@@ -14,12 +14,13 @@ instant:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
 from supervisor.job.when import When
-from supervisor.schedule.clock_times import AS_A_RULE, ClockTimes, Pattern
+from supervisor.schedule.clock_times import AS_A_RULE, ClockTimes, JoinedTimes, Pattern
 from supervisor.schedule.cron import CronPattern
 from supervisor.schedule.cron import parse as parse_cron
 from supervisor.schedule.layers import Bounded, Every, Instants, Jittered, excluding
@@ -46,8 +47,7 @@ def schedule_of(spec: JobSpec) -> Schedule:
 
 def is_fixed(spec: JobSpec) -> bool:
     """Whether the job has times of the clock that `dst` can say something about."""
-    pattern = _pattern(spec)
-    return pattern is not None and not pattern.is_frequent
+    return any(not pattern.is_frequent for pattern in _patterns(spec))
 
 
 @lru_cache(maxsize=KEPT_AT_HAND)
@@ -66,19 +66,19 @@ def _schedule(values: tuple[Any, ...], name: str) -> Schedule:
 
 
 def _named(when: When) -> Schedule:
+    if not when.has_schedule:
+        return Instants(())
     if when.every is not None:
         return Every(when.every, when.phase or when.every * 0)
     if when.at is not None:
         return Instants(tuple(instant(moment, when.zone) for moment in when.at))
-    pattern = _pattern(when)
-    assert pattern is not None, "JobSpec has exactly one of the four"
-    return ClockTimes(pattern, when.zone, when.dst or AS_A_RULE)
+    times = [ClockTimes(found, when.zone, when.dst or AS_A_RULE) for found in _patterns(when)]
+    return times[0] if len(times) == 1 else JoinedTimes(tuple(times))
 
 
-def _pattern(when: When) -> Pattern | None:
-    if when.cron is not None:
-        return CronPattern(parse_cron(when.cron))
+def _patterns(when: When) -> Sequence[Pattern]:
+    """Several of a `cron` with several lines; none for times that are not those of clocks."""
     if when.rrule is not None:
         start = when.start_at and instant(when.start_at, when.zone)
-        return rule_pattern(parse_rrule(when.rrule), start, when.zone)
-    return None
+        return [rule_pattern(parse_rrule(when.rrule), start, when.zone)]
+    return [CronPattern(parse_cron(line)) for line in when.cron_lines]

@@ -4,6 +4,8 @@
   keep their distance in real time: what the clock jumps over does not exist, both copies count.
 - Any other is *fixed*, and `dst` decides. As a rule, times that the clock jumps over collapse into
   one tick at the end of the gap, and of a repeated hour the first copy counts.
+- Of several patterns that are joined, each is frequent or fixed by itself. An instant that several
+  name counts once.
 - A gap of more than three hours is no daylight saving but a zone that changed sides of the date
   line: what lay in it does not exist.
 """
@@ -16,7 +18,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
+from functools import lru_cache, partial
+from heapq import merge
 from itertools import takewhile
+from operator import ge
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
@@ -81,20 +86,11 @@ class ClockTimes:
         yield from (tick for tick in second_copies if tick > last)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """Day by day: one without a clock change has the times of the pattern."""
-        count = 0
-        for day, start, end in self._days(after, until):
-            if is_plain(start, end, self.zone):
-                times = self.pattern.times_on(day)
-                before = bisect_right(times, (after - start) // SECOND) if after >= start else 0
-                through = bisect_right(times, (until - start) // SECOND)
-                count += through - before
-            else:
-                count += self._walked(max(after, start - INSTANT), min(until, end - INSTANT))
-        return count
+        return count_by_days(self, after, until)
 
-    def _walked(self, after: datetime, until: datetime) -> int:
-        return sum(1 for _ in takewhile(lambda tick: tick <= until, self.ticks_after(after)))
+    def times_on(self, day: date) -> Sequence[int]:
+        """Seconds since midnight, in order, on a day without a clock change."""
+        return self.pattern.times_on(day)
 
     def _earliest_local_time(self, at: datetime) -> datetime:
         """What the clock shows at `at`; before a repeated hour, what it shows in its second copy.
@@ -113,17 +109,70 @@ class ClockTimes:
             for index in range(first, len(times)):
                 yield start + times[index] * SECOND
 
-    def _days(self, after: datetime, until: datetime) -> Iterator[tuple[date, datetime, datetime]]:
-        """The local days that touch (after, until], each as (day, start, end)."""
-        # A day more: where clocks go back at midnight, `until` may be in the date's second coming.
-        day = after.astimezone(self.zone).date()
-        last = until.astimezone(self.zone).date() + DAY
-        start = midnight(day, self.zone)
-        while day <= last and start <= until:
-            end = midnight(day + DAY, self.zone)
-            if end > after:
-                yield day, start, end
-            day, start = day + DAY, end
+
+@dataclass(frozen=True, slots=True)
+class JoinedTimes:
+    """The times of several patterns in one zone."""
+
+    parts: tuple[ClockTimes, ...]
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return self.parts[0].zone
+
+    def next_after(self, at: datetime) -> datetime | None:
+        found = (part.next_after(at) for part in self.parts)
+        return min((tick for tick in found if tick is not None), default=None)
+
+    def ticks_after(self, at: datetime) -> Iterator[datetime]:
+        """All nominal times after `at`, each once and in order."""
+        last = at
+        for tick in merge(*(part.ticks_after(at) for part in self.parts)):
+            if tick > last:
+                yield (last := tick)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        return count_by_days(self, after, until)
+
+    def times_on(self, day: date) -> Sequence[int]:
+        """Seconds since midnight, in order, on a day without a clock change."""
+        found = (part.times_on(day) for part in self.parts)
+        return joined(tuple(tuple(times) for times in found if times))
+
+
+@lru_cache(maxsize=128)
+def joined(times: tuple[Sequence[int], ...]) -> Sequence[int]:
+    """In order, each once; most days have the times of others."""
+    return times[0] if len(times) == 1 else tuple(sorted(set().union(*times)))
+
+
+def count_by_days(times: ClockTimes | JoinedTimes, after: datetime, until: datetime) -> int:
+    """How many lie in (after, until]: only days with a clock change are walked through."""
+    count = 0
+    for day, start, end in _days(after, until, times.zone):
+        if is_plain(start, end, times.zone):
+            on_day = times.times_on(day)
+            before = bisect_right(on_day, (after - start) // SECOND) if after >= start else 0
+            count += bisect_right(on_day, (until - start) // SECOND) - before
+        else:
+            first, last = max(after, start - INSTANT), min(until, end - INSTANT)
+            count += sum(1 for _ in takewhile(partial(ge, last), times.ticks_after(first)))
+    return count
+
+
+def _days(
+    after: datetime, until: datetime, zone: ZoneInfo
+) -> Iterator[tuple[date, datetime, datetime]]:
+    """The local days that touch (after, until], each as (day, start, end)."""
+    # A day more: where clocks go back at midnight, `until` may be in the date's second coming.
+    day = after.astimezone(zone).date()
+    last = until.astimezone(zone).date() + DAY
+    start = midnight(day, zone)
+    while day <= last and start <= until:
+        end = midnight(day + DAY, zone)
+        if end > after:
+            yield day, start, end
+        day, start = day + DAY, end
 
 
 def _counts(shown: Reading, changes: ClockChanges) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Protocol, runtime_checkable
 
-from supervisor.schedule.clock_times import ClockTimes
+from supervisor.schedule.clock_times import ClockTimes, JoinedTimes
 
 # What every schedule can be asked.
 
@@ -95,7 +95,7 @@ def _walk(schedule: Schedule, after: datetime, until: datetime) -> Iterator[date
 
 def ticks_after(schedule: Schedule, at: datetime) -> Iterator[datetime]:
     """All nominal times strictly after `at`."""
-    if isinstance(schedule, ClockTimes):
+    if isinstance(schedule, ClockTimes | JoinedTimes):
         yield from schedule.ticks_after(at)
         return
     while (tick := schedule.next_after(at)) is not None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from ssl import CERT_REQUIRED
+from ssl import CERT_NONE, CERT_REQUIRED
 from typing import Any
 
 from celery import Celery
@@ -29,6 +29,7 @@ from supervisor.settings import (
     in_kombus_spelling,
     is_redis,
     parsed,
+    tls_of,
     without_credentials,
 )
 
@@ -122,16 +123,21 @@ def settle_broker(conf: Any) -> None:
         set_broker(conf, spelled)
 
 
+def has_unchecked_broker(conf: Any) -> bool:
+    """Whether kombu takes any certificate of the broker: its address says TLS, and nothing more."""
+    url = broker_url_of(conf)
+    return url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
+
+
 def check_certificate(conf: Any, settings: Settings) -> None:
-    """Verifies the certificate of a broker that is the ledger's server; kombu would accept any.
+    """Verifies the certificate of a broker that is the ledger's server, where the ledger's is.
 
     It is done as for the ledger, which knows the authority.
     """
-    url = broker_url_of(conf)
-    is_bare = url.startswith("rediss://") and "ssl_" not in url and not conf.get("broker_use_ssl")
-    if is_bare and has_same_server(url, settings.redis_url):
+    if has_unchecked_broker(conf) and has_same_server(broker_url_of(conf), settings.redis_url):
         known = {k: v for k, v in server_options(settings).items() if k.startswith("ssl_")}
-        conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED, **known}
+        if known != {"ssl_cert_reqs": CERT_NONE}:
+            conf.broker_use_ssl = {"ssl_cert_reqs": CERT_REQUIRED, **known}
 
 
 def set_broker(conf: Any, url: str) -> None:
@@ -273,17 +279,30 @@ def settings_of(app: Celery, url: str | None = None) -> Settings | None:
 
 
 def settings_from(conf: Any, given: Mapping[str, Any], url: str | None = None) -> Settings:
-    """The ledger's address is the one that is given, else RedBeat's, else the broker's."""
-    broker = broker_url_of(conf)
-    if error := given.get("unreadable"):  # found when the first setting was read
+    """The ledger's address is the one that is given, else RedBeat's, else the broker's.
+
+    A certificate that kombu does not check, the ledger does not check either; RedBeat and redis-py
+    check that of an address which they are given.
+    """
+    is_unchecked = has_unchecked_broker(conf)  # the first setting that is read completes `given`
+    if error := given.get("unreadable"):
         raise error
-    url = url or given["redis_url"] or given.get("redbeat")
-    if not url and is_redis(broker):
-        url = broker_address(conf)
-        if len(addresses_of(url)) > 1:
-            raise InvalidRedisUrl(SEVERAL)
-    url = url or DEFAULT_URL
-    return Settings(redis_url=url, prefix=given["prefix"], connection=connection_of(conf, url))
+    named = url or given["redis_url"] or given.get("redbeat")
+    url = named or ledger_in_broker(conf)
+    connection = connection_of(conf, url)
+    if is_unchecked and not named and not tls_of(connection):
+        connection["ssl_cert_reqs"] = CERT_NONE
+    return Settings(redis_url=url, prefix=given["prefix"], connection=connection)
+
+
+def ledger_in_broker(conf: Any) -> str:
+    """Raises InvalidRedisUrl for a broker of several addresses."""
+    if not is_redis(broker_url_of(conf)):
+        return DEFAULT_URL
+    url = broker_address(conf)
+    if len(addresses_of(url)) > 1:
+        raise InvalidRedisUrl(SEVERAL)
+    return url
 
 
 def owner_of(app: Celery) -> str:

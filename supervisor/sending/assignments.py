@@ -29,6 +29,7 @@ class Assignment:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     queue: str | None
+    priority: int | None
     soft_time_limit: float | None
     time_limit: float | None
     max_retries: int
@@ -80,6 +81,7 @@ def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
         args=tuple(spec.args if run.args is None else run.args),
         kwargs=dict(spec.kwargs if run.kwargs is None else run.kwargs),
         queue=spec.routed_queue,
+        priority=spec.priority,
         soft_time_limit=seconds(spec.soft_time_limit),
         time_limit=seconds(spec.time_limit),
         max_retries=spec.max_retries,
@@ -101,6 +103,7 @@ def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
         args=(*item, *step.args) if run.args is None else tuple(run.args),
         kwargs=dict(step.kwargs if run.kwargs is None else run.kwargs),
         queue=step.queue,
+        priority=step.message_priority,
         soft_time_limit=step.soft_time_limit,
         time_limit=step.time_limit,
         max_retries=step.max_retries,

@@ -131,8 +131,9 @@ def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     request = parent.request
     found = {"root_id": request.root_id or request.id, "parent_id": request.id}
-    if task.app.conf.task_inherit_parent_priority and task.priority is None:
-        # A priority of the call, the task or its route wins over the parent's.
+    own = spec_of(task).priority if task.priority is None else task.priority
+    if task.app.conf.task_inherit_parent_priority and own is None:
+        # A priority of the call, the guard, the task or its route wins over the parent's.
         priority = (request.delivery_info or {}).get("priority")
         routed = task.app.amqp.router.route(dict(options), task.name)
         if priority is not None and routed.get("priority") is None:

@@ -3,8 +3,8 @@
 Where the broker's queues are keys beside the ledger's, the function that admits a run also sends
 its message (ledger/admit.lua), and needs the text of the message for that:
 
-1. Jobs of one task, with the same queue, limits and retries, have messages of one shape. Celery and
-   kombu make it, like any other message, for a run that stands for all of them.
+1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
+   Celery and kombu make it, like any other message, for a run that stands for all of them.
 2. A job's envelope is the shape with the job's own name, rules and arguments in it.
 3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
 
@@ -271,6 +271,7 @@ class Envelopes:
         key = (
             task,
             spec.routed_queue,
+            spec.priority,
             spec.soft_time_limit,
             spec.time_limit,
             spec.max_retries,

@@ -136,7 +136,7 @@ class Publisher:
         if StepId.of(run.id) is None and self.ledger.knows(run.job):
             self.ledger.put_off(run.id, LATER)
         else:
-            self.ledger.cancel(run.id, "job removed from the schedule files")
+            self.ledger.cancel(run.id, "the job was removed")
 
     def would_send(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
         """Whether a message says what the ledger says of its run, or the ledger has no such run.
@@ -174,6 +174,8 @@ class Publisher:
         for name in ("time_limit", "soft_time_limit", "queue"):
             if getattr(assignment, name):
                 options[name] = getattr(assignment, name)
+        if assignment.priority is not None:
+            options["priority"] = assignment.priority
         if not is_redis(str(self.app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000

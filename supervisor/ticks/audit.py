@@ -10,13 +10,16 @@
 4. A span that was audited is closed, and the next begins where it ended. What was wrong in it
    stays counted, in supervisor_unaccounted_ticks.
 
+A job that is removed, or has new times, is audited up to that moment first; what was wrong stays
+counted. `supervisor audit` looks at removed jobs as well, as long as their records are kept.
+
 Beat audits some of the jobs every few seconds, and skips those that did nothing since their last
 audit and had nothing to do; `supervisor audit` audits all of them at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -116,11 +119,16 @@ def note(finding: Finding) -> None:
     log.error("ticks unaccounted for", **finding.as_facts())
 
 
-def audit(ledger: Ledger, specs: Iterable[JobSpec], now: datetime) -> list[Finding]:
-    """Audits the ticks of these jobs since their last audit; gives what is wrong."""
+def audit(
+    ledger: Ledger, specs: Iterable[JobSpec], now: datetime, removed: Collection[str] = ()
+) -> list[Finding]:
+    """Audits the ticks of these jobs since their last audit; gives what is wrong.
+
+    removed: those of them that are not loaded any more, and have no ticks to come.
+    """
     scheduled = {spec.name: spec for spec in specs if spec.has_schedule}
     audited = [
-        judged(ledger, scheduled[span.job], span, now)
+        judged(ledger, scheduled[span.job], span, span.last_at if span.job in removed else now)
         for span in ledger.audit_spans.open(scheduled)
     ]
     ledger.audit_spans.close(

@@ -87,7 +87,8 @@ def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> t
     """How long after its nominal time a start is late.
 
     A tenth of the interval, from half a minute to a quarter of an hour, and no more than the
-    start deadline. For a run that may wait for another, the other's usual duration is added.
+    start deadline. For a run that may wait for another, the other's usual duration is added; for
+    one that waits for runs of other jobs, how long it may do so.
     """
     late = LATE_MOST if interval is None else max(LATE_LEAST, min(LATE_MOST, interval * LATE_SHARE))
     late = min(late, spec.start_deadline)
@@ -95,6 +96,8 @@ def late_after(spec: JobSpec, interval: timedelta | None, usual: timedelta) -> t
         late += usual
     if spec.overlap is OverlapPolicy.REQUEUE:
         late += spec.requeue_delay
+    if spec.waits_for_others:
+        late += UNKNOWN_DURATION if spec.max_wait is None else spec.max_wait
     return late
 
 
@@ -116,8 +119,11 @@ def retry_waits(spec: JobSpec) -> timedelta:
 
 
 def running_limit(spec: JobSpec, durations: Histogram) -> timedelta | None:
-    """How long a run may take; None as long as that is not known."""
+    """How long a run may take; None as long as that is not known.
+
+    A job that names `max_duration` is not compared with what is usual.
+    """
     if spec.time_limit is not None and not spec.steps:
         return spec.time_limit + spec.stop_grace
-    usual = observed_p95(durations)
+    usual = None if spec.max_duration else observed_p95(durations)
     return None if usual is None else max(TOO_LONG_LEAST, TOO_LONG * usual)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from random import Random
+from typing import Literal
 
+from supervisor.errors import Problem
+from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.changes import Changes, Edit, difference, edits
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import Histogram
+from supervisor.ledger.reads import Loaded
+from supervisor.ledger.records import FILES, Histogram
 from supervisor.logs import get_logger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
+from supervisor.schedule.deadlines import Deadline, next_deadline
+from supervisor.schedule.windows import last_between
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.expectations import interval_of, next_ticks
 from supervisor.ticks.simulation import JobTally, SimulatedJob, Tally, simulate
@@ -163,6 +169,96 @@ def round_up(duration: timedelta) -> timedelta:
     return step * math.ceil(duration / step)
 
 
+# Deadlines foreseen: the usual duration against those that the job names.
+
+
+#: For as many days the last tick before `due_by` is looked at.
+DAYS_AHEAD = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A duration, in seconds, that does not fit a key: p95, and for `min_duration` the median.
+
+    deadline: of `due_by`, one that such a run misses.
+    """
+
+    key: Literal["due_by", "max_duration", "min_duration"]
+    seconds: float
+    deadline: Deadline | None = None
+
+
+def misfits(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Misfit]:
+    usual, most, least = durations.p95, spec.max_duration, spec.min_duration
+    if most is not None and usual > most.total_seconds():
+        yield Misfit("max_duration", usual)
+    if least is not None and durations.p50 < least.total_seconds():
+        yield Misfit("min_duration", durations.p50)
+    tightest = min(deadlines_ahead(spec, now), key=lambda due: due.at - due.tick, default=None)
+    if tightest and tightest.tick + timedelta(seconds=usual) > tightest.at:
+        yield Misfit("due_by", usual, tightest)
+
+
+def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
+    """Those of the next days, each with the last of its ticks: the one with the least time."""
+    schedule, after = schedule_of(spec), now
+    for _ in range(DAYS_AHEAD):
+        deadline = next_deadline(spec, after)
+        if deadline is None:
+            return
+        latest = deadline.tick
+        if isinstance(spec.due_by, time):
+            [latest] = last_between(schedule, latest - INSTANT, deadline.at - INSTANT, keep=1)
+        yield Deadline(latest, deadline.at)
+        after = deadline.at - INSTANT
+
+
+# What is refused, whatever the files say of their jobs: names that other sources have, and the
+# removal of most jobs at once, as by a wrong mount.
+
+
+#: So many jobs of files are removed at least, and more than half of them, before it is refused.
+LEAST_REMOVED = 5
+
+
+def clashes(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
+    """The jobs of the files whose names other sources have, both places named; and those that are
+    gone from the files while jobs of other sources follow them."""
+    found = left_behind(loaded, wanted)
+    for name, place in wanted.sources.items():
+        origin = loaded.origins.get(name)
+        if origin and origin.source != FILES:
+            file, _, line = place.rpartition(":")
+            what = f"a job of this name is loaded from elsewhere: {origin.place}"
+            found.append(Problem(file, int(line), name, what, "rename one, or remove that one"))
+    return found
+
+
+def left_behind(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
+    found = []
+    for name, spec in loaded.specs.items():
+        for followed in spec.after if loaded.origins[name].source != FILES else ():
+            origin = loaded.origins.get(followed)
+            if origin and origin.source == FILES and followed not in wanted.specs:
+                file, _, line = origin.place.rpartition(":")
+                what = (
+                    f"job {name!r} ({loaded.origins[name].place}) follows this job, which is gone"
+                )
+                hint = "take it out of that job's 'after' first"
+                found.append(Problem(file, int(line or 0), followed, what, hint))
+    return found
+
+
+def mass_removal(loaded: Loaded, wanted: Collection[str], source: str = FILES) -> str | None:
+    """Says so where a source would remove more than half of the jobs that it has loaded."""
+    own = loaded.of(source).origins
+    removed = len(own.keys() - set(wanted))
+    whose = "schedule files" if source == FILES else source
+    if removed < LEAST_REMOVED or 2 * removed <= len(own):
+        return None
+    return f"{removed:,} of the {len(own):,} jobs of {whose} would be removed"
+
+
 #: How many of the next ticks of a job are shown.
 SHOWN = 5
 
@@ -182,6 +278,7 @@ class JobPlan:
     surprises: tuple[Surprise, ...]
     durations: Durations | None
     foresight: Foresight | None
+    misfits: tuple[Misfit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +308,7 @@ def plan_of(
 def job_plan(
     before: JobSpec | None, spec: JobSpec, observed: Histogram | None, now: datetime
 ) -> JobPlan:
+    durations = durations_of(observed) if observed else None
     return JobPlan(
         spec=spec,
         before=before,
@@ -218,8 +316,9 @@ def job_plan(
         ticks_before=next_ticks(before, now, SHOWN) if before else (),
         ticks_after=next_ticks(spec, now, SHOWN),
         surprises=tuple(surprises(spec, now, now + AHEAD)),
-        durations=durations_of(observed) if observed else None,
+        durations=durations,
         foresight=foresee(spec, observed, now) if observed else None,
+        misfits=tuple(misfits(spec, durations, now)) if durations else (),
     )
 
 
@@ -250,6 +349,14 @@ def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
                 kind="gap" if surprise.is_gap else "fold",
                 times=[time.isoformat() for time in surprise.times[:1]],
                 runs_at=[time.isoformat() for time in surprise.runs_at[:1]],
+            )
+        durations = durations_of(record.durations)
+        for misfit in misfits(spec, durations, now) if durations else ():
+            log.warning(
+                "deadline too close",
+                job=spec.name,
+                key=misfit.key,
+                usual_seconds=round(misfit.seconds, 1),
             )
         foresight = foresee(spec, record.durations, now)
         if foresight is not None:

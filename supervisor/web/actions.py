@@ -9,16 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import InvalidKey, InvalidRequest, RunEnded
+from supervisor.errors import (
+    InvalidJob,
+    InvalidKey,
+    InvalidRequest,
+    JobConflict,
+    JobElsewhere,
+    NotConfigured,
+    RunEnded,
+)
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
+from supervisor.operate.job_edits import JobEdits
 from supervisor.web import api_shapes
 from supervisor.web.access import (
     COOKIE,
@@ -31,6 +41,7 @@ from supervisor.web.access import (
     to_login,
 )
 from supervisor.web.budget import Threads
+from supervisor.web.editor import BY, version_in
 from supervisor.web.http import (
     TEMPLATES,
     Refused,
@@ -45,14 +56,19 @@ from supervisor.web.http import (
 Fields = Mapping[str, str]
 
 
+#: What is refused in the present state of a job or run.
+STATES = (RunEnded, InvalidJob, JobConflict, JobElsewhere, NotConfigured)
+
+
 #: Does what a form asks for, to a job or run, and returns the address of the result.
 Act = Callable[[Ledger, str, Fields], str]
 
 
-def action_routes(ledger: Ledger, threads: Threads) -> list[Route]:
+def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Route]:
+    actions: dict[str, Act] = {**ACTIONS, "remove": partial(remove, edits)}
     return [
         Route(f"/actions/{verb}/{{target:path}}", endpoint, methods=[method])
-        for verb, act in ACTIONS.items()
+        for verb, act in actions.items()
         for method, endpoint in (
             ("GET", confirmation(ledger, verb, threads)),
             ("POST", execution(ledger, verb, act, threads)),
@@ -77,8 +93,8 @@ def execution(ledger: Ledger, verb: str, act: Act, threads: Threads) -> Callable
     def result(request: Request, fields: Fields) -> Response:
         try:
             address = act(ledger, request.path_params["target"], fields)
-        except (Refused, InvalidKey, InvalidRequest, RunEnded) as error:
-            status = 409 if isinstance(error, RunEnded) else 400
+        except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
+            status = 409 if isinstance(error, STATES) else 400
             status = error.problem.status if isinstance(error, Refused) else status
             return form(ledger, verb, request, fields, str(error), status)
         return RedirectResponse(f"{request.state.visitor.root}/{address}", 303)
@@ -101,6 +117,7 @@ def form(
         target=target,
         run=ledger.run(target) if is_about_run else None,
         spec=None if is_about_run else ledger.spec(target),
+        version=ledger.loaded([target]).origins[target].version if verb == "remove" else None,
         policies=list(OverlapPolicy),
         fields=fields or {},
         error=error,
@@ -110,15 +127,19 @@ def form(
     return HTMLResponse(text, status)
 
 
+#: Fields of the form whose text is JSON.
+AS_JSON = ("args", "kwargs", "params", "priority")
+
+
 def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
     given = {name: text.strip() for name, text in fields.items() if text.strip()}
     request: dict[str, Any] = {
-        name: parsed(name, given[name]) if name in ("args", "kwargs", "params") else given[name]
+        name: parsed(name, given[name]) if name in AS_JSON else given[name]
         for name in api_shapes.Trigger.model_fields
         if name in given
     }
     asked = validated(api_shapes.Trigger, json.dumps(request))
-    run = control.trigger(ledger, job, asked.as_request())
+    run = control.trigger(ledger, job, asked.as_request(), asked.at)
     return run_url(unless_skipped(run).id)
 
 
@@ -144,6 +165,12 @@ def resume(ledger: Ledger, job: str, fields: Fields) -> str:
 def cancel(ledger: Ledger, run_id: str, _: Fields) -> str:
     control.cancel(ledger, run_id)
     return run_url(run_id)
+
+
+def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields) -> str:
+    """The version is that which the form was made of."""
+    edits.remove(job, version_in(fields), BY)
+    return ""
 
 
 ACTIONS: Mapping[str, Act] = {

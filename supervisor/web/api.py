@@ -6,27 +6,33 @@ the route and its part of the document are made of that.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from supervisor.errors import JobConflict
+from supervisor.files.schedule_schema import json_schema
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
 from supervisor.ledger.queues import Queues
 from supervisor.operate import control
+from supervisor.operate.job_documents import Document
+from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
 from supervisor.operate.shapes import Job, LogLine, Run, Step, params_shape
 from supervisor.web import api_shapes
-from supervisor.web.api_shapes import Error, WholeRun
+from supervisor.web.api_shapes import Error, WholeJob, WholeRun
 from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, json_body, unless_skipped
+from supervisor.web.http import Refused, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
 
 #: Prefix of all paths.
@@ -37,6 +43,54 @@ MOST_JOBS = 10_000
 RUNS_BY_DEFAULT = "50"
 
 Schema = dict[str, Any]
+
+#: Who saved a job, in its place.
+BY = "the API"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged(Generic[T]):
+    """An answer with the version of what it shows. is_new: the request made it."""
+
+    answer: T
+    version: int
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preconditions:
+    """The versions that a request is about: those of If-Match, or none with If-None-Match: *."""
+
+    if_match: str | None
+    if_none_match: str | None
+
+    @classmethod
+    def of(cls, headers: Headers) -> Self:
+        return cls(headers.get("if-match"), headers.get("if-none-match"))
+
+    def version(self, job: str, found: int) -> int | None:
+        """The version that may be replaced, 0 for none, None for any. `found`: the present one.
+
+        Raises JobConflict.
+        """
+        if self.if_none_match is not None:
+            if self.if_none_match.strip() != "*":
+                raise Refused(400, "If-None-Match is * here: the job must not be there")
+            if found:
+                raise JobConflict(job, found)
+            return 0
+        if self.if_match is None:
+            return None
+        tags = {tag.strip() for tag in self.if_match.split(",")}
+        if not found or not tags & {"*", etag(found)}:
+            raise JobConflict(job, found)
+        return found
+
+
+def etag(version: int) -> str:
+    return f'"{version}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +119,9 @@ RUN_LIMIT = up_to(MOST_RUNS, "Up to that many of those that match, newest first.
 SORTS = [sign + word.value for word in Sort for sign in ("", "-")]
 JOBS_QUERIES = (
     Query("search", "Only jobs with this in their name.", {"type": "string"}),
+    Query("prefix", "Only jobs whose names begin with this.", {"type": "string"}),
+    Query("label", "Only jobs with this label: tenant=acme, or tenant.", {"type": "string"}),
+    Query("source", "Only jobs of this source: files, runtime, django.", {"type": "string"}),
     Query(
         "state",
         "Only jobs in this state; late: half a minute past a time, and not started.",
@@ -89,12 +146,15 @@ RUNS_QUERIES = (
 )
 
 
+Method = Literal["get", "post", "put", "delete"]
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """call: the method of Api. status: of success. errors: other statuses that it may answer."""
 
     call: Callable[..., Any]
-    method: Literal["get", "post"]
+    method: Method
     path: str
     status: int
     queries: Sequence[Query]
@@ -109,12 +169,27 @@ class Operation:
         return str(self.call.__doc__)
 
     @property
+    def is_tagged(self) -> bool:
+        """Whether the answer has a version."""
+        return get_origin(get_type_hints(self.call)["return"]) is Tagged
+
+    @property
     def answer(self) -> TypeAdapter[Any]:
-        return TypeAdapter(get_type_hints(self.call)["return"])
+        found = get_type_hints(self.call)["return"]
+        return TypeAdapter(get_args(found)[0] if self.is_tagged else found)
 
     @property
     def body(self) -> type[BaseModel] | None:
         return get_type_hints(self.call).get("asked")
+
+    @property
+    def takes_document(self) -> bool:
+        """Whether its body is the keys of a job."""
+        return "document" in get_type_hints(self.call)
+
+    @property
+    def takes_preconditions(self) -> bool:
+        return "preconditions" in get_type_hints(self.call)
 
 
 OPERATIONS: list[Operation] = []
@@ -123,15 +198,16 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def operation(
-    method: Literal["get", "post"],
+    method: Method,
     path: str,
     status: int = 200,
     queries: Sequence[Query] = (),
     errors: Sequence[int] = (),
 ) -> Callable[[Call], Call]:
     """Makes a method of Api an operation; its docstring is the summary."""
-    codes = {*errors, *((404,) if "{" in path else ()), *((400,) if queries else ())}
-    codes |= {400, 413, 415} if method == "post" else set()
+    is_of_one = "{" in path and method != "put"
+    codes = {*errors, *((404,) if is_of_one else ()), *((400,) if queries else ())}
+    codes |= {400, 413, 415} if method in ("post", "put") else set()
 
     def listed(call: Call) -> Call:
         OPERATIONS.append(Operation(call, method, path, status, queries, frozenset(codes)))
@@ -141,9 +217,10 @@ def operation(
 
 
 class Api:
-    def __init__(self, ledger: Ledger, broker: Queues | None) -> None:
+    def __init__(self, ledger: Ledger, broker: Queues | None, edits: JobEdits) -> None:
         self._ledger = ledger
         self._broker = broker
+        self._edits = edits
 
     @operation("get", "/jobs", queries=JOBS_QUERIES)
     def jobs(self, query: Mapping[str, str]) -> list[Job]:
@@ -156,9 +233,36 @@ class Api:
         return [Job.model_validate(record) for record in self._ledger.records_of(known)]
 
     @operation("get", "/jobs/{job}")
-    def job(self, job: str) -> Job:
-        """One job."""
-        return Job.model_validate(self._ledger.job(job))
+    def job(self, job: str) -> Tagged[WholeJob]:
+        """One job, with its keys; its version is the ETag."""
+        return self._whole(self._edits.job(job))
+
+    @operation("put", "/jobs/{job}", errors=(409, 412, 422))
+    def put_job(
+        self, job: str, document: Document, preconditions: Preconditions
+    ) -> Tagged[WholeJob]:
+        """Make a job at run time, or edit it; the same keys again change nothing."""
+        version = preconditions.version(job, self._edits.version(job))
+        saved, is_new = self._edits.save(job, document, version, BY)
+        return self._whole(saved, is_new=is_new)
+
+    @operation("delete", "/jobs/{job}", 204, errors=(409, 412, 422))
+    def remove_job(self, job: str, preconditions: Preconditions) -> None:
+        """Remove a job that was made at run time. Its running runs go on to their end."""
+        version = preconditions.version(job, self._edits.job(job).origin.version)
+        self._edits.remove(job, version, BY)
+
+    @operation("post", "/jobs/{job}/check")
+    def check_job(self, job: str, document: Document) -> api_shapes.Check:
+        """What saving a job would do, and what is wrong with it; nothing is saved."""
+        return api_shapes.Check.model_validate(verdict_shape(self._edits.verdict(job, document)))
+
+    def _whole(self, job: LoadedJob, *, is_new: bool = False) -> Tagged[WholeJob]:
+        [record] = self._ledger.records_of([job.spec])
+        whole = WholeJob.model_validate(record)
+        whole.keys, whole.editable = self._edits.shown(job), job.is_editable
+        whole.version, whole.place = job.origin.version, job.origin.place
+        return Tagged(whole, job.origin.version, is_new)
 
     @operation("get", "/runs", queries=RUNS_QUERIES, errors=(404,))
     def runs(self, query: Mapping[str, str]) -> list[Run]:
@@ -208,8 +312,8 @@ class Api:
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
     def trigger(self, job: str, asked: api_shapes.Trigger) -> Run:
-        """Run a job now, paused or not."""
-        run = control.trigger(self._ledger, job, asked.as_request())
+        """Run a job now or at a time to come, paused or not."""
+        run = control.trigger(self._ledger, job, asked.as_request(), asked.at)
         return Run.model_validate(unless_skipped(run))
 
     @operation("post", "/jobs/{job}/pause")
@@ -248,9 +352,11 @@ def after(names: list[str], query: Mapping[str, str]) -> list[str]:
 ERRORS = {
     400: "Something in the request is not valid.",
     404: "There is no such job or run.",
-    409: "Not done: the run was skipped, or has ended.",
+    409: "Not done: the run was skipped, or has ended; or the job is from elsewhere.",
+    412: "The job has another version; nothing was changed.",
     413: "The body is too large.",
     415: "The body is not JSON.",
+    422: "The job has problems, or others follow it; all of that is listed.",
 }
 
 #: What any operation may answer.
@@ -276,24 +382,24 @@ def document() -> Schema:
     )
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
-        answer = {
-            str(operation.status): described("Done.", schemas[operation.name, "serialization"])
-        }
         texts = {code: ERRORS[code] for code in operation.errors} | ALWAYS
         error = schemas["error", "validation"]
         parts = {
             "operationId": operation.name,
             "summary": operation.about,
-            "responses": answer
+            "responses": answers_of(operation, schemas[operation.name, "serialization"])
             | {str(code): described(text, error) for code, text in sorted(texts.items())},
             # Reading takes the token where others than this machine reach the server.
-            "security": [{"token": []}] if operation.method == "post" else [{}, {"token": []}],
+            "security": [{}, {"token": []}] if operation.method == "get" else [{"token": []}],
         }
         if parameters := parameters_of(operation):
             parts["parameters"] = parameters
         if operation.body:
             body = schemas[operation.name, "validation"]
             parts["requestBody"] = {"required": False, "content": content(body)}
+        if operation.takes_document:
+            keys = {"$ref": f"#/components/schemas/{KEYS_OF_A_JOB}"}
+            parts["requestBody"] = {"required": True, "content": content(keys)}
         paths.setdefault(API + operation.path, {})[operation.method] = parts
     return {
         "openapi": "3.1.0",
@@ -304,10 +410,39 @@ def document() -> Schema:
         },
         "paths": paths,
         "components": {
-            "schemas": definitions["$defs"],
+            "schemas": schemas_of_keys() | definitions["$defs"],
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+KEYS_OF_A_JOB = "JobKeys"
+
+
+def schemas_of_keys() -> dict[str, Schema]:
+    """The keys of a job as in a schedule file, and what their schema refers to."""
+    text = json.dumps(json_schema()["$defs"]).replace("#/$defs/", "#/components/schemas/")
+    found: dict[str, Schema] = json.loads(text)
+    del found["Defaults"]
+    return {KEYS_OF_A_JOB: found.pop("Job"), **found}
+
+
+def answers_of(operation: Operation, schema: Schema) -> dict[str, Schema]:
+    """Those of success."""
+    if operation.status == 204:
+        return {"204": {"description": "Done."}}
+    answer = described("Done.", schema)
+    if operation.is_tagged:
+        about = "The version of the job, for If-Match."
+        answer["headers"] = {"ETag": {"description": about, "schema": {"type": "string"}}}
+    made = {"201": {**answer, "description": "Made."}} if operation.method == "put" else {}
+    return {str(operation.status): answer} | made
+
+
+PRECONDITIONS = {
+    "If-Match": 'The ETag of the job that this replaces, or * for any: "7".',
+    "If-None-Match": "*: only if there is no such job.",
+}
 
 
 def parameters_of(operation: Operation) -> list[Schema]:
@@ -325,7 +460,18 @@ def parameters_of(operation: Operation) -> list[Schema]:
         }
         for query in operation.queries
     ]
-    return in_path + in_query
+    in_header = [
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": about,
+            "schema": {"type": "string"},
+        }
+        for name, about in PRECONDITIONS.items()
+        if operation.takes_preconditions
+    ]
+    return in_path + in_query + in_header
 
 
 def described(text: str, schema: Schema) -> Schema:
@@ -354,12 +500,16 @@ def api_routes(api: Api, threads: Threads) -> list[Route]:
 def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -> Route:
     # The id of a step has a slash in it.
     path = API + operation.path.replace("{run}", "{run:path}").replace("{job}", "{job:path}")
-    body, answer = operation.body, operation.answer
+    body = operation.body
 
     async def endpoint(request: Request) -> Response:
         given: list[Any] = [*request.path_params.values()]
         if body:
             given.append(await json_body(request, body))
+        if operation.takes_document:
+            given.append(await document_body(request))
+        if operation.takes_preconditions:
+            given.append(Preconditions.of(request.headers))
         if operation.queries:
             for query in operation.queries:
                 if query.name in request.query_params:
@@ -368,7 +518,17 @@ def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -
         return await threads.run(request, respond, given)
 
     def respond(given: Sequence[Any]) -> Response:
-        text = answer.dump_json(call(*given))
-        return Response(text, operation.status, media_type="application/json")
+        return response_of(operation, call(*given))
 
     return Route(path, endpoint, methods=[operation.method.upper()])
+
+
+def response_of(operation: Operation, answer: Any) -> Response:
+    if operation.status == 204:
+        return Response(status_code=204)
+    status, headers = operation.status, {}
+    if isinstance(answer, Tagged):
+        status, headers = 201 if answer.is_new else status, {"ETag": etag(answer.version)}
+        answer = answer.answer
+    text = operation.answer.dump_json(answer)
+    return Response(text, status, headers, media_type="application/json")

@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from supervisor.job.policies import OverlapPolicy
+from supervisor.job.fields import MessagePriority
+from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate.control import LONGEST_NOTE
-from supervisor.operate.shapes import Instant, Run, Shape, Step
+from supervisor.operate.shapes import Instant, Job, Run, Shape, Step
 from supervisor.times import Duration
 
 
 class Error(BaseModel):
-    """`run`: of a trigger that was skipped."""
+    """`run`: of a trigger that was skipped. problems: of a job. version: the one that is there."""
 
     error: str
+
+
+class WholeJob(Job):
+    """One job, and what it is made of."""
+
+    keys: dict[str, Any] = Field(
+        default_factory=dict,
+        description="As a schedule file has them, without defaults; *** for what is hidden. "
+        "PUT takes them back: *** keeps the value, as long as the tasks and mask are the same.",
+    )
+    editable: bool = Field(False, description="Whether PUT and DELETE change it.")
+
+
+class Check(Shape):
+    """What saving a job would do; nothing is saved."""
+
+    problems: list[str]
+    warnings: list[str]
+    change: Literal["added", "changed", "unchanged"] | None = Field(
+        description="null where there are problems."
+    )
+    next_ticks: list[Instant]
+    clock_changes: list[dict[str, Any]]
+    overlaps: dict[str, Any] | None = Field(description="As `supervisor plan --json` has them.")
+    overlaps_text: str | None
 
 
 class WholeRun(Run):
@@ -95,9 +121,21 @@ class Trigger(Request):
     overlap: OverlapPolicy | None = Field(None, description="In place of the job's policy.")
     key: str | None = Field(None, description="The lock's key, in place of the job's.")
     max_wait: Duration | None = Field(None, description="How long to wait for the lock.")
+    at: datetime | None = Field(
+        None, description="Run then, not now; without an offset, a time of the job's zone."
+    )
+
+    after: str | None = Field(None, description="Run once this run has ended.")
+    after_policy: AfterPolicy = Field(
+        AfterPolicy.SUCCESS, description="How that run has to end; else this one is skipped."
+    )
+    priority: MessagePriority | None = Field(None, description="Of the message.")
 
     def as_request(self) -> RunRequest:
-        return RunRequest(**dict(self))
+        """Without `at`, which the job's zone decides."""
+        given = {name: value for name, value in self if name not in ("at", "priority")}
+        options = {} if self.priority is None else {"priority": self.priority}
+        return RunRequest(**given, options=options)
 
 
 class Pause(Request):

@@ -16,10 +16,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from supervisor.errors import InvalidKey, InvalidRequest, RunEnded, UnknownJob, UnknownRun
+from supervisor.errors import (
+    InvalidJob,
+    InvalidKey,
+    InvalidRequest,
+    JobConflict,
+    JobElsewhere,
+    NotConfigured,
+    RunEnded,
+    TooManyJobs,
+    UnknownJob,
+    UnknownRun,
+)
 from supervisor.job.run import Run, RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import explained
 from supervisor.logs import get_logger
+from supervisor.operate.job_documents import Document
 from supervisor.operate.shapes import (
     harmless,
     instant,
@@ -29,9 +42,10 @@ from supervisor.operate.shapes import (
     run_shape,
     share_of_step,
 )
-from supervisor.operate.tables import dropped_words, why
+from supervisor.operate.tables import dropped_words, surprise_text, value, why
 from supervisor.operate.words import age, ahead, duration, pause_words, span, stamp
 from supervisor.web.budget import OutOfTime
+from supervisor.web.job_form import loads
 
 # Templates. Everything is escaped.
 
@@ -79,6 +93,12 @@ def action_url(verb: str, target: str) -> str:
     return f"actions/{verb}/{quote(target, safe='@:+/')}"
 
 
+def local(moment: datetime, spec: JobSpec) -> str:
+    """By the clocks of the job."""
+    there = moment.astimezone(spec.zone)
+    return f"{there:%a %Y-%m-%d %H:%M}{f':{there:%S}' if there.second else ''} {there:%Z}"
+
+
 TEMPLATES.filters.update(
     action_url=action_url,
     age=age,
@@ -89,6 +109,7 @@ TEMPLATES.filters.update(
     instant=instant,
     items=items_words,
     job_url=job_url,
+    local=local,
     params=param_words,
     pause=pause_words,
     progress=progress_words,
@@ -96,6 +117,8 @@ TEMPLATES.filters.update(
     share=share_of_step,
     span=span,
     stamp=stamp,
+    surprise=surprise_text,
+    value=value,
     why=why,
 )
 
@@ -158,6 +181,16 @@ def not_served(request: Request, error: Exception) -> Response:
     return answer
 
 
+def invalid_job(request: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidJob)
+    return problem_response(request, Problem(422, str(error)), problems=error.problems)
+
+
+def changed_meanwhile(request: Request, error: Exception) -> Response:
+    assert isinstance(error, JobConflict)
+    return problem_response(request, Problem(412, str(error)), version=error.version)
+
+
 def answered_with(status: int) -> Callable[[Request, Exception], Response]:
     return lambda request, error: problem_response(request, Problem(status, str(error)))
 
@@ -173,6 +206,11 @@ EXCEPTION_HANDLERS = {
     InvalidKey: answered_with(400),
     InvalidRequest: answered_with(400),
     RunEnded: answered_with(409),
+    InvalidJob: invalid_job,
+    JobConflict: changed_meanwhile,
+    JobElsewhere: answered_with(409),
+    TooManyJobs: answered_with(409),
+    NotConfigured: answered_with(409),
 }
 
 
@@ -203,11 +241,26 @@ async def bounded_body(request: Request) -> bytes:
 
 async def json_body(request: Request, model: type[Body]) -> Body:
     """An empty body is an empty object."""
+    return validated(model, await json_text(request) or b"{}")
+
+
+async def document_body(request: Request) -> Document:
+    """The keys of a job, which are checked where the job is."""
+    try:
+        document = loads(await json_text(request))
+    except ValueError as error:
+        raise Refused(400, f"the body is no JSON of a job: {error}") from error
+    if not isinstance(document, dict):
+        raise Refused(400, "the body is not an object of a job's keys")
+    return document
+
+
+async def json_text(request: Request) -> bytes:
     text = await bounded_body(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if text and kind != "application/json":
         raise Refused(415, "the body must be application/json")
-    return validated(model, text or b"{}")
+    return text
 
 
 async def form_body(request: Request) -> dict[str, str]:

@@ -68,6 +68,9 @@ class JobsQuery:
     """What the address of the page asks for; words that are not valid are ignored."""
 
     search: str = ""
+    label: str = ""
+    source: str = ""
+    prefix: str = ""
     filter: Filter = Filter.ALL
     sort: Sort = Sort.NAME
     is_reversed: bool = False
@@ -79,6 +82,9 @@ class JobsQuery:
         column = sort.removeprefix("-")
         return cls(
             search=query.get("search", "").strip()[:100],
+            label=query.get("label", "").strip()[:200],
+            source=query.get("source", "").strip()[:100],
+            prefix=query.get("prefix", "").strip()[:100],
             filter=Filter(word) if word in set(Filter) else Filter.ALL,
             sort=Sort(column) if column in set(Sort) else Sort.NAME,
             is_reversed=column in set(Sort) and sort.startswith("-"),
@@ -95,20 +101,56 @@ class JobsQuery:
         parts = [
             self.filter.value if self.filter is not Filter.ALL else "",
             f"with {self.search}" if self.search else "",
+            f"labelled {self.label}" if self.label else "",
+            f"of {self.source}" if self.source else "",
+            f"beginning with {self.prefix}" if self.prefix else "",
             f"by {self.sort.value}" if self.sort is not Sort.NAME else "",
             f"page {self.page}" if self.page > 1 else "",
         ]
         return ", ".join(["Jobs", *filter(None, parts)])
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether it leaves jobs out, whatever their state."""
+        return bool(self.search or self.label or self.source or self.prefix)
+
+    @property
+    def narrowed(self) -> Mapping[str, str]:
+        """What else than the search and the state leaves jobs out, and the address without it."""
+        found = {self.label: "label", self.source: "source", self.prefix: "prefix"}
+        return {
+            f"{name} {word}": replace(self, **{name: ""}).url()  # type: ignore[arg-type]
+            for word, name in found.items()
+            if word
+        }
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """What the form that searches keeps, by the names of the address."""
+        words = {
+            "label": self.label,
+            "source": self.source,
+            "prefix": self.prefix,
+            "state": self.filter.value if self.filter is not Filter.ALL else "",
+            "sort": self.order if self.order != Sort.NAME.value else "",
+        }
+        return {name: word for name, word in words.items() if word}
+
     def url(self, filter: str | None = None, page: int = 1) -> str:
         words = {
             "search": self.search,
+            "label": self.label,
+            "source": self.source,
+            "prefix": self.prefix,
             "state": filter or self.filter.value,
             "sort": self.order,
             "page": str(page),
         }
-        default = {"search": "", "state": Filter.ALL.value, "sort": Sort.NAME.value, "page": "1"}
-        return "./?" + urlencode({k: v for k, v in words.items() if v != default[k]})
+        default = {"state": Filter.ALL.value, "sort": Sort.NAME.value, "page": "1"}
+        return "./?" + urlencode({k: v for k, v in words.items() if v != default.get(k, "")})
+
+    def labelled_url(self, label: str) -> str:
+        return replace(self, label=label).url()
 
     def sorted_url(self, column: str) -> str:
         """Sorted by it; where it is already, reversed."""
@@ -136,7 +178,7 @@ class Listing:
 
 
 def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
-    jobs = Standings(ledger, names_with(ledger, query.search), now)
+    jobs = Standings(ledger, names_with(ledger, query), now)
     counts = {word.value: len(jobs.filtered(word)) for word in Filter}
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
@@ -147,16 +189,26 @@ def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
 
 def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> list[str]:
     """All that the query finds, on whatever page."""
-    names = names_with(ledger, query.search)
+    names = names_with(ledger, query)
     if query.filter is Filter.ALL and query.sort is Sort.NAME:
         return names[::-1] if query.is_reversed else names
     jobs = Standings(ledger, names, now)
     return jobs.sorted(jobs.filtered(query.filter), query)
 
 
-def names_with(ledger: Ledger, search: str) -> list[str]:
-    needle = search.lower()
-    return sorted(name for name in ledger.job_names() if needle in name.lower())
+def names_with(ledger: Ledger, query: JobsQuery) -> list[str]:
+    needle = query.search.lower()
+    named = (name for name in ledger.job_names() if name.startswith(query.prefix))
+    names = sorted(name for name in named if needle in name.lower())
+    if not (query.label or query.source):
+        return names
+    loaded = ledger.loaded(names)
+    return [
+        name
+        for name, spec in loaded.specs.items()
+        if (not query.label or spec.has_label(query.label))
+        and (not query.source or loaded.origins[name].source == query.source)
+    ]
 
 
 class Standings:

@@ -6,6 +6,7 @@ series of a loaded job are there from the start: a counter that first appears as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -15,6 +16,8 @@ from threading import Lock
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
+from supervisor.errors import NotConfigured
+from supervisor.job.fields import LABEL_PATTERN, MOST_LABELS
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.ledger import Ledger
@@ -28,11 +31,14 @@ from supervisor.web.metrics_table import (
     GAUGES,
     HISTOGRAMS,
     JOB,
+    KEY_COUNTERS,
+    LABELS,
     SERVICE,
     UP,
     JobCounter,
     JobGauge,
     JobHistogram,
+    KeyCounter,
     ServiceMetric,
 )
 
@@ -100,10 +106,16 @@ BUCKETS = tuple(f'le="{bound}"' for bound in (*map(float, BOUNDS), "+Inf"))
 #: Places in the template: of the label `job`, of the time since when it counts, of a family's end.
 LABEL, CREATED, END = "\0", "\1", "\2"
 
-FAMILIES: tuple[JobCounter | JobHistogram | JobGauge, ...] = (*COUNTERS, *HISTOGRAMS, *GAUGES)
+FAMILIES: tuple[JobCounter | JobHistogram | JobGauge | KeyCounter, ...] = (
+    *COUNTERS,
+    *HISTOGRAMS,
+    *GAUGES,
+    *KEY_COUNTERS,
+)
 
-#: Fields of a job's hash, in the order of their lines.
-COUNTED = tuple(field for row in COUNTERS for field in row.fields)
+#: Fields of a job's hash: those that each job has, in the order of their lines, then the others.
+COUNTED_OF_ALL = tuple(field for row in COUNTERS for field in row.fields)
+COUNTED = (*COUNTED_OF_ALL, *(row.field for row in KEY_COUNTERS))
 
 #: Places of those that count in smaller units than they are reported in, and how many make one.
 SCALES = tuple(
@@ -118,12 +130,12 @@ GAUGE_LINES = tuple((f"{PREFIX}{row.name}{{{LABEL}}} ", row.value) for row in GA
 #: A family's lines are sent in parts of that many jobs: a few megabytes each.
 JOBS_PER_PART = 2_000
 
-#: Lines of one job, a text for each of: its info, FAMILIES. Empty where it has none.
+#: Lines of one job, a text for each of: its info, its labels, FAMILIES. Empty where it has none.
 Texts = Sequence[str]
 
 
 def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
-    heads = [form.head(JOB[0], "info", JOB[1])]
+    heads = [form.head(JOB[0], "info", JOB[1]), form.head(LABELS[0], "gauge", LABELS[1])]
     heads += [form.head(row.name, row.kind, row.help) for row in FAMILIES]
     for number_of_family, head in enumerate(heads):
         yield head
@@ -132,15 +144,42 @@ def of_jobs(form: Format, texts: Sequence[Texts]) -> Iterator[str]:
                 yield part
 
 
-def job_texts(form: Format, job: Job, info_line: str | None = None) -> Texts:
-    """`info_line`: that of the job's spec, where it is known already."""
+def job_texts(
+    form: Format, job: Job, labels: Sequence[str] = (), infos: Texts | None = None
+) -> Texts:
+    """`labels`: names of those to show. `infos`: of the spec, where they are known already."""
     created = job.status.created
     template = WITH_CREATED if form.has_created and created else PLAIN
-    numbers = (*counts(job), *observations(job), *gauges(job))
+    numbers = (*counts(job), *observations(job), *gauges(job), *key_counters(form, job))
     text = (template % numbers).replace(LABEL, labels_of(job=job.spec.name))
     if created:
         text = text.replace(CREATED, number(created / 1000))
-    return info_line or info(JOB, facts_of(job.spec)), *text.split(END)
+    infos = infos or (info(JOB, facts_of(job.spec)), labels_line(job.spec, labels))
+    return *infos, *text.split(END)
+
+
+def labels_line(spec: JobSpec, names: Sequence[str]) -> str:
+    """As kube-state-metrics has them: ``label_tenant="acme"``. Empty for a job that has none."""
+    found = {f"label_{name}": spec.labels[name] for name in names if name in spec.labels}
+    if not found:
+        return ""
+    return f"{PREFIX}{LABELS[0]}{{{labels_of(job=spec.name, **found)}}} 1.0"
+
+
+def label_names(text: str) -> tuple[str, ...]:
+    """Those that SUPERVISOR_METRIC_LABELS names: ``tenant,team``. Raises NotConfigured."""
+    names = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    wrong = [name for name in names if not re.fullmatch(LABEL_PATTERN, name)]
+    if wrong:
+        raise NotConfigured(
+            f"SUPERVISOR_METRIC_LABELS: {', '.join(map(repr, wrong))} cannot be the name of a "
+            "label; write names of labels with commas between, such as tenant,team"
+        )
+    if len(names) > MOST_LABELS:
+        raise NotConfigured(
+            f"SUPERVISOR_METRIC_LABELS names {len(names)} labels; {MOST_LABELS} are allowed"
+        )
+    return names
 
 
 def facts_of(spec: JobSpec) -> Mapping[str, str]:
@@ -155,7 +194,7 @@ def facts_of(spec: JobSpec) -> Mapping[str, str]:
 
 
 def counts(job: Job) -> Sequence[float]:
-    counted: list[float] = [*job.counters]
+    counted: list[float] = [*job.counters[: len(COUNTED_OF_ALL)]]
     for at, scale in SCALES:
         counted[at] /= scale
     return counted
@@ -175,11 +214,20 @@ def gauges(job: Job) -> Iterator[str]:
         yield "" if value is None else beginning + number(value)
 
 
+def key_counters(form: Format, job: Job) -> Iterator[str]:
+    has_created = form.has_created and bool(job.status.created)
+    for row, count in zip(KEY_COUNTERS, job.counters[len(COUNTED_OF_ALL) :], strict=True):
+        has_key = getattr(job.spec, row.key) is not None
+        lines = [f"{PREFIX}{row.name}_total{{{LABEL}}} {number(count)}"]
+        lines += created(row.name) if has_created else []
+        yield "\n".join(lines) if has_key else ""
+
+
 def template(*, has_created: bool) -> str:
-    """For the numbers of counts(), observations() and gauges(), in this order."""
+    """For the numbers of counts(), observations(), gauges() and key_counters(), in this order."""
     lines = [counter_lines(row, has_created) for row in COUNTERS]
     lines += [histogram_lines(row, has_created) for row in HISTOGRAMS]
-    lines += [["%s"] for _ in GAUGES]
+    lines += [["%s"] for _ in (*GAUGES, *KEY_COUNTERS)]
     return END.join("\n".join(of_family) for of_family in lines)
 
 
@@ -230,14 +278,21 @@ class Metrics:
     """All metrics of one ledger; only ``supervisor_up 0`` while the ledger is unavailable.
 
     queues: of the app's broker; without it, as the ledger and the workers report them.
-    has_created: in OpenMetrics, each counter comes with the time since when it counts.
+    has_created: in OpenMetrics, each counter comes with the time since when it counts. labels:
+    names of those of jobs that are shown.
     """
 
     def __init__(
-        self, ledger: Ledger, queues: Queues | None = None, *, has_created: bool = True
+        self,
+        ledger: Ledger,
+        queues: Queues | None = None,
+        *,
+        has_created: bool = True,
+        labels: Sequence[str] = (),
     ) -> None:
         self._scraper = Scraper(ledger, queues, COUNTED)
         self._has_created = has_created
+        self._labels = labels
         self._texts: dict[str, Kept] = {}
         self._lock = Lock()
 
@@ -287,8 +342,8 @@ class Metrics:
             kept = known.pop(name, None)  # so that the old text is freed first
             if kept is None or kept.job is not job or kept.form != form:
                 is_same_spec = kept is not None and kept.job.spec is job.spec
-                info_line = kept.texts[0] if kept and is_same_spec else None
-                kept = Kept(job, form, job_texts(form, job, info_line))
+                infos = kept.texts[:2] if kept and is_same_spec else None
+                kept = Kept(job, form, job_texts(form, job, self._labels, infos))
             self._texts[name] = kept
         return [kept.texts for kept in self._texts.values()]
 

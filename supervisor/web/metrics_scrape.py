@@ -25,6 +25,7 @@ from supervisor.ledger.records import (
 )
 from supervisor.ledger.replies import instant
 from supervisor.schedule import schedule_of
+from supervisor.schedule.deadlines import next_due_at
 from supervisor.ticks.expectations import (
     SLACK,
     interval_of,
@@ -34,6 +35,7 @@ from supervisor.ticks.expectations import (
     usual_duration,
     work_until_success,
 )
+from supervisor.times import plus
 
 Counts = tuple[int, ...]
 
@@ -74,6 +76,7 @@ class Status(NamedTuple):
     pause_to: int
     last_start: int
     last_success: int
+    last_success_start: int
     last_failure: int
     next: int
     consecutive_skips: int
@@ -90,11 +93,17 @@ class Status(NamedTuple):
         """The first tick after this should end in a success."""
         return max(self.last_success, self.loaded, 0 if self.paused else self.pause_to)
 
+    @property
+    def answered_until(self) -> int:
+        """As records.answered_until()."""
+        return max(self.last_success_start or self.last_success, self.loaded, self.pause_to)
+
 
 #: Of a job's hash, in this order.
 FIELDS = (
-    *("created", "loaded", "paused", "pause_to", "last_start", "last_success", "last_failure"),
-    *("next", "consecutive_skips", "n:unaccounted", "unsettled", "overdue"),
+    *("created", "loaded", "paused", "pause_to", "last_start", "last_success"),
+    *("last_success_start", "last_failure", "next", "consecutive_skips"),
+    *("n:unaccounted", "unsettled", "overdue"),
 )
 
 
@@ -113,17 +122,23 @@ class Expected:
     late_after: timedelta
     running_limit: timedelta | None
     success_by: datetime | None
+    success_due_at: datetime | None
 
 
 @dataclass(slots=True)
 class Memory:
-    """A job's next ticks when last computed, and `due`, the first tick `after` an instant."""
+    """A job's next ticks when last computed, and `due`, the first tick `after` an instant.
+
+    success_due_at: the deadline of the first tick after `answered_until`.
+    """
 
     spec: JobSpec
     ticks: tuple[datetime, ...]
     interval: timedelta | None
     after: int = 0
     due: datetime | None = None
+    answered_until: int = 0
+    success_due_at: datetime | None = None
 
 
 class Expectations:
@@ -141,7 +156,8 @@ class Expectations:
             interval=memory.interval,
             late_after=late,
             running_limit=running_limit(spec, durations),
-            success_by=due and due + late + work_until_success(spec, usual) + SLACK,
+            success_by=due and plus(due, late + work_until_success(spec, usual) + SLACK),
+            success_due_at=None if status.paused else named_deadline(memory, status.answered_until),
         )
 
     def forget_removed(self, jobs: int) -> None:
@@ -165,6 +181,14 @@ def due_tick(memory: Memory, after: int) -> datetime | None:
     if memory.after != after:
         memory.after, memory.due = after, schedule_of(memory.spec).next_after(instant(after))
     return memory.due
+
+
+def named_deadline(memory: Memory, answered_until: int) -> datetime | None:
+    """Of the first tick after this instant in ms, for a job with `due_by`."""
+    if memory.spec.due_by is not None and answered_until != memory.answered_until:
+        memory.answered_until = answered_until
+        memory.success_due_at = next_due_at(memory.spec, instant(answered_until))
+    return memory.success_due_at
 
 
 DURATIONS, START_DELAYS = HISTOGRAM_FIELDS["duration"], HISTOGRAM_FIELDS["start_delay"]

@@ -46,6 +46,17 @@ class JobCounter:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyCounter:
+    """A counter of the jobs that have a key of a schedule file; the others have no series."""
+
+    kind: ClassVar = "counter"
+    name: str
+    help: str
+    field: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobGauge:
     """A gauge of each job; None leaves the series out."""
 
@@ -112,7 +123,7 @@ COUNTERS = (
     JobCounter("runs_requeued", "Times that a run that would overlap was postponed.", "requeued"),
     JobCounter("runs_retried", "Failed attempts that are followed by another.", "retried"),
     JobCounter("runs_rescued", "Runs queued again because their worker died.", "rescued"),
-    JobCounter("runs_triggered", "Runs asked for by hand.", "triggered"),
+    JobCounter("runs_triggered", "Runs asked for by hand, or after others.", "triggered"),
     JobCounter(
         "runs_restored",
         "Running runs that were recorded again after the server lost its data.",
@@ -154,6 +165,21 @@ COUNTERS = (
     JobCounter("duplicates_dropped", "Second deliveries of a tick or a message.", "duplicates"),
     JobCounter(
         "pings_dropped", "Pings given up because no `ping_url` accepted them.", "pings_dropped"
+    ),
+)
+
+KEY_COUNTERS = (
+    KeyCounter(
+        "runs_over_max_duration",
+        "Runs with an attempt that took longer than `max_duration`.",
+        "n:over_max_duration",
+        "max_duration",
+    ),
+    KeyCounter(
+        "runs_under_min_duration",
+        "Runs that succeeded sooner after their start than `min_duration`.",
+        "n:under_min_duration",
+        "min_duration",
     ),
 )
 
@@ -206,6 +232,21 @@ GAUGES = (
         "expected_success_by_timestamp_seconds",
         "By when a run should have succeeded.",
         lambda job: at(job.expected.success_by),
+    ),
+    JobGauge(
+        "success_due_timestamp_seconds",
+        "By when a run has to have succeeded, as `due_by` says.",
+        lambda job: at(job.expected.success_due_at),
+    ),
+    JobGauge(
+        "job_max_duration_seconds",
+        "How long an attempt may take, as `max_duration` says.",
+        lambda job: seconds(job.spec.max_duration),
+    ),
+    JobGauge(
+        "job_min_duration_seconds",
+        "How long a run takes at least, as `min_duration` says.",
+        lambda job: seconds(job.spec.min_duration),
     ),
     JobGauge(
         "job_interval_seconds",
@@ -320,3 +361,4 @@ SERVICE = (
 UP = ("up", "1 when the ledger answered this scrape.")
 BUILD = ("build", "The version that serves this.")
 JOB = ("job", "How a job is scheduled, in labels.")
+LABELS = ("job_labels", "Labels of a job, those that SUPERVISOR_METRIC_LABELS names.")

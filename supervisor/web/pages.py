@@ -18,11 +18,15 @@ from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
 from supervisor.ledger.queues import Queues
+from supervisor.operate.job_documents import document_text
+from supervisor.operate.job_edits import JobEdits
 from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
-from supervisor.operate.why_facts import facts_of_run_id
+from supervisor.operate.why_facts import facts_of_run_id, is_tick
+from supervisor.schedule.deadlines import due_at
 from supervisor.web.access import Access
 from supervisor.web.budget import Threads, check
+from supervisor.web.following import picture_of
 from supervisor.web.http import TEMPLATES, place_of
 from supervisor.web.jobs_page import (
     JobsQuery,
@@ -54,6 +58,7 @@ class Asked:
     query: Mapping[str, str]
     now: datetime
     broker: Queues | None
+    edits: JobEdits
 
 
 Part = Callable[[Asked], Context]
@@ -90,7 +95,14 @@ def jobs(asked: Asked) -> Context:
 def job(asked: Asked) -> Context:
     record = asked.ledger.job(asked.target)
     last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
-    return {"job": record, "pace": pace_of(record.spec, last, asked.now)}
+    loaded = asked.edits.job(asked.target)
+    return {
+        "job": record,
+        "pace": pace_of(record.spec, last, asked.now),
+        "following": picture_of(asked.ledger, record),
+        "loaded": loaded,
+        "keys": document_text(asked.edits.shown(loaded)),
+    }
 
 
 def timeline(asked: Asked) -> Context:
@@ -115,7 +127,9 @@ def job_log(asked: Asked) -> Context:
 
 def run(asked: Asked) -> Context:
     found = asked.ledger.run(asked.target)
-    return {"run": found, "why": why(asked.ledger, found)}
+    spec = asked.ledger.some_specs([found.job]).get(found.job)
+    due = due_at(spec, found.nominal_at) if spec and is_tick(found) else None
+    return {"run": found, "why": why(asked.ledger, found), "success_due_at": due}
 
 
 def why(ledger: Ledger, run: Run) -> list[str]:
@@ -223,24 +237,28 @@ def whole(run_id: str) -> str:
 
 
 def page_routes(
-    ledger: Ledger, access: Access, broker: Queues | None, threads: Threads
+    ledger: Ledger, access: Access, broker: Queues | None, edits: JobEdits, threads: Threads
 ) -> list[Route]:
-    return [Route(page.path, endpoint_of(page, ledger, access, broker, threads)) for page in PAGES]
+    def asked(request: Request) -> Asked:
+        target = request.path_params.get("target", "")
+        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits)
+
+    return [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
 
 
 def endpoint_of(
-    page: Page, ledger: Ledger, access: Access, broker: Queues | None, threads: Threads
+    page: Page, asked_by: Callable[[Request], Asked], access: Access, threads: Threads
 ) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         return await threads.run(request, respond, request)
 
     def respond(request: Request) -> Response:
-        target = request.path_params.get("target", "")
-        asked = Asked(ledger, target, request.query_params, ledger.now(), broker)
+        asked = asked_by(request)
         may_act = request.state.visitor.has_session
         about = {
             "now": asked.now,
             "may_act": may_act,
+            "may_edit": may_act and asked.edits.are_saved,
             "may_log_in": access.has_actions and not may_act,
             **place_of(request),
         }

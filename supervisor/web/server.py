@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 from starlette.applications import Starlette
@@ -17,14 +18,19 @@ from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
+from supervisor.operate.job_edits import JobEdits
 from supervisor.web.access import Access, AccessCheck, SecurityHeaders
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
 from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
+from supervisor.web.editor import editor_routes
 from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 # Routes for machines. Each is answered in time while Redis hangs.
 
@@ -90,18 +96,23 @@ def create(
     metrics: Metrics | None = None,
     broker: Queues | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
+    app: Celery | None = None,
 ) -> Starlette:
-    """broker: that of the app; without it, as the ledger and the workers report it."""
-    threads = Threads()
+    """broker: that of the app; without it, as the ledger and the workers report it.
+
+    app: whose jobs are made and edited here; without it, none are.
+    """
+    threads, edits = Threads(), JobEdits(ledger, app)
     watch = Watch(ledger, is_stopping)
     return Starlette(
         routes=[
             *health_routes(ledger, metrics or Metrics(ledger, broker)),
-            *api_routes(Api(ledger, broker), threads),
+            *api_routes(Api(ledger, broker, edits), threads),
             *event_routes(watch),
             *login_routes(access),
-            *action_routes(ledger, threads),
-            *page_routes(ledger, access, broker, threads),
+            *editor_routes(ledger, edits, threads),
+            *action_routes(ledger, edits, threads),
+            *page_routes(ledger, access, broker, edits, threads),
             Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
         ],
         middleware=[

@@ -45,6 +45,9 @@ LANE_HEIGHT = 24
 BAR_HEIGHT = 16
 AXIS_HEIGHT = 20
 
+#: Per cent. A bar that is narrower cannot be seen or pointed at.
+LEAST_WIDTH = 0.25
+
 HELD_BACK = frozenset({RunState.SKIPPED, RunState.WAITING})
 PASSED_OVER = frozenset({RunState.MISSED, RunState.EXCLUDED, RunState.EXPIRED})
 
@@ -169,7 +172,7 @@ def bar_of(run: Run, attempt: Attempt, lane: int, window: Window, now: datetime)
         run=run.id,
         state=state,
         x=window.x(attempt.started_at),
-        width=window.width(attempt.started_at, end),
+        width=max(LEAST_WIDTH, window.width(attempt.started_at, end)),
         y=TOP_HEIGHT + lane * LANE_HEIGHT + (LANE_HEIGHT - BAR_HEIGHT) // 2,
         title=f"{stamp(attempt.started_at)} {state}, {lasted}{number}{reason}{overlap}",
         overlaps=run.overlapped_with is not None,

@@ -24,18 +24,24 @@
    it, for nothing. So a worker of a queue that jobs go to, as far as the ledger knows when it
    starts, or that gets a run all the same, fetches as many messages as it has places. Other workers
    fetch as their app says.
+6. **What is over has no place.** Where a result cannot be stored, Celery may raise once more what
+   storing it raised. In a pool without child processes nothing hears of that, and the task would
+   keep its place until the worker ends. In a worker that counts places it has failed then, as in
+   a child process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from logging import getLogger
 from math import isfinite
 from typing import Any, cast
 from uuid import UUID
 
 from billiard import get_start_method
+from billiard.einfo import ExceptionInfo
 from celery import Celery, bootsteps
 from celery.app.defaults import DEFAULTS
 from celery.concurrency import prefork
@@ -346,6 +352,7 @@ def fetch_no_run_ahead(consumer: Any) -> None:
         ahead = consumer.initial_prefetch_count - places
         consumer.initial_prefetch_count = places
         consumer.qos.decrement_eventually(ahead)
+    hear_of_errors(consumer.pool)
     is_redis = consumer.connection.transport.driver_type == "redis"
     if is_redis and consumer.prefetch_multiplier == NEEDED[name]:
         take_with_a_place_free(consumer)
@@ -362,6 +369,28 @@ def take_with_a_place_free(consumer: Any) -> None:
         return has_place and bool(own())
 
     qos.can_consume = can_consume
+
+
+def hear_of_errors(pool: Any) -> None:
+    """Of a pool without child processes, whose tasks may raise outside their bodies."""
+    if isinstance(pool, prefork.TaskPool) or "apply_async" in vars(pool):
+        return
+    apply = pool.apply_async
+
+    def apply_async(target: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        return apply(partial(with_errors, target), *args, **options)
+
+    pool.apply_async = apply_async
+
+
+def with_errors(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """As Celery's tracer returns it: whether the task failed, with what, and how long it took."""
+    began_at = clock()
+    try:
+        return target(*args, **kwargs)
+    except Exception:
+        log.exception("task raised outside its body")
+        return 1, ExceptionInfo(), clock() - began_at
 
 
 def places(pool: Any) -> int:

@@ -165,9 +165,9 @@ class RunStrategies(dict[str, Any]):
     def __init__(self, consumer: Any) -> None:
         super().__init__()
         self._app: Celery = consumer.app
-        apply = consumer.pool.apply_async
+        pool = consumer.pool
         self._pool = Instead(
-            consumer.pool, apply_async=lambda _, **options: apply(trace_run, **options)
+            pool, apply_async=lambda _, **options: pool.apply_async(trace_run, **options)
         )
         self._consumer = Instead(consumer, pool=self._pool)
 
@@ -240,14 +240,17 @@ def expects_runs(app: Celery) -> bool:
 
     Where the ledger is unavailable it may.
     """
-    named = {queue_of(app, name) for name, task in app.tasks.items() if guard_in_code(task)}
-    try:
-        specs = publisher_of(app).ledger.specs().values()
-    except (RedisError, WrongSchema):
+    consumed = app.amqp.queues.consume_from
+    if any(
+        queue_of(app, name) in consumed for name, task in app.tasks.items() if guard_in_code(task)
+    ):
         return True
     queues = AppQueues(app)
-    named.update(queue for spec in specs for queue in queues.of(spec))
-    return not named.isdisjoint(app.amqp.queues.consume_from)
+    try:
+        specs = publisher_of(app).ledger.each_spec()
+        return any(queue in consumed for spec in specs for queue in queues.of(spec))
+    except (RedisError, WrongSchema):
+        return True
 
 
 class TellsChildren(bootsteps.StartStopStep):

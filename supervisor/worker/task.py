@@ -214,6 +214,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
                 raise
             raise again from error
         except BaseException as error:
+            if is_of_a_stop(error):
+                raise
             # Neither Celery nor we raise one here, but for a limit: it is the job's own.
             raise self._retry_or(attempt, of_base(error)) from error
 
@@ -319,10 +321,17 @@ def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None
             return states.RETRY, again
         case Exception() as error:
             return states.FAILURE, error
-        case BaseException() as error if not isinstance(error, (SystemExit, RunInterrupted)):
+        case BaseException() as error if not (
+            isinstance(error, (SystemExit, RunInterrupted)) or is_of_a_stop(error)
+        ):
             return states.FAILURE, of_base(error)
         case _:
             return (states.SUCCESS if attempt.has_returned else None), None
+
+
+def is_of_a_stop(error: BaseException) -> bool:
+    """What gevent raises in the greenlets of a worker that is stopped at once."""
+    return type(error).__name__ == "GreenletExit"
 
 
 def of_base(error: BaseException) -> Exception:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
-from tests.acceptance.project import Project
+from tests.acceptance.project import POOL, Project
 from tests.acceptance.workers import Workers
 from tests.conftest import DATABASES, database, emptied
 
@@ -43,7 +43,9 @@ def shared(
 def team(request: pytest.FixtureRequest, shared: Project) -> Project:
     """With a beat and a worker."""
     shared.beat()
-    shared.worker(processes=getattr(request.module, "PROCESSES", 2))
+    processes = getattr(request.module, "PROCESSES", 2)
+    for _ in range(processes if POOL == "solo" else 1):
+        shared.worker(processes=processes)
     shared.wait_for_jobs()
     return shared
 
@@ -51,7 +53,8 @@ def team(request: pytest.FixtureRequest, shared: Project) -> Project:
 @pytest.fixture(scope="module")
 def shared_workers(request: pytest.FixtureRequest, shared: Project) -> Workers:
     module = vars(request.module)
-    found = Workers(shared, processes=module.get("PROCESSES", 2), size=module.get("WORKERS", 3))
+    processes, size = module.get("PROCESSES", 2), module.get("WORKERS", 3)
+    found = Workers(shared, processes=processes, size=max(size, processes * (POOL == "solo")))
     shared.beat()
     found.staff()
     shared.wait_for_jobs()

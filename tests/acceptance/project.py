@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from supervisor.job.run import Run
@@ -27,6 +28,15 @@ from tests.waiting import wait_until
 Process = subprocess.Popen[bytes]
 
 APP = Path(__file__).with_name("team.py")
+
+#: Of all workers whose test names none, in place of prefork.
+POOL = os.environ.get("TEAM_POOL", "")
+
+
+def needs_children(why: str) -> pytest.MarkDecorator:
+    """A test that no pool passes whose runs have no process of their own."""
+    return pytest.mark.skipif(POOL not in ("", "prefork"), reason=f"no child process: {why}")
+
 
 #: What `serve` asks for where it is asked from elsewhere.
 TOKEN = "of-the-tests-alone"
@@ -138,6 +148,7 @@ class Project:
         return self._start(
             name,
             *("worker", "-l", "info", "-n", f"{name}@%h", "-Q", queues, "-c", str(processes)),
+            *(["-P", POOL] if POOL and "-P" not in options else []),
             *([] if mingles else ["--without-mingle"]),
             *options,
         )

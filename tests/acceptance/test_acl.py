@@ -13,8 +13,11 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from celery import Celery
 from click.testing import CliRunner
 
+from supervisor import jobs
+from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
@@ -217,6 +220,23 @@ def test_no_user_may_do_more_than_is_needed(guarded: Guarded, user: str, command
 def test_a_user_may_not_do_the_work_of_another(guarded: Guarded, user: str, command: str) -> None:
     with pytest.raises(redis.exceptions.NoPermissionError):
         guarded.client(user).execute_command(*command.split())
+
+
+def put_as(guarded: Guarded, user: str) -> str:
+    app = supervise(Celery("proj", broker=guarded.url(user), set_as_current=False))
+    return jobs.put("put", task="proj.work", every="1h", app=app).source
+
+
+def test_a_put_without_the_right_to_redbeats_keys_changes_nothing(
+    guarded: Guarded,
+) -> None:
+    ledger = Ledger.open(Settings(guarded.url("operator")))
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        put_as(guarded, "serve")
+    assert ledger.loaded(["put"]).specs == {}
+    assert "put" not in ledger.origins()
+    assert put_as(guarded, "operator") == "runtime"
+    ledger.client.close()
 
 
 @pytest.mark.parametrize(("user", "key"), [("serve", "other"), ("reader", "supervisor:schema")])

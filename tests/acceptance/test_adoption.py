@@ -204,6 +204,11 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
     assert "slow: 1 job; no worker answers" in lines
     assert "RedBeat: 2 jobs to be imported" in lines
     assert "beat_schedule: 2 jobs to be imported" in lines
+    asked = json.loads(shop.supervisor("adopt", "--dry-run", "--json").stdout)
+    assert asked["tasks"]["shop.count"]["jobs"] == ["made later", "off", "often"]
+    assert asked["queues"]["slow"]["workers"] == []
+    assert len(asked["schedules"]["RedBeat"]["jobs"]) == 2
+    assert asked["settings"]["beat_scheduler"]["after"] == ours.strip("'")
     assert shop.keys() == keys
     assert not (shop.directory / "schedules").exists()
 
@@ -211,7 +216,8 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
 def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Shop) -> None:
     (shop.directory / "schedules").mkdir()
     (shop.directory / "schedules" / "more.yaml").write_text(MORE)
-    assert "adopted.yaml: 3 jobs" in shop.supervisor("adopt").stdout
+    written = json.loads(shop.supervisor("adopt", "--json").stdout)
+    assert (written["file"], len(written["jobs"])) == ("schedules/adopted.yaml", 3)
     again = shop.supervisor("adopt", "--force")
     assert "adopted.yaml: 3 jobs" in again.stdout
     found = shop.supervisor("adopt", "-o", "schedules/new.yaml")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.job.run import Run
+from tests.acceptance.project import needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
@@ -133,7 +134,10 @@ def ended(workers: Workers, job: str) -> Run:
         ("exits", ["failed"], "JobExited: the job called sys.exit(3)"),
         ("memory", ["failed"], "JobOutOfMemory: "),
         ("ignores", ["succeeded"], "ignored"),
-        ("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),
+        pytest.param(
+            *("soft", ["timed_out"], "SoftTimeLimitExceeded: SoftTimeLimitExceeded()"),
+            marks=needs_children("none has a soft limit"),
+        ),
         ("handler", ["failed"], "ValueError: not yet"),
         ("retry-handler", ["failed", "succeeded"], None),
         ("alone", ["failed", "succeeded"], None),
@@ -162,6 +166,7 @@ def test_what_a_task_class_raises_around_the_body_is_a_failure_too(
     assert len(workers.starts(run)) == 1
 
 
+@needs_children("one is killed")
 def test_a_body_that_returned_and_is_killed_is_not_run_again(workers: Workers) -> None:
     run = ended(workers, "killed-after")
     assert workers.outcomes(run) == ["succeeded"]

@@ -9,7 +9,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 from celery import Celery
 
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
@@ -50,6 +50,7 @@ def shared_workers(shared: Project) -> Workers:
     return Workers(shared)
 
 
+@needs_children("one is killed")
 def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Workers) -> None:
     killed, waiting = workers.trigger("gives-up", 60), workers.trigger("gives-up", 0)
     child = workers.start_of(killed).pid
@@ -59,6 +60,7 @@ def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Worke
     workers.project.run_when(killed.id, "lost")
 
 
+@needs_children("one is killed")
 def test_a_run_that_must_not_run_again_is_lost_at_once(workers: Workers) -> None:
     run = workers.trigger("gives-up", 60)
     child = workers.start_of(run).pid
@@ -70,6 +72,7 @@ def test_a_run_that_must_not_run_again_is_lost_at_once(workers: Workers) -> None
     assert len(workers.starts(run)) == 1
 
 
+@needs_children("one is killed")
 def test_no_child_is_forked_while_a_thread_of_its_worker_imports(workers: Workers) -> None:
     """The child would wait for the import's lock for ever, in its first run."""
     run = workers.trigger("hang")
@@ -78,6 +81,7 @@ def test_no_child_is_forked_while_a_thread_of_its_worker_imports(workers: Worker
     assert not (workers.project.directory / "imports").exists()
 
 
+@needs_children("it would kill the worker, and each that follows")
 def test_a_run_that_kills_its_child_each_time_is_given_up(workers: Workers) -> None:
     run = workers.trigger("kills-itself")
     workers.project.run_when(run.id, "lost")
@@ -87,6 +91,7 @@ def test_a_run_that_kills_its_child_each_time_is_given_up(workers: Workers) -> N
     assert workers.count("kills-itself", "rescued") == 2
 
 
+@needs_children("a run that clings cannot be killed")
 def test_a_hard_limit_kills_a_child_that_clings(workers: Workers) -> None:
     run = workers.trigger("clings")
     workers.project.run_when(run.id, "timed_out")
@@ -94,6 +99,7 @@ def test_a_hard_limit_kills_a_child_that_clings(workers: Workers) -> None:
     assert workers.lock_is_free("clings")
 
 
+@needs_children("a run that clings cannot be killed")
 def test_a_revoke_that_kills_the_child_cancels_its_run(workers: Workers) -> None:
     run = workers.trigger("revoked")
     workers.start_of(run)
@@ -137,6 +143,7 @@ def test_a_worker_that_wakes_up_too_late_is_refused(workers: Workers) -> None:
     assert workers.count("held", "overlap_ms") > 0
 
 
+@needs_children("the whole worker would freeze")
 def test_a_frozen_child_keeps_its_lock_until_its_time_limit(workers: Workers) -> None:
     run = workers.trigger("freezes")
     os.kill(workers.start_of(run).pid, SIGSTOP)

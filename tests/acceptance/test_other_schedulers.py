@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
+from celery import Celery
+from celery.schedules import schedule
+from redbeat import RedBeatSchedulerEntry
 
-from tests.acceptance.project import Process, Project
+from tests.acceptance.project import Process, Project, overlapping
 from tests.waiting import status_of, wait_until
 
 JOBS = "jobs:\n  same: {task: team.work, every: 1s}\n"
@@ -134,3 +138,26 @@ def test_beat_worker_and_check_report_a_scheduler_that_starts_no_job(project: Pr
     project.beat("-S", "celery.beat:PersistentScheduler")
     [told] = wait_until(lambda: project.events("beat", "jobs not emitted by this beat"), 60)
     assert hint in str(told["hint"])
+
+
+ADOPTS = "\nsupervise(app, schedules='schedules', adopt_entries=True)\n"
+
+
+@pytest.mark.timeout(180)
+def test_an_entry_that_code_saves_is_guarded_until_it_is_deleted(project: Project) -> None:
+    """A body of 3 seconds each second: with RedBeat's own code it would overlap with itself."""
+    project.extend(ADOPTS)
+    project.beat()
+    project.hire(processes=3)
+    with Celery("saving", broker=project.url, set_as_current=False) as app:
+        app.conf.redbeat_redis_url = project.url
+        each_second = schedule(timedelta(seconds=1), app=app)
+        entry = RedBeatSchedulerEntry("saved", "team.work", each_second, args=[3], app=app).save()
+        wait_until(lambda: len(project.starts("saved")) > 2, 60)
+        assert overlapping(project.witness("saved")) == []
+        assert {run.state for run in project.ledger.history("saved")} >= {"succeeded", "skipped"}
+        told = project.supervisor("doctor")
+        assert "unguarded" not in told.stdout, told.stdout
+        entry.delete()
+        wait_until(lambda: "saved" not in project.ledger.loaded().specs, 60)
+        app.redbeat_redis.connection_pool.disconnect()  # type: ignore[attr-defined]

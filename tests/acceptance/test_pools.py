@@ -26,10 +26,26 @@ jobs:
   leaves: {task: team.leave, every: 24h}
   fails: {task: team.fail, every: 24h, max_retries: 1, retry_backoff: 1s}
   stays: {task: team.stubborn, every: 24h, queue: alone}
+  unstored: {task: team.unstored, every: 24h, overlap: allow}
   spins: {task: team.spin, every: 24h}
   limited: {task: team.work, every: 24h, time_limit: 2s}
   soft: {task: team.work, every: 24h, soft_time_limit: 2s, queue: soft}
   replaces: {task: team.work, every: 24h, overlap: replace, queue: soft}
+"""
+
+#: A task whose result cannot be stored, nor that it could not.
+SETTINGS = """
+from celery.backends.base import KeyValueStoreBackend
+
+class Away(KeyValueStoreBackend):
+    def set(self, key, value):
+        raise ConnectionError("away")
+
+    get = set
+
+@app.task(bind=True, backend=Away(app=app))
+def unstored(self):
+    sign("start", self)
 """
 
 #: Of threads and greenlets, more than there are workers: two are in one process.
@@ -42,6 +58,7 @@ def shared_workers(
 ) -> Iterator[Workers]:
     project = Project(tmp_path_factory.mktemp(request.param), database(server.url, DATABASES))
     emptied(project.url)
+    project.extend(SETTINGS)
     project.schedule(JOBS)
     try:
         project.beat()
@@ -117,6 +134,13 @@ def test_a_failed_attempt_is_tried_again(workers: Workers) -> None:
     assert [sign.attempt for sign in workers.starts(run)] == [1, 2]
 
 
+def test_results_that_cannot_be_stored_take_no_places(workers: Workers) -> None:
+    runs = [workers.trigger("unstored") for _ in range(AT_ONCE["threads"] + 2)]
+    for run in runs:
+        workers.project.run_when(run.id, "succeeded")
+        assert len(workers.starts(run)) == 1
+
+
 def test_a_run_whose_worker_was_killed_comes_again(workers: Workers) -> None:
     run = workers.trigger("hang")
     start = workers.start_of(run)
@@ -137,6 +161,17 @@ def test_a_worker_that_is_told_to_stop_ends_its_runs_first(workers: Workers) -> 
     workers.project.run_when(run.id, "succeeded")
     assert workers.outcomes(run) == ["succeeded"]
     assert status_of(worker, 20) == 0
+
+
+def test_a_run_of_a_greenlet_that_a_cold_shutdown_ended_comes_again(workers: Workers) -> None:
+    if pool_of(workers) != "gevent":  # the others wait for it
+        return
+    run = workers.trigger("hang")
+    workers.start_of(run)
+    workers.stop(workers.worker_of(run), signal.SIGQUIT)
+    lost, again = workers.project.run_when(run.id, "succeeded").attempts
+    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was told to stop")
+    assert again.outcome == "succeeded"
 
 
 def test_a_run_with_a_limit_that_the_pool_lacks_is_given_back(workers: Workers) -> None:

@@ -17,6 +17,7 @@ from celery.result import AsyncResult
 from supervisor.guard.delivery import HEADER
 from supervisor.job.run import Run, ulid
 from supervisor.sending.assignments import message_header, of_job
+from tests.acceptance.project import needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import patience, wait_until
 
@@ -86,6 +87,7 @@ def test_progress_and_log_are_there_while_a_run_works_and_afterwards(workers: Wo
     assert texts(workers, run) == [(1, "loaded 17 rows"), (1, "the last line")]
 
 
+@needs_children("one is killed")
 def test_a_child_that_is_killed_leaves_its_last_lines(workers: Workers) -> None:
     run = workers.trigger("tells", gate_of(workers))
     child = workers.start_of(run).pid
@@ -131,20 +133,13 @@ def test_a_delivery_that_is_refused_changes_no_result(workers: Workers, stored: 
     wait_until(lambda: stored(run)[-1:] == ["PROGRESS"], 20)
     ledger = workers.project.ledger
     header = message_header(of_job(ledger.run(run.id), ledger.spec("tells"), "team.tell"), "celery")
-    before = refused(workers)
+    before = workers.refused()
     with Celery(broker=workers.project.url) as app:
         app.send_task("team.tell", [gate], task_id=run.id, headers={HEADER: header})
-    wait_until(lambda: refused(workers) > before)
+    wait_until(lambda: workers.refused() > before)
     assert stored(run) == ["STARTED", "PROGRESS"]
     open_gate(gate)
     workers.project.run_when(run.id, "succeeded")
-
-
-def refused(workers: Workers) -> int:
-    return sum(
-        len(workers.project.events_of(worker, "delivery dropped"))
-        for worker in workers.project.processes[1:]
-    )
 
 
 def test_what_is_no_run_is_tracked_as_celery_does(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from signal import SIGCONT, SIGQUIT, SIGSTOP
 
+import pytest
 import redis
 from celery import Celery
 
+from supervisor.installed import numbers
 from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import Tick
-from tests.acceptance.project import Project
+from tests.acceptance.project import POOL, Project, needs_children
 from tests.acceptance.workers import Workers
 from tests.matrix import since
 from tests.waiting import status_of, wait_until
 
 PROCESSES = 4
 
+not_in_solo = pytest.mark.skipif(POOL == "solo", reason="it takes no message while a task runs")
 goes_on_once_cut = since("celery", "5.5", "a worker may hang once its connection was cut")
 
 JOBS = """
@@ -63,6 +67,7 @@ def cut_connections(url: str) -> None:
 
 
 @since("kombu", "5.7", "messages come again after a hundred seconds at the earliest")
+@pytest.mark.skipif(POOL == "gevent", reason="kombu looks for such messages too seldom there")
 def test_a_run_outlasts_the_visibility_timeout(workers: Workers, tmp_path: Path) -> None:
     client, other = workers.project.ledger.client, tmp_path / "unguarded"
     with Celery(broker=workers.project.url) as app:
@@ -92,12 +97,20 @@ def test_the_message_of_a_run_that_rejects_it_does_not_go_round(workers: Workers
     assert len(workers.starts(run)) == 1
 
 
+def wait_for_the_copy(workers: Workers, refused_before: int) -> None:
+    """Kombu before 5.7 may send the message again a hundred seconds later only."""
+    if numbers(version("kombu")) >= numbers("5.7"):
+        wait_until(lambda: workers.refused() > refused_before)
+
+
 @goes_on_once_cut
+@not_in_solo
 def test_a_run_goes_on_when_its_broker_connection_is_cut(workers: Workers) -> None:
     run = workers.trigger("cut")
     workers.start_of(run)
+    before = workers.refused()
     cut_connections(workers.project.url)
-    wait_until(lambda: workers.count("cut", "duplicates"))
+    wait_for_the_copy(workers, before)
     workers.project.let_end(run.id)
     workers.project.run_when(run.id, "succeeded")
     assert workers.outcomes(run) == ["succeeded"]
@@ -105,17 +118,20 @@ def test_a_run_goes_on_when_its_broker_connection_is_cut(workers: Workers) -> No
 
 
 @goes_on_once_cut
+@not_in_solo
 def test_a_run_whose_copy_was_dropped_comes_again_after_a_crash(workers: Workers) -> None:
     run = workers.trigger("cut-and-killed")
     child = workers.start_of(run).pid
+    before = workers.refused()
     cut_connections(workers.project.url)
-    wait_until(lambda: workers.count("cut-and-killed", "duplicates"))
+    wait_for_the_copy(workers, before)
     os.kill(child, 9)
     workers.project.run_when(run.id, "succeeded", 20)
     assert workers.outcomes(run) == ["lost", "succeeded"]
     assert len(workers.starts(run)) == 2
 
 
+@needs_children("one is killed")
 def test_a_killed_child_leaves_one_further_attempt(workers: Workers) -> None:
     run = workers.trigger("hang")
     os.kill(workers.start_of(run).pid, 9)
@@ -127,6 +143,7 @@ def test_a_killed_child_leaves_one_further_attempt(workers: Workers) -> None:
     assert len(workers.ends(run)) == 1
 
 
+@needs_children("the worker waits for what it runs")
 def test_a_message_that_no_child_took_is_put_back_as_the_worker_stops(
     project: Project,
 ) -> None:

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.requests import RunRequest
-from tests.acceptance.project import Sign
+from tests.acceptance.project import Sign, needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import wait_until
 
@@ -129,6 +129,7 @@ def test_a_step_that_returns_no_json_is_not_retried(workers: Workers) -> None:
     assert [sign.attempt for sign in workers.project.starts("misfit")] == [1]
 
 
+@needs_children("one is killed")
 def test_a_child_killed_where_a_stage_ends_starts_no_step_early(
     workers: Workers,
 ) -> None:

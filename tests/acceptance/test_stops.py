@@ -7,7 +7,7 @@ from signal import SIGINT, SIGQUIT, SIGTERM, Signals
 
 import pytest
 
-from tests.acceptance.project import Process
+from tests.acceptance.project import Process, needs_children
 from tests.acceptance.workers import Workers
 
 SETTINGS = "app.conf.worker_soft_shutdown_timeout = float(os.environ.get('SOFT', '0'))\n"
@@ -42,6 +42,7 @@ def test_a_warm_shutdown_lets_a_run_end(workers: Workers) -> None:
     assert workers.lock_is_free("held")
 
 
+@needs_children("greenlets are ended, see test_pools, and threads waited for")
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -64,6 +65,7 @@ def test_a_run_that_a_cold_shutdown_ended_comes_again_once(
     assert workers.lock_is_free("hang")
 
 
+@needs_children("one is stopped beside its worker")
 def test_a_run_comes_again_when_all_processes_of_its_worker_are_stopped(
     workers: Workers,
 ) -> None:
@@ -77,6 +79,7 @@ def test_a_run_comes_again_when_all_processes_of_its_worker_are_stopped(
     assert len(workers.starts(run)) == 2
 
 
+@needs_children("what runs is not cut short")
 def test_what_a_soft_shutdown_cuts_short_comes_again_once(soft: Process, workers: Workers) -> None:
     hangs, works = workers.trigger("soft-hang"), workers.trigger("soft-held")
     workers.start_of(hangs)

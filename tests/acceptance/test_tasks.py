@@ -8,6 +8,7 @@ import pytest
 from celery import Celery
 
 from supervisor.job.run import Run
+from supervisor.web.jobs_page import queue_status
 from tests.acceptance.project import Project
 from tests.matrix import since
 from tests.waiting import status_of, wait_until
@@ -20,6 +21,9 @@ jobs:
   custom: {task: team.custom, every: 24h}
   announced: {task: team.announced, every: 24h, args: [3], lease_ttl: 1s}
   announced-too: {task: team.announced_too, every: 24h, args: [3], lease_ttl: 1s}
+  patient: {task: team.work, every: 24h, queue: ranked, priority: 9}
+  urgent: {task: team.work, every: 24h, queue: ranked, priority: 3}
+  plain: {task: team.work, every: 24h, queue: ranked}
   misfit: {task: team.work, every: 24h, kwargs: {hours: 3}}
 """
 
@@ -45,6 +49,20 @@ def test_a_tasks_own_request_class_is_used_and_the_lease_renewed(team: Project, 
     run = triggered(team, job, "succeeded")
     assert (team.directory / f"accepted-{run.id}").exists()
     assert run.attempt == 1  # the work took longer than its lease lives without a heartbeat
+
+
+def test_a_worker_on_redis_takes_messages_of_lower_numbers_first(team: Project) -> None:
+    jobs, runs = ["patient", "urgent", "plain"], []
+    for job in jobs:  # beat sends each before the next is asked for
+        runs.append(team.trigger(job))
+        wait_until(lambda: team.ledger.run(runs[-1].id).sends == 1)
+    [queue] = [found for found in queue_status(team.ledger, None).queues if found.name == "ranked"]
+    assert queue.length == 3
+    team.worker(queues="ranked", processes=1)
+    for run in runs:
+        team.run_when(run.id, "succeeded")
+    starts = {job: team.starts(job)[-1].at for job in jobs}
+    assert sorted(jobs, key=lambda job: starts[job]) == ["plain", "urgent", "patient"]
 
 
 def test_arguments_that_the_task_refuses_end_the_run_and_say_so(team: Project) -> None:

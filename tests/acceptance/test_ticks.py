@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
+from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import wait_until
 
@@ -50,6 +51,34 @@ jobs:
     assert counters["requeues"]["requeued"] > 0
     assert counters["requeues"]["skipped:requeues_exhausted"] > 0
     wait_until(lambda: all(accounted(ledger, job) for job in jobs))
+
+
+def test_a_job_at_run_time_outlives_beats_and_files(project: Project) -> None:
+    project.schedule(STEADY)
+    beat = project.beat()
+    project.worker()
+    project.wait_for_jobs()
+    project.code("""
+from supervisor import jobs
+print(json.dumps(jobs.put("put", task="team.work", every="1s", overlap="queue_all").version))
+""")
+    wait_until(lambda: project.starts("put"))
+    beat.terminate()
+    beat.wait()
+    project.schedule("jobs: {other: {task: team.work, every: 1h}}")
+    project.beat()
+    before = len(project.starts("put"))
+    wait_until(lambda: len(project.starts("put")) > before, 40)
+    ledger = project.ledger
+    wait_until(lambda: set(ledger.scheduled()) == {"put", "other"}, 20)
+
+    project.code('from supervisor import jobs; print(json.dumps(jobs.remove("put")))')
+    wait_until(lambda: not ledger.open_runs_of(["put"]), 20)
+    spec = ledger.removed()["put"]
+    assert audit(ledger, [spec], ledger.now(), ["put"]) == []
+    [removed] = ledger.records_of([spec])
+    assert sum(run.ticks for run in ledger.history("put", 200)) == removed.counters["ticks"] >= 2
+    assert removed.unaccounted_ticks == 0
 
 
 def test_edits_take_effect_and_leave_other_jobs_alone(project: Project) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 from urllib.parse import quote
 
 import httpx
@@ -18,6 +19,7 @@ from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
 from supervisor.deploy.embedded import free_port
+from supervisor.ledger.connection import HANDSHAKE_TIMEOUT_SECONDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.settings import Settings
@@ -259,9 +261,11 @@ def test_a_certificate_that_cannot_be_read_is_named_in_a_sentence(
     own = str(authority.directory)
     url = f"{address}?{options.format(own=own)}"
     refused = jobs(url)
-    assert refused.exit_code == 2
-    assert said.format(own=own) in refused.output
-    assert refused.output.count("\n") == 1
+    checked = CliRunner().invoke(main, ["--redis-url", url, "check"])
+    for done in (refused, checked):
+        assert done.exit_code == 2
+        assert said.format(own=own) in done.output
+        assert done.output.count("\n") == 1
     project = Project(tmp_path / "team", url)
     try:
         for process in (project.beat(), project.hire()):
@@ -270,6 +274,35 @@ def test_a_certificate_that_cannot_be_read_is_named_in_a_sentence(
         assert project.logs().count(said.format(own=own)) == 2
     finally:
         project.stop()
+
+
+def test_a_port_without_tls_is_named_after_one_handshake(redis_url: str) -> None:
+    server = redis_url.partition("://")[2]
+    began = monotonic()
+    refused = jobs(f"rediss://{server}")
+    assert refused.exit_code == 5
+    assert "redis:// in place of rediss://" in refused.output
+    assert monotonic() - began < 5 * HANDSHAKE_TIMEOUT_SECONDS
+
+
+def test_an_app_that_checks_no_certificate_is_supervised_as_it_is(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """As kombu has it for rediss:// alone; a worker says so once."""
+    node = Node(tmp_path / "server", needed("redis-server"))
+    node.start(SERVER.replace("clients yes", "clients no"), certificates=authority.directory)
+    url = f"rediss://:secret@127.0.0.1:{node.port}/0"
+    unchecked = f"{url}?ssl_cert_reqs=none"
+    project = Project(tmp_path / "team", unchecked, broker=url, is_apart=False)
+    try:
+        project.schedule("jobs: {other: {task: team.work, every: 1s}}")
+        project.beat()
+        project.hire()
+        wait_until(lambda: project.starts("other"), 60)
+        assert project.logs().count("broker's certificate not checked") == 2
+    finally:
+        project.stop()
+        node.kill()
 
 
 def test_a_server_of_another_authority_is_not_talked_to(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import Celery
 
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, needs_children
 from tests.waiting import wait_until
 
 JOBS = """
@@ -26,6 +26,7 @@ def connects(self):
 """
 
 
+@needs_children("a run that clings cannot be killed")
 def test_what_celery_revokes_is_ended_before_the_next_run_begins(project: Project) -> None:
     project.deploy(JOBS)
     ledger = project.ledger
@@ -42,6 +43,7 @@ def test_what_celery_revokes_is_ended_before_the_next_run_begins(project: Projec
     assert project.run_when(first.id, "cancelled").attempt == 1
 
 
+@needs_children("what is not yet at its own code cannot be killed")
 def test_a_run_is_cancelled_that_is_not_yet_at_its_own_code(project: Project) -> None:
     project.extend(CONNECTS)
     project.deploy(JOBS)

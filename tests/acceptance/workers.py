@@ -79,6 +79,14 @@ class Workers:
     def count(self, job: str, what: str) -> int:
         return self.project.ledger.job(job).counters.get(what, 0)
 
+    def refused(self) -> int:
+        """Deliveries: by the ledger, or by a process that has the run itself, without children."""
+        return sum(
+            len(self.project.events_of(worker, event))
+            for worker in self.project.processes[1:]
+            for event in ("delivery dropped", "run kept out")
+        )
+
     def outcomes(self, run: Run) -> list[str | None]:
         return [attempt.outcome for attempt in self.project.ledger.run(run.id).attempts]
 

@@ -85,6 +85,7 @@ class Simulated:
         status |= {"created": ms(LOADED), "loaded": ms(LOADED)}
         status["last_start"] = ms(max((run.started for run in begun), default=0))
         status["last_success"] = ms(max((run.ended for run in ended), default=0))
+        status["last_success_start"] = ms(max((run.started for run in ended), default=0))
         status["next"] = ms((looked // self.every + 1) * self.every)
         last_start = begun[-1].started if begun else 0.0
         status["consecutive_skips"] = sum(last_start < at <= now for at in self.skips)
@@ -132,6 +133,14 @@ def healthy_jobs() -> Sequence[Simulated]:
         # Now and then ten times as long as it mostly is.
         job("jittery", 30, lambda rng: min(20.0, rng.lognormvariate(0, 1.2))),
         job("slow", 300, lambda rng: rng.uniform(90, 200)),
+        job(
+            "named",
+            60,
+            lambda rng: rng.uniform(5, 20),
+            due_by="40s",
+            max_duration="25s",
+            min_duration="2s",
+        ),
         job("waiting", 2, lambda rng: rng.uniform(0.3, 1.2), overlap="queue_one"),
         job("serial", 10, lambda rng: rng.uniform(1.0, 4.0), overlap="queue_one", serial=True),
     )
@@ -139,6 +148,12 @@ def healthy_jobs() -> Sequence[Simulated]:
 
 def hung_job() -> Simulated:
     return job("hung", 30, lambda rng: rng.uniform(0.5, 1.5), hangs_from=480.0)
+
+
+def hung_named_job() -> Simulated:
+    """It names by when it has to succeed, and how long it may take."""
+    keys = {"due_by": "40s", "max_duration": "25s", "hangs_from": 480.0}
+    return job("hung-named", 30, lambda rng: rng.uniform(0.5, 1.5), **keys)
 
 
 def series(jobs: Sequence[Simulated], seed: int = 1) -> list[dict[str, str]]:

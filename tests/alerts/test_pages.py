@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.files import OPERATING, alerts, dashboard, faults, panels, queries
+from tests.alerts.files import METRICS, OPERATING, alerts, dashboard, faults, panels, queries
 from tests.programs import output_of
 
 # The dashboard: its queries are valid and ask for what there is, its panels are complete
@@ -55,6 +55,41 @@ def test_no_panel_lies_on_another() -> None:
         assert not cells & taken, place["title"]
         assert at["x"] + at["w"] <= 24
         taken |= cells
+
+
+# The page of metrics: its queries by label give what it says they give.
+
+OF_TWO_TENANTS = {
+    'supervisor_job_labels{job="a", instance="s", label_tenant="acme"}': "1x60",
+    'supervisor_job_labels{job="b", instance="s", label_tenant="acme", label_team="x"}': "1x60",
+    'supervisor_job_labels{job="c", instance="s", label_tenant="other"}': "1x60",
+    **{
+        f'supervisor_runs_finished_total{{job="{name}", instance="s", outcome="failed"}}': "0+60x60"
+        for name in "abcd"
+    },
+    'supervisor_success_due_timestamp_seconds{job="a", instance="s"}': "60x60",
+    'supervisor_success_due_timestamp_seconds{job="b", instance="s"}': "9999x60",
+    'supervisor_success_due_timestamp_seconds{job="c", instance="s"}': "60x60",
+}
+
+
+def test_metrics_can_be_asked_for_by_label(tmp_path: Path) -> None:
+    by_tenant, overdue = re.findall(r"```promql\n(.*?)```", METRICS.read_text(), re.DOTALL)
+    failures = [
+        {"labels": '{label_tenant="acme"}', "value": 2},
+        {"labels": '{label_tenant="other"}', "value": 1},
+    ]
+    due = 'supervisor_success_due_timestamp_seconds{job="a", instance="s"}'
+    late = [{"labels": due, "value": 60}]
+    expected = [
+        {"expr": query, "eval_time": "1h", "exp_samples": samples}
+        for query, samples in ((by_tenant, failures), (overdue, late))
+    ]
+    series = [{"series": name, "values": values} for name, values in OF_TWO_TENANTS.items()]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": expected}
+    path = tmp_path / "labels.yml"
+    path.write_text(yaml.safe_dump({"tests": [test]}, width=1_000))
+    assert "SUCCESS" in output_of("promtool", "test", "rules", path)
 
 
 # The page for those who are woken: a section for each alert, and each alert's link leads to it

@@ -18,7 +18,7 @@ from tests.alerts.files import (
     faults,
     rules,
 )
-from tests.alerts.healthy import INTERVAL, STEP, healthy_jobs, hung_job, series
+from tests.alerts.healthy import INTERVAL, STEP, healthy_jobs, hung_job, hung_named_job, series
 from tests.programs import output_of
 
 ALERTS = alerts()
@@ -100,18 +100,27 @@ def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:
     fired = 'count by (alertname, job) (count_over_time(ALERTS{alertstate="firing", job%s}[20m]))'
     too_long = 'ALERTS{alertname="SupervisorRunningTooLong", alertstate="firing"}'
     hung = f"sum by (job) (count_over_time({too_long}[8m]))"
+    of_one = 'count by (alertname) (ALERTS{job="hung-named", alertname=~"%s", alertstate="firing"})'
+    told = ("SupervisorMaxDurationExceeded", "SupervisorOverdue")
+    not_told = ("SupervisorRunningTooLong", "SupervisorNoSuccessInTime")
     expected = [
-        {"expr": fired % '!="hung"', "eval_time": "20m", "exp_samples": []},
+        {"expr": fired % '!~"hung.*"', "eval_time": "20m", "exp_samples": []},
         # What is exposed does reach the rules, and an alert outlives the restart of `serve`.
         {
             "expr": hung,
             "eval_time": "20m",
             "exp_samples": [{"labels": '{job="hung"}', "value": 8 * 60 // INTERVAL + 1}],
         },
+        # What a job names takes the place of what is expected of it.
+        {
+            "expr": of_one % "|".join(told + not_told),
+            "eval_time": "20m",
+            "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in told],
+        },
     ]
     test = {
         "interval": f"{STEP}s",
-        "input_series": series([*healthy_jobs(), hung_job()]),
+        "input_series": series([*healthy_jobs(), hung_job(), hung_named_job()]),
         "promql_expr_test": expected,
     }
     path = tmp_path / "healthy.yml"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.job.fields import LARGEST_COUNT
 from supervisor.job.policies import (
+    AfterPolicy,
     Decision,
     OnCrash,
     OnMaxSkips,
@@ -62,6 +63,8 @@ class ModelRun:
     crashes: int = 0
     attempt: int = 0
     has_started: bool = False
+    held: tuple[str, AfterPolicy] | None = None
+    """The run that it waits for, whatever the lock, and how that has to end."""
     given_up: set[str] = field(default_factory=set)
 
 
@@ -83,6 +86,8 @@ class Model:
         self.skips = self.slots = 0
         self.in_grace = True
         self.intervals: dict[str, Interval] = {}
+        self.followers: dict[str, list[str]] = {}
+        self.endings: list[str] = []
         for attempt in self.attempts.values():
             attempt.is_forgotten = attempt.has_lease and attempt.is_alive
 
@@ -101,7 +106,7 @@ class Model:
         """Those that a time will bring forward: retries, and what was put off."""
         placed = {run.id for run in self.waiting}
         late = self.in_state(RunState.WAITING, RunState.RETRYING)
-        return [run for run in late if run not in placed]
+        return [run for run in late if run not in placed and not self.runs[run].held]
 
     @property
     def holders(self) -> list[ModelRun]:
@@ -116,6 +121,39 @@ class Model:
         self.counters[kind] += 1
         run = self.runs[run_id] = ModelRun(run_id)
         return self._place(run)
+
+    def hold(self, run_id: str, after: str, policy: AfterPolicy) -> None:
+        """A run that is to follow another, which may have ended."""
+        self.counters["triggered"] += 1
+        self.runs[run_id] = ModelRun(run_id, held=(after, policy))
+        self.followers.setdefault(after, []).append(run_id)
+        self.endings.append(run_id)
+
+    def follow(self) -> None:
+        """Beat looks at all runs that came to wait, and at all that ended and are followed."""
+        while self.endings:
+            looked_at, self.endings = self.endings, []
+            ended = {run.id: run.state for run in self.runs.values() if not run.state.is_open}
+            for run_id in looked_at:
+                held = self.runs[run_id].held
+                if held and held[0] in ended:
+                    self._let_go(run_id, ended[held[0]])
+                for follower in self.followers.get(run_id, ()) if run_id in ended else ():
+                    self._let_go(follower, ended[run_id])
+
+    def _let_go(self, run_id: str, state: RunState) -> None:
+        run = self.runs[run_id]
+        if run.held is None or run.state is not RunState.WAITING:
+            return
+        policy, run.held = run.held[1], None
+        if state is RunState.SUCCEEDED or policy is AfterPolicy.DONE:
+            self._place(run)
+        else:
+            self._skip(run, SkipReason.UPSTREAM)
+
+    def _note_end(self, run: ModelRun) -> None:
+        if run.id in self.followers:
+            self.endings.append(run.id)
 
     def begin(self, run_id: str, token: str) -> str:
         run = self.runs.get(run_id)
@@ -402,6 +440,7 @@ class Model:
     def _finish(self, run: ModelRun, outcome: RunState) -> None:
         self.counters[f"finished:{outcome}"] += 1
         run.state, run.slot = outcome, None
+        self._note_end(run)
         self._promote()
 
     def _skip(self, run: ModelRun, reason: SkipReason) -> None:
@@ -409,6 +448,7 @@ class Model:
         self.skips += 1
         self._leave_waiting(run)
         run.state = RunState.SKIPPED
+        self._note_end(run)
 
     def _measure_overlap(self, attempt: Attempt) -> None:
         """Counted once when, since its grant, as many others as may be had a lease at once."""

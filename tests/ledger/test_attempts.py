@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 
 import pytest
 
+from supervisor.guard import child_table
+from supervisor.guard.attempt import Attempt, Guard
 from supervisor.job.run import RunState
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
@@ -15,6 +18,7 @@ from tests.ledger.jobs import (
     admitted,
     begin,
     begun,
+    delivery,
     job,
     lease_runs_out,
     lock_is_free,
@@ -266,3 +270,18 @@ def test_a_run_that_is_cancelled_ends_so_though_its_body_never_started(ledger: L
     ledger.cancel(run_id(spec, 0), "by hand")
     assert ledger.undo_begin(run_id(spec, 0), "token").ending is Ending.ENDED
     assert ledger.run(run_id(spec, 0)).state is RunState.CANCELLED
+
+
+def test_a_second_message_that_its_own_process_drops_is_counted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where runs share a process, as with threads and gevent, the ledger is not asked."""
+    monkeypatch.setattr(child_table, "own_pid", os.getpid())
+    monkeypatch.setattr(child_table, "here", {})
+    spec = admitted(ledger, 0)
+    guard, run = Guard(ledger, lambda _: None, "worker"), run_id(spec, 0)
+    assert Attempt(guard, delivery(run, "first")).begin() is None
+    refused = Attempt(guard, delivery(run, "second")).begin()
+    assert refused is not None
+    assert refused.refusal is Refusal.DUPLICATE
+    assert ledger.job(spec.name).counters["duplicates"] == 1

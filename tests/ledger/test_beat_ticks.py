@@ -128,6 +128,7 @@ def test_jobs_that_are_due_soon_are_prebuilt_once(
     soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
     specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
     load(ledger, entries, specs, "first", ledger.now())
+    ledger.client.ping()  # a connection beside that of the functions
 
     def asked(seconds: float) -> list[list[str]]:
         """What beat asks of the server when it has so much time."""

@@ -51,7 +51,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "17 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "18 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -150,7 +150,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 def test_what_the_app_knows(ledger: Ledger, app: Celery) -> None:
     spec = JobSpec(name="nightly", task="proj.late", every=timedelta(hours=1))
     own = JobSpec(name="own", task="proj.late", every=timedelta(hours=1), time_limit=timedelta(1))
-    specs = {"nightly": spec, "own": own}
+    specs = {"nightly": spec, "own": own, "at-start": JobSpec(name="at-start", task="t")}
     load(ledger, Entries(app, ledger.client, ledger.keys), specs, "digest", ledger.now())
     facts = app_facts(app, ledger, specs)
     assert facts.overridden == ()

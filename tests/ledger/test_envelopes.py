@@ -14,7 +14,7 @@ from supervisor.app import supervise
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import Message, Tick
+from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import MIDNIGHT, job, ticks
@@ -64,6 +64,9 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("celery", {"task": "shop.plain", "args": [1, 'ä"<'], "kwargs": {"deep": [{"a": None}]}}),
     ("celery", {"task": "shop.unknown", "args": ["x" * 3000], "lease_ttl": "5s"}),
     ("elsewhere\x06\x163", {"task": "shop.routed", "time_limit": "9s", "soft_time_limit": "3s"}),
+    ("celery\x06\x166", {"task": "shop.plain", "priority": 7}),
+    ("elsewhere", {"task": "shop.routed", "priority": 0}),
+    ("serial.reports\x06\x169", {"task": "shop.plain", "serial": "reports", "priority": 9}),
     ("serial.reports", {"task": "shop.plain", "serial": "reports", "max_retries": 4}),
     ("own", {"task": "shop.plain", "queue": "own", "key": "feed:{url}", "kwargs": {"url": "a"}}),
 ]
@@ -134,6 +137,34 @@ def test_what_may_differ_or_be_refused_goes_through_the_outbox(
     ledger.admit(map(envelopes.filled, ticks(spec, 0)))
     assert ledger.outbox() == [tick.run_id for tick in ticks(spec, 0)]
     assert ledger.client.llen("celery") == 0
+
+
+def test_jobs_that_differ_in_their_priority_alone_go_to_different_lists(
+    ledger: Ledger, redis_url: str
+) -> None:
+    envelopes = envelopes_of(app_on(redis_url), ledger)
+    for name, priority in (("a", 0), ("b", 5), ("c", None), ("d", 9)):
+        ledger.admit(map(envelopes.filled, ticks(job(ledger, name, priority=priority), 0)))
+    lists = ["celery", "celery\x06\x163", "celery\x06\x166", "celery\x06\x169"]
+    assert [ledger.client.llen(name) for name in lists] == [2, 1, 0, 1]
+    [message] = sent(ledger, "celery\x06\x169")
+    assert message["properties"]["priority"] == 9
+
+
+def test_steps_and_calls_have_the_priority_of_their_job(ledger: Ledger, redis_url: str) -> None:
+    publisher = Publisher(app_on(redis_url), ledger)
+    steps = [{"task": "shop.plain", "priority": 900}]
+    spec = job(ledger, "steps", task=None, steps=steps, priority=6)
+    [admission] = ledger.admit(ticks(spec, 0))
+    by_hand = ledger.trigger(job(ledger, "plain", priority=6), RunRequest(options={"priority": 3}))
+    publisher.publish([admission.run_id, by_hand.id])
+    [step] = sent(ledger, "celery\x06\x166")
+    assert (step["headers"]["id"], step["properties"]["priority"]) == (
+        f"{admission.run_id}/plain",
+        6,
+    )
+    [other] = sent(ledger, "celery\x06\x163")
+    assert other["headers"]["id"] == by_hand.id
 
 
 def test_who_listens_to_messages_hears_of_each(ledger: Ledger, redis_url: str) -> None:

@@ -38,6 +38,8 @@ NOT_THERE: dict[str, tuple[str, ...]] = {
     "audit": ("nigthly",),
     "drain": ("nosuch",),
     "undrain": ("nosuch",),
+    "remove": ("nigthly",),
+    "export": ("nigthly",),
 }
 
 #: And of each other verb that needs the ledger.
@@ -45,6 +47,7 @@ OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
     "jobs": (),
     "plan": (),
     "apply": ("--yes",),
+    "put": ("jobs.yaml",),
     "doctor": (),
 }
 
@@ -61,6 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "proj_of_exit_codes.py").write_text(APP)
     (tmp_path / "schedules").mkdir()
+    (tmp_path / "jobs.yaml").write_text("jobs: {}\n")
     (tmp_path / "schedules" / "jobs.yaml").write_text("jobs: {}\n")
     return tmp_path
 

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 from redis.exceptions import NoPermissionError
 
-from supervisor.ledger.connection import NotServed, Unavailable, explained
+from supervisor.ledger.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import Statement
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
+from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begun, job, ticks
 from tests.ledger.test_models_catch import break_functions
 from tests.programs import needed
@@ -71,17 +71,6 @@ def test_functions_outlive_the_data(ledger: Ledger) -> None:
     before = libraries(ledger)
     ledger.client.flushall()
     assert libraries(ledger) == before
-
-
-def test_a_transaction_does_not_miss_its_function(ledger: Ledger) -> None:
-    spec = job(ledger)
-    ledger.client.function_flush()
-    with ledger.client.pipeline() as pipe:
-        ledger.state(
-            pipe, [Statement(spec.name, has_new_times=False, is_paused=True)], ledger.now()
-        )
-        pipe.execute()
-    assert ledger.client.hget(ledger.keys.job(spec.name), "paused") == "1"
 
 
 @pytest.fixture
@@ -146,3 +135,13 @@ def test_a_server_without_functions_is_refused_in_a_sentence(old_server: Node, w
     with pytest.raises(NotServed, match="has no Redis Functions, and the ledger needs them"):
         ledger.rescue() if way == "one call" else ledger.admit(ticks(spec, 0))
     ledger.client.close()
+
+
+def test_doctor_names_a_server_without_functions(old_server: Node) -> None:
+    url = f"redis://127.0.0.1:{old_server.port}/0"
+    told = wait_until(lambda: "Connection refused" not in (said := doctor(url)) and said, 20)
+    assert told == f"Error: {NO_FUNCTIONS}\n"
+
+
+def doctor(url: str) -> str:
+    return supervisor_at(url)("doctor").output

@@ -15,11 +15,14 @@ import structlog
 from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
+from supervisor.beat.put import put_jobs
 from supervisor.beat.reload import Reloading
 from supervisor.errors import PlanOutdated
+from supervisor.files.schedule_files import load as read_files
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.reads import job_spec
 from supervisor.ledger.records import Pause
 from supervisor.ledger.replies import Placement, ms_of
 from supervisor.ledger.requests import Tick
@@ -78,6 +81,14 @@ def test_what_is_loaded_is_due_in_redbeat_and_known_to_the_ledger(
     changes = load(ledger, entries, jobs(spec("b", every="2h")), "two", NOW)
     assert (changes.changed, changes.removed) == (("b",), ("a",))
     assert due(ledger) == {"b": (NOW + timedelta(hours=2)).timestamp()}
+
+
+def test_each_job_is_read_without_being_remembered(ledger: Ledger, entries: Entries) -> None:
+    names = {f"job-{number}" for number in range(1_200)}
+    load(ledger, entries, jobs(*map(spec, names)), "digest", NOW)
+    remembered = job_spec.cache_info()
+    assert {found.name for found in ledger.each_spec()} == names
+    assert job_spec.cache_info() == remembered
 
 
 def test_two_that_load_at_once_leave_one_set_and_no_mixture(
@@ -241,6 +252,25 @@ def test_a_beat_that_begins_to_lead_only_withdraws_before_it_emits(
     assert set(ledger.specs()) == {"changed", "held", "kept", "new"}
 
 
+def test_a_beat_computes_holidays_again_when_a_year_begins(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    job = "{task: t, cron: '0 3 * * *', exclude: [{holidays: DE-BY}]}"
+    (tmp_path / "jobs.yaml").write_text(f"jobs: {{nightly: {job}}}")
+    reloading = Reloading(tmp_path, ledger, entries)
+    reloading.begin(NOW, None)
+    read_and_load(reloading, None)
+    assert ledger.spec("nightly").exclude[-1] == "holidays DE-BY until 2031"
+    new_year = datetime(2027, 1, 1, tzinfo=UTC)
+
+    def turn() -> bool:
+        reloading.reload(new_year, ledger.loaded_digest())
+        return "2032-01-06" in ledger.spec("nightly").exclude
+
+    wait_until(turn)
+    assert ledger.spec("nightly").exclude[-1] == "holidays DE-BY until 2032"
+
+
 def test_a_beat_that_begins_to_lead_while_files_are_written_waits_for_them(
     ledger: Ledger, entries: Entries, tmp_path: Path
 ) -> None:
@@ -262,3 +292,65 @@ def test_a_beat_that_begins_to_lead_while_files_are_written_waits_for_them(
         has_begun.set()
         writer.join()
     assert list(ledger.specs()) == ["kept"]
+
+
+def written(directory: Path, *names: str, every: str = "5m") -> None:
+    lines = [f"  {name}: {{task: t, every: {every}}}" for name in names]
+    (directory / "jobs.yaml").write_text("\n".join(["jobs:" if names else "jobs: {}", *lines]))
+
+
+def test_a_file_that_names_a_job_of_another_source_is_a_problem(
+    ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloading, "REFUSED_SECONDS", 0)
+    put_jobs(ledger, entries, {"report": spec("report")}, "runtime", "put by ann")
+    written(tmp_path, "report", "nightly")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW, None)
+    read_and_load(reloading_, None)
+    [problem] = ledger.beat().problems
+    assert f"{tmp_path}/jobs.yaml:2: job 'report': a job of this name is loaded" in problem
+    assert "put by ann" in problem
+    assert set(ledger.specs()) == {"report"}
+    put_jobs(ledger, entries, {"report": None}, "runtime", "")
+    read_and_load(reloading_, None)
+    assert ledger.beat().problems == ()
+    assert set(ledger.specs()) == {"report", "nightly"}
+
+
+def test_files_that_remove_most_jobs_are_loaded_only_by_a_person(
+    ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reloading, "REFUSED_SECONDS", 0)
+    names = [f"job-{number}" for number in range(9)]
+    written(tmp_path, *names)
+    wanted = read_files(tmp_path)
+    load(ledger, entries, wanted.specs, wanted.digest, NOW)
+    put_jobs(ledger, entries, {"put": spec("put")}, "runtime", "put by ann")
+    written(tmp_path, *names[:4])
+    for loaded in (wanted.digest, None):  # by its first turn, or by a later one
+        reloading_ = Reloading(tmp_path, ledger, entries)
+        reloading_.begin(NOW, loaded)
+        read_and_load(reloading_, loaded)
+        [problem] = ledger.beat().problems
+        assert "5 of the 9 jobs of schedule files would be removed" in problem
+        assert set(ledger.specs()) == {*names, "put"}
+    left = read_files(tmp_path)
+    load(ledger, entries, left.specs, left.digest, NOW)
+    read_and_load(reloading_, left.digest)
+    assert ledger.beat().problems == ()
+    assert set(ledger.specs()) == {*names[:4], "put"}
+
+
+def test_a_job_that_only_moved_is_found_at_its_new_line(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    written(tmp_path, "a", "b")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW, None)
+    read_and_load(reloading_, None)
+    before = ledger.origins()
+    written(tmp_path, "b", "a")
+    read_and_load(reloading_, ledger.loaded_digest())
+    wait_until(lambda: ledger.origins()["a"].place == f"{tmp_path}/jobs.yaml:3")
+    assert ledger.origins()["a"].version == before["a"].version

@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.errors import NotConfigured
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES, RunState
 from supervisor.job.spec import JobSpec
@@ -28,7 +29,7 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
 from supervisor.web import metrics as job_lines
-from supervisor.web.metrics import Metrics
+from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.metrics_table import COUNTERS
 from tests.ledger.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
@@ -121,7 +122,9 @@ def test_without_redis_only_up_is_left() -> None:
 
 def everything_happens(ledger: Ledger) -> None:
     """So much that no metric has a reason to be absent."""
-    spec = begun(ledger, overlap="queue_one", time_limit="5m", serial=True)
+    bounds = {"due_by": "06:00", "max_duration": "4m", "min_duration": "1s"}
+    bounds |= {"labels": {"tenant": "acme"}}
+    spec = begun(ledger, overlap="queue_one", time_limit="5m", serial=True, **bounds)
     ledger.finish(run_id(spec, 0), "token", RunState.SUCCEEDED)
     ledger.admit(ticks(spec, 1, 2))
     begin(ledger, run_id(spec, 1))
@@ -141,12 +144,44 @@ def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
         name: (kind, set(filter(None, labels.split(", ")))) for name, kind, labels in rows
     }
     served: dict[str, tuple[str, set[str]]] = {}
-    for family in text_string_to_metric_families(exposition(ledger)):
+    text = text_of(Metrics(ledger, labels=("tenant",)))
+    for family in text_string_to_metric_families(text):
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         is_info = family.name.endswith("_info")
         suffix = "_total" if family.type == "counter" else ""
         served[family.name + suffix] = ("info" if is_info else family.type, labels)
     assert documented == served
+
+
+def test_labels_are_shown_of_the_jobs_that_have_those_named(ledger: Ledger) -> None:
+    job(ledger, "a", labels={"tenant": 'a"c\\me', "team": "data", "cost": "12"})
+    job(ledger, "b", labels={"cost": "12"})
+    job(ledger, "c")
+    metrics = Metrics(ledger, labels=("tenant", "team"))
+    families = {f.name: f for f in text_string_to_metric_families(text_of(metrics))}
+    shown = {"job": "a", "label_tenant": 'a"c\\me', "label_team": "data"}
+    assert [s.labels for s in families["supervisor_job_labels"].samples] == [shown]
+    job(ledger, "a", labels={"tenant": "acme"})
+    assert 'supervisor_job_labels{job="a",label_tenant="acme"} 1.0\n' in text_of(metrics)
+    assert "label_tenant" not in exposition(ledger), "without the setting"
+
+
+def test_names_of_labels_are_read_from_a_text() -> None:
+    assert label_names("") == ()
+    assert label_names(" tenant, team,tenant ,") == ("tenant", "team")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("tenant;team", "'tenant;team' cannot be the name of a label"),
+        ('a"b,1x', "'a\"b', '1x' cannot be the name"),
+        (",".join(f"l{n}" for n in range(11)), "names 11 labels; 10 are allowed"),
+    ],
+)
+def test_names_of_labels_that_make_no_sense_are_refused(text: str, why: str) -> None:
+    with pytest.raises(NotConfigured, match=re.escape(why)):
+        label_names(text)
 
 
 def test_openmetrics_says_the_same_and_since_when_it_counts(ledger: Ledger) -> None:
@@ -322,6 +357,7 @@ def load(ledger: Ledger, jobs: int) -> None:
         for number in range(jobs):
             spec = JobSpec(name=f"job-{number}", task="proj.nightly", cron="* * * * *")
             pipe.hset(ledger.keys.jobs, spec.name, spec.model_dump_json(exclude_defaults=True))
+            pipe.hset(ledger.keys.sources, spec.name, "files 1 a.yaml:1")
         pipe.execute()
 
 
@@ -337,7 +373,8 @@ def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> 
 
     few = round_trips(10)
     assert few <= 10
-    assert round_trips(3_000) - few <= 3 * 51
+    # Three for each fifty or so jobs; their specs and origins come a thousand at a time.
+    assert round_trips(3_000) - few <= 3 * 51 + 2 * 3
 
 
 def test_no_command_of_a_scrape_names_many_jobs(ledger: Ledger, counted: Metrics) -> None:

@@ -20,11 +20,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from supervisor.job.policies import OnCrash, OnMaxSkips, OverlapPolicy
+from supervisor.beat.following import Following
+from supervisor.job.policies import AfterPolicy, OnCrash, OnMaxSkips, OverlapPolicy
 from supervisor.job.run import OPEN_STATES, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, Placement
-from supervisor.ledger.requests import Message, RunRequest, Work
+from supervisor.ledger.requests import Leadership, Message, RunRequest, Work
 from tests.ledger.contents import DIGESTS
 from tests.ledger.jobs import MIDNIGHT, job, lease_runs_out, ticks
 from tests.ledger.machines import run_machine
@@ -112,6 +113,23 @@ class LedgerMachine(RuleBasedStateMachine):
         again = self.ledger.admit_request(self.spec, request)  # the first reply was lost
         assert again.placement is Placement.DUPLICATE
         self.model.counters["duplicates"] += 1
+
+    @precondition(lambda self: self.model.runs)
+    @rule(data=st.data(), policy=st.sampled_from(AfterPolicy))
+    def a_run_is_triggered_after_another(self, data: st.DataObject, policy: AfterPolicy) -> None:
+        after = data.draw(st.sampled_from(list(self.model.runs)))
+        run_id = f"{self.spec.name}@manual-{next(self.numbers)}"
+        request = RunRequest(run_id=run_id, after=after, after_policy=policy)
+        assert self.ledger.admit_request(self.spec, request).placement is Placement.HOLD
+        self.model.hold(run_id, after, policy)
+
+    @rule(is_cut_off=st.booleans())
+    def beat_deals_with_what_ended(self, is_cut_off: bool) -> None:
+        if is_cut_off:  # another beat has the lock by now
+            Following(self.ledger, Leadership("redbeat::lock", "relieved")).deal_with_endings()
+            return
+        Following(self.ledger).deal_with_endings()
+        self.model.follow()
 
     def admit_next_tick(self) -> None:
         self.last_tick += 1

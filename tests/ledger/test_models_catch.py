@@ -33,6 +33,16 @@ BREAKS = {
         "elseif not run.message then",
         "else",
     ),
+    "a run that ends is not told to its followers": (
+        "accounts",
+        "local followed_by = hget(K.run(id), 'followed_by')",
+        "local followed_by = nil",
+    ),
+    "a relieved beat lets runs go": (
+        "follow",
+        "if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return nil end",
+        "",
+    ),
     "a slot is held for ever": (
         "leases",
         "'PX', digits(math.max(1, ms)))",

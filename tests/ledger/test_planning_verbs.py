@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from supervisor.beat.entries import Entries
+from supervisor.beat.put import put_jobs
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from tests.ledger.commands import Supervisor, as_json, supervisor_at
@@ -255,3 +260,43 @@ def test_what_cannot_be_simulated_is_a_mistake_of_the_command_line(
     result = supervisor("simulate", *words)
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_jobs_of_other_sources_are_in_no_plan_and_stay(
+    loaded: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
+    put = JobSpec(name="put", task="planned.poll", every=timedelta(minutes=5))
+    put_jobs(loaded, entries, {"put": put}, "runtime", "put by ann")
+    assert "put" not in supervisor("plan").stdout
+    assert supervisor("-A", APP, "apply", "--yes").exit_code == 0
+    assert set(loaded.scheduled()) == {"kept", "edited", "nightly", "put"}
+
+
+def test_a_name_that_another_source_has_is_a_problem_with_both_places(
+    loaded: Ledger, entries: Entries, supervisor: Supervisor
+) -> None:
+    nightly = JobSpec(name="nightly", task="planned.poll", every=timedelta(minutes=5))
+    put_jobs(loaded, entries, {"nightly": nightly}, "runtime", "put by ann")
+    before = loaded.scheduled()
+    for verb in (("plan",), ("-A", APP, "apply", "--yes")):
+        refused = supervisor(*verb)
+        assert refused.exit_code == 1
+        assert refused.stdout == (
+            "schedules/jobs.yaml:5: job 'nightly': a job of this name is loaded from elsewhere:"
+            " put by ann (rename one, or remove that one)\n"
+        )
+    [problem] = json.loads(supervisor("plan", "--json").stdout)
+    assert (problem["file"], problem["line"]) == ("schedules/jobs.yaml", 5)
+    assert loaded.scheduled() == before
+
+
+def test_the_removal_of_most_jobs_is_warned_of(
+    loaded: Ledger, supervisor: Supervisor, here: Path
+) -> None:
+    for number in range(5):
+        job(loaded, f"more-{number}", task="planned.poll", every="5m")
+    removal = "6 of the 8 jobs of schedule files would be removed"
+    assert removal in supervisor("plan").stderr
+    applied = supervisor("-A", APP, "apply", "--yes")
+    assert removal in applied.stderr
+    assert set(loaded.scheduled()) == {"kept", "edited", "nightly"}

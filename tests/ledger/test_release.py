@@ -13,12 +13,13 @@ from redbeat.schedulers import RedBeatScheduler, RedBeatSchedulerEntry, get_redi
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
+from supervisor.beat.import_celery import when_of
 from supervisor.beat.load import load
 from supervisor.beat.release import give_back, keys_of, release_of
+from supervisor.errors import BrokerUnavailable
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.import_celery import when_of
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import required_settings
 from supervisor.sending.publisher import Publisher
@@ -71,6 +72,7 @@ BERLIN = {"timezone": "Europe/Berlin"}
         {"cron": "5 4 1-31 * MON", **BERLIN},
         {"cron": "*/7 8-18 1,15 * *", **BERLIN},
         {"cron": "30 2 1 * *"},
+        {"cron": ["30 2 * * 1-5", "30 2 1-31 * SAT"], **BERLIN},
         {"cron": "30 2 * * 0", "timezone": "Etc/GMT-2"},
         {"rrule": "FREQ=MONTHLY;BYMONTHDAY=13;BYDAY=FR;BYHOUR=6;BYMINUTE=30", **BERLIN},
         {"rrule": "FREQ=HOURLY;BYMONTHDAY=13;BYDAY=FR;BYMINUTE=30", **BERLIN},
@@ -120,6 +122,8 @@ def test_a_released_entry_has_the_arguments_queue_and_limits_of_the_job(
     [
         ({"cron": "30 2 * * *", "timezone": "Asia/Tokyo"}, "clocks in Asia/Tokyo, and the app's"),
         ({"cron": "30 2 1 * MON", **BERLIN}, "RedBeat has nothing for 30 2 1 \\* MON"),
+        ({"cron": ["0 9 * * 1-5", "0 12 * * 6"], **BERLIN}, "RedBeat has nothing for 0 12"),
+        ({"cron": ["30 2 * * *", "30 2 L * *"]}, "RedBeat has nothing for 30 2"),
         ({"cron": "30 2 L * *"}, "RedBeat has nothing for 30 2 L"),
         ({"cron": "30 2 * * 1#2"}, "RedBeat has nothing for"),
         ({"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0"}, "RedBeat has nothing for"),
@@ -153,9 +157,23 @@ def test_messages_of_runs_go_and_those_of_others_stay(app: Celery, ledger: Ledge
     assert Publisher(app, ledger).publish(ledger.outbox()) == 1
     app.send_task("proj.other", serializer="json")
     assert ledger.client.llen("celery") == 2
-    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    assert give_back(app, ledger, release_of(app, ledger, with_entries=True)) == 1
     [left] = ledger.client.lrange("celery", 0, -1)
     assert "proj.other" in left
+
+
+def test_a_broker_that_lets_nobody_take_messages_keeps_them(app: Celery, ledger: Ledger) -> None:
+    loaded(app, ledger, every="1h")
+    app.conf.broker_url = "memory://"
+    assert give_back(app, ledger, release_of(app, ledger, with_entries=True)) is None
+
+
+def test_an_unavailable_broker_leaves_everything_as_it_was(app: Celery, ledger: Ledger) -> None:
+    loaded(app, ledger, every="1h")
+    app.conf.broker_url = "amqp://127.0.0.1:1//"
+    with pytest.raises(BrokerUnavailable):
+        give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    assert ledger.scheduled().keys() == {"job"}
 
 
 def test_keys_of_others_stay(app: Celery, ledger: Ledger) -> None:

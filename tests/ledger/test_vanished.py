@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -30,9 +31,10 @@ class Broken:
         self.vanished = VanishedMessages(app, ledger)
         self.publisher = Publisher(app, ledger)
 
-    def send(self, name: str, count: int = 1) -> list[str]:
+    def send(self, name: str, count: int = 1, **keys: Any) -> list[str]:
         """So many runs of a job whose queue has its name."""
-        spec = job(self.ledger, name, queue=name, overlap="allow", start_deadline="9h")
+        keys = {"queue": name, "overlap": "allow", "start_deadline": "9h", **keys}
+        spec = job(self.ledger, name, **keys)
         admitted = self.ledger.admit(ticks(spec, *range(count)))
         self.publisher.publish(self.ledger.outbox())
         return [admission.run_id for admission in admitted]
@@ -98,20 +100,32 @@ def test_a_worker_that_keeps_messages_for_a_rate_limit_has_lost_none(broken: Bro
     assert broken.after(PATIENCE_WITH_QUEUE) == []
 
 
+def test_of_several_priorities_the_one_with_a_loss_is_published_again(
+    broken: Broken,
+) -> None:
+    broken.send("patient", 3, queue="mail", priority=9)
+    broken.send("plain", 2, queue="mail")
+    [urgent] = broken.send("urgent", queue="mail", priority=3)
+    assert broken.after(MINUTE) == []
+    assert broken.ledger.client.rpop("mail\x06\x163")  # taken by a worker that was killed
+    assert broken.after(timedelta(seconds=1)) == [urgent]
+    assert broken.after(MINUTE) == []
+
+
 def test_what_begins_while_the_broker_is_asked_is_not_lost(
     broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker takes the message first, and begins its run while beat counts the others."""
     [first, second] = broken.send("mail", 2)
     broken.ledger.client.rpop("mail")
-    lengths = AppQueues.lengths
+    lengths = AppQueues.by_priority
 
-    def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, int]:
+    def begin_meanwhile(queues: AppQueues, names: list[str]) -> dict[str, dict[int, int]]:
         found = lengths(queues, names)
         begin(broken.ledger, first)
         return found
 
-    monkeypatch.setattr(AppQueues, "lengths", begin_meanwhile)
+    monkeypatch.setattr(AppQueues, "by_priority", begin_meanwhile)
     assert broken.after(MINUTE) == []
     assert broken.ledger.run(second).sends == 1
 

@@ -14,15 +14,19 @@ from signal import SIGCONT, SIGSTOP
 
 import kombu
 import pytest
+from celery import Celery
 
+from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.publisher import KEPT_LONGER_MS
+from supervisor.sending.publisher import KEPT_LONGER_MS, Publisher
+from supervisor.settings import Settings
 from supervisor.ticks.audit import compare_records
 from tests.acceptance.project import Project, Sign, overlapping
 from tests.conftest import database, emptied
+from tests.ledger import jobs
 from tests.rabbitmq.broker import RabbitMQ, rabbitmq
 from tests.waiting import wait_until
 
@@ -95,6 +99,7 @@ def deployed(
             workers = [project.hire(), project.hire()]
             turns = project.hire(queues="serial.turns", processes=1)
             wait_until(lambda: all(map(project.is_ready, [*workers, turns])), 60)
+            project.wait_for_jobs()
             wait_until(lambda: project.ledger.job("in-turn").counters.get("ticks"), 20)
             yield Deployed(broker, project, request.param, workers)
         finally:
@@ -138,6 +143,25 @@ def test_lengths_and_findings_are_true(deployed: Deployed) -> None:
     assert float(message.properties["expiration"]) == deadline_ms + KEPT_LONGER_MS
     why = deployed.project.supervisor("why", "nobodys").stdout
     assert "no worker consumes nowhere" in why
+
+
+def test_messages_of_higher_numbers_are_taken_first(
+    deployed: Deployed, server: EmbeddedServer
+) -> None:
+    url = database(server.url, 13)
+    emptied(url)
+    ledger, runs = Ledger.open(Settings(redis_url=url)), {}
+    with Celery("ranked", broker=deployed.broker.url, set_as_current=False) as app:
+        app.conf.task_queue_max_priority = 9
+        publisher = Publisher(supervise(app, redis_url=url), ledger)
+        for name, priority in {"plain": None, "patient": 1, "urgent": 9}.items():
+            run = ledger.trigger(jobs.job(ledger, name, queue="ranked", priority=priority))
+            runs[run.id] = name
+            assert publisher.publish([run.id]) == 1
+    with kombu.Connection(deployed.broker.url) as connection:
+        taken = [connection.default_channel.basic_get("ranked", no_ack=True) for _ in runs]
+    assert [runs[message.headers["id"]] for message in taken] == ["urgent", "patient", "plain"]
+    ledger.client.close()
 
 
 def test_messages_that_were_lost_are_sent_again(deployed: Deployed) -> None:

@@ -17,22 +17,33 @@ from tests.bench.rows import ROWS, Row, measured
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "settings.md").read_text()
+DJANGO = ROOT / "supervisor" / "integrations" / "django"
+DJANGO_PAGE = (ROOT / "docs" / "django.md").read_text()
 VARIABLE = re.compile(r"\bSUPERVISOR_[A-Z_]*[A-Z]\b")
 
 
-def rows(first_column: str) -> dict[str, str]:
+def rows(first_column: str, page: str = PAGE) -> dict[str, str]:
     """Of the table with this heading: the second column by the first, without their marks."""
-    table = re.search(rf"^ *\| {first_column} \|.*\n *\|-.*\n((?: *\|.*\n)+)", PAGE, re.M)
+    table = re.search(rf"^ *\| {first_column} \|.*\n *\|-.*\n((?: *\|.*\n)+)", page, re.M)
     assert table, first_column
     lines = (line.strip().split(" | ") for line in table[1].splitlines())
     return {line[0].removeprefix("| ").strip("`"): line[1].strip("`") for line in lines}
 
 
+def names_in(folder: Path) -> set[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    texts = [path.read_text() for path in files if "__pycache__" not in path.parts]
+    return {name for text in texts for name in VARIABLE.findall(text)}
+
+
 def test_every_variable_of_the_code_is_on_the_page_and_the_other_way_round() -> None:
-    files = [path for path in (ROOT / "supervisor").rglob("*") if path.is_file()]
-    sources = [path.read_text() for path in files if "__pycache__" not in path.parts]
-    assert {name for text in sources for name in VARIABLE.findall(text)} == set(rows("variable"))
+    of_django = names_in(DJANGO) & set(rows("setting", DJANGO_PAGE))
+    assert names_in(ROOT / "supervisor") - of_django | {"SUPERVISOR_APP"} == set(rows("variable"))
     assert set(VARIABLE.findall(PAGE)) == set(rows("variable"))
+
+
+def test_every_setting_of_django_is_on_its_page() -> None:
+    assert names_in(DJANGO) == set(rows("setting", DJANGO_PAGE))
 
 
 def test_every_parameter_of_supervise_is_on_the_page_with_its_default() -> None:

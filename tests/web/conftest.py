@@ -5,10 +5,12 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
+from celery import Celery
 
+from supervisor.app import supervise
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
-from tests.web.visits import TOKEN, visiting
+from tests.web.visits import TOKEN, log_in, visiting
 
 Serve = Callable[[Access], httpx.Client]
 
@@ -17,6 +19,29 @@ Serve = Callable[[Access], httpx.Client]
 def serve(ledger: Ledger) -> Iterator[Serve]:
     with ExitStack() as stack:
         yield lambda access: stack.enter_context(visiting(ledger, access))
+
+
+@pytest.fixture
+def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
+    """A supervised app on the test's ledger, without tasks."""
+    with supervise(Celery("proj", broker=redis_url, set_as_current=False)) as made:
+        yield made
+
+
+@pytest.fixture
+def maker(ledger: Ledger, app: Celery) -> Iterator[httpx.Client]:
+    """A program that shows the token to a server that makes jobs of the app."""
+    with visiting(ledger, Access(TOKEN), app) as client:
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        yield client
+
+
+@pytest.fixture
+def editor(ledger: Ledger, app: Celery) -> Iterator[httpx.Client]:
+    """A person who has logged in to such a server."""
+    with visiting(ledger, Access(TOKEN), app) as client:
+        log_in(client)
+        yield client
 
 
 @pytest.fixture

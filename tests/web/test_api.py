@@ -177,11 +177,13 @@ def test_what_cannot_be_read_is_an_error_with_its_code(
 def test_a_trigger_takes_arguments_and_policy(bearer: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     body = {"args": [1], "kwargs": {"a": "b"}, "overlap": "allow", "key": "other", "max_wait": "5m"}
+    body |= {"priority": 9}
     answer = bearer.post(f"{API}/jobs/nightly/trigger", json=body)
     found = checked(answer, "/jobs/{job}/trigger", 201)
     run = ledger.run(found["run"])
     assert (run.args, run.kwargs, run.rules.lock) == ([1], {"a": "b"}, "other")
     assert (run.rules.overlap, run.rules.max_wait_ms) == ("allow", 300_000)
+    assert run.options == {"priority": 9}
 
 
 def test_a_trigger_without_a_body_is_as_the_job_has_it(
@@ -205,7 +207,13 @@ def test_a_skipped_trigger_is_a_conflict_that_names_the_blocker(
     "body",
     [
         *({"arguments": []}, {"args": {}}, {"params": {}}, {"overlap": "maybe"}, []),
-        *({"max_wait": "soon"}, {"key": " "}, {"key": f"{SERIAL_LOCK}x"}),
+        *(
+            {"priority": 10},
+            {"at": "soon"},
+            {"max_wait": "soon"},
+            {"key": " "},
+            {"key": f"{SERIAL_LOCK}x"},
+        ),
     ],
 )
 def test_a_trigger_that_makes_no_sense_is_refused(

@@ -10,8 +10,11 @@ from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from celery import Celery
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from supervisor import jobs
+from supervisor.app import supervise
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
@@ -54,7 +57,9 @@ def workers(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def address(workers: Workers) -> Iterator[str]:
-    with serving(workers.project.ledger, Access(TOKEN)) as address:
+    app = supervise(Celery("team", broker=workers.project.url, set_as_current=False))
+    jobs.put("made", app=app, task="team.work", every="24h", paused=True, labels={"tenant": "acme"})
+    with app, serving(workers.project.ledger, Access(TOKEN), app=app) as address:
         yield address
 
 
@@ -197,7 +202,62 @@ def test_a_script_in_a_description_is_text(workers: Workers, address: str, page:
     assert "Content Security Policy" in refused[-1]
 
 
-@pytest.mark.parametrize("path", ["/", "/jobs/tells", "/queues", "/login", "/runs/{run}"])
+def fill(page: Page, **fields: str) -> None:
+    for name, text in fields.items():
+        page.locator(f"[name={name}]").fill(text)
+
+
+def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, page: Page) -> None:
+    page.goto(log_in(page, address, TOKEN))
+    page.get_by_role("link", name="New job").click()
+    stays(page)
+    fill(page, name="typed", task="team.work", times="24x", more="paused: true")
+    page.locator("[name=kind]").select_option("every")
+    verdict = page.locator("[data-verdict]")
+    expect(verdict).to_contain_text("'24x' is not a duration")
+    fill(page, times="24h")
+    expect(verdict.locator(".ticks li")).to_have_count(5)
+    assert has_stayed(page)
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("h1")).to_have_text("typed")
+    expect(page.locator("[data-part=job]")).to_contain_text("by the status page")
+    page.get_by_role("link", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove the job").click()
+    page.wait_for_url(f"{address}/s/*/")
+    expect(page.get_by_role("link", name="typed")).to_have_count(0)
+
+
+def test_two_people_edit_a_job_and_the_second_sees_what_the_first_saved(
+    address: str, context: BrowserContext
+) -> None:
+    first, second = context.new_page(), context.new_page()
+    session = log_in(first, address, TOKEN)
+    for page in (first, second):
+        page.goto(f"{session}/actions/edit/made")
+    fill(first, times="23h")
+    first.get_by_role("button", name="Save").click()
+    expect(first.locator("h1")).to_have_text("made")
+    fill(second, times="22h")
+    second.get_by_role("button", name="Save").click()
+    row = second.get_by_role("alert").get_by_role("row").filter(has_text="every")
+    expect(row).to_contain_text("23h")
+    expect(row).to_contain_text("22h")
+    second.get_by_role("link", name="take theirs").click()
+    expect(second.locator("[name=times]")).to_have_value("23h")
+
+
+def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page) -> None:
+    page.goto(address)
+    page.get_by_role("link", name="tenant=acme").click()
+    expect(page.locator("td.head")).to_have_count(1)
+    page.get_by_role("link", name="label tenant=acme").click()
+    expect(page.get_by_role("link", name="tells", exact=True)).to_be_visible()
+
+
+WIDE_AND_NARROW = ("/", "/jobs/tells", "/jobs/made", "/queues", "/login", "/runs/{run}")
+
+
+@pytest.mark.parametrize("path", [*WIDE_AND_NARROW, "/actions/new", "/actions/edit/made"])
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(
     workers: Workers, address: str, browser: Browser, path: str
 ) -> None:
@@ -209,10 +269,21 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
+@pytest.mark.parametrize("width", [840, 1000, 1100])
+def test_the_list_fits_a_narrow_window(
+    workers: Workers, address: str, browser: Browser, width: int
+) -> None:
+    with browser.new_context(viewport={"width": width, "height": 800}) as context:
+        page = context.new_page()
+        page.goto(address)
+        expect(page.locator("td.head").first).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
 PAGES = (
     *("/", "/?state=late&sort=next", "/failures", "/queues", "/login", "/jobs/tells"),
     *("/jobs/unknown", "/runs/{run}", "/runs/{failed}", "/actions/trigger/works"),
-    "/actions/cancel/{run}",
+    *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
 )
 
 

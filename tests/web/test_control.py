@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,6 +15,7 @@ from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.why_facts import nominal_time
 from tests.ledger.jobs import admitted, begun, job, run_id
+from tests.waiting import wait_until
 
 API = "/api/v1"
 
@@ -105,6 +106,48 @@ def test_a_time_that_no_calendar_has_is_refused(ledger: Ledger, redis_url: str) 
         refused = command(redis_url, *words, "0001-01-01T00:00")
         assert refused.exit_code == 2
         assert "beyond the calendar" in refused.output
+
+
+def test_a_run_for_a_time_to_come_waits_for_it_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str
+) -> None:
+    job(ledger, timezone="Europe/Berlin", every="1h", overlap="skip")
+    answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": IN_THE_GAP})
+    by_api = ledger.run(answer.json()["run"])
+    command(redis_url, "trigger", "nightly", "--at", IN_THE_GAP)
+    for run in ledger.history("nightly"):  # neither is in the way of the other yet
+        assert (run.state, run.nominal_at) == (RunState.WAITING, ITS_END)
+        assert run.due_at is not None
+        assert timedelta() <= run.due_at - ITS_END < timedelta(seconds=30)
+    shown = command(redis_url, "why", by_api.id).stdout
+    assert "is not to start until 2027-03-28 03:00" in shown
+    assert command(redis_url, "cancel", by_api.id).exit_code == 0
+    assert ledger.run(by_api.id).state is RunState.CANCELLED
+
+
+def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
+    ledger: Ledger, redis_url: str
+) -> None:
+    job(ledger)
+    asked = json.loads(command(redis_url, "trigger", "nightly", "--at", "500ms", "--json").stdout)
+    assert asked["state"] == "waiting"
+    wait_until(lambda: (ledger.rescue(), ledger.run(asked["run"]).state is RunState.QUEUED)[1])
+    run = ledger.run(asked["run"])
+    assert run.queued_at >= run.nominal_at
+
+
+@pytest.mark.parametrize("name", PAUSES)
+def test_a_run_for_a_time_that_makes_no_sense_is_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str
+) -> None:
+    job(ledger)
+    at, words = PAUSES[name]
+    answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": at})
+    assert answer.status_code == 400
+    assert words.replace("until", "at") in answer.json()["error"]
+    refused = command(redis_url, "trigger", "nightly", "--at", at)
+    assert (refused.exit_code, words.replace("until", "at") in refused.output) == (2, True)
+    assert ledger.history("nightly") == []
 
 
 def test_a_step_is_cancelled_alike_and_fails_its_run(

@@ -14,6 +14,7 @@ from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunStat
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
+from supervisor.ledger.replies import ms_of
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
@@ -174,6 +175,31 @@ def test_late_jobs_are_found_and_overdue_ones_say_by_how_much(
     assert "overdue by 3m" in page.text
     assert [x["job"] for x in reader.get("/api/v1/jobs?state=late").json()] == names_on(page)
     assert reader.get("/api/v1/jobs?state=lost").status_code == 400
+
+
+def test_deadlines_of_a_job_and_how_its_runs_missed_them_are_shown(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = job(ledger, due_by="45m", max_duration="1h", min_duration="5m")
+    hour_ago = ms_of(ledger.now()) - 3_610_000
+    ledger.client.hset(ledger.keys.job(spec.name), "loaded", hour_ago)
+    at_work(ledger, spec, 0)
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED)
+    at_work(ledger, spec, 1)
+    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "started", hour_ago - 60_000)
+    listed = reader.get("/").text
+    assert re.search(r"success due: <time[^>]*>overdue by 15m", listed)
+    text = reader.get("/jobs/nightly").text
+    assert re.search(r"Success due<dd><time[^>]*>overdue by 15m", text)
+    assert "5m or more, up to 1h" in text
+    assert "longer than max_duration" in text
+    assert "longer than max_duration" in reader.get(f"/runs/{run_id(spec, 1)}").text
+    ledger.client.hset(ledger.keys.run(run_id(spec, 1)), "started", ms_of(ledger.now()))
+    ledger.finish(run_id(spec, 1), "token", RunState.SUCCEEDED)
+    text = reader.get(f"/runs/{run_id(spec, 1)}").text
+    assert "shorter than min_duration" in text
+    assert "it had to succeed by 2026-03-01 00:45:01 UTC" in text
+    assert re.search(r"success due: <time[^>]*>in 4", reader.get("/").text)
 
 
 def test_the_newest_failures_of_all_jobs_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
@@ -350,3 +376,23 @@ def test_a_run_that_did_not_start_has_the_reason_in_sentences(
     assert re.search(r"00:00:01 was skipped: the run of .* was still running on worker", text)
     ledger.client.hdel(ledger.keys.jobs, spec.name)
     assert reader.get(f"/runs/{run_id(spec, 1)}").status_code == 200, "its job is gone"
+
+
+def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    sources = [f"source-{number:02}" for number in range(50)]
+    for source in sources:
+        job(ledger, source)
+        ledger.client.sadd(ledger.keys.followers(source), "load")
+    job(ledger, "load", every=None, after=sources)
+    job(ledger, "report", every=None, after=["load"])
+    ledger.client.sadd(ledger.keys.followers("load"), "report")
+    text = reader.get("/jobs/load").text
+    picture = re.search(r'<figure class="following">.*?</figure>', text, re.DOTALL)
+    assert picture
+    names = re.findall(r"<title>([^:]+): idle</title>", picture[0])
+    assert names == [*sources[:12], "load", "report"]
+    assert picture[0].count("<line") == 13
+    assert "(38 more jobs not shown)" in picture[0]
+    assert "after source-00" in text

@@ -43,6 +43,11 @@ def test_a_bar_stands_where_its_attempt_was() -> None:
     assert abs(bar.width - 100 * 30 / whole) < 0.01
 
 
+def test_the_bar_of_a_short_run_can_be_seen() -> None:
+    [bar] = timeline_of([at_work("a", 300, 299.998)], "7d", NOON).bars
+    assert bar.width == 0.25
+
+
 def test_a_run_at_work_reaches_until_now() -> None:
     [bar] = timeline_of([at_work("a", 30, None)], "2m", NOON).bars
     assert bar.state == "running"

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import uvicorn
+from celery import Celery
 from starlette.applications import Starlette
 
 from supervisor.ledger.ledger import Ledger
@@ -23,11 +24,13 @@ FROM_ANOTHER_SITE = {"sec-fetch-site": "cross-site", "accept": "text/html"}
 
 
 @contextmanager
-def serving(ledger: Ledger, access: Access, port: int = 0) -> Iterator[str]:
+def serving(
+    ledger: Ledger, access: Access, port: int = 0, app: Celery | None = None
+) -> Iterator[str]:
     """The address of a server that runs meanwhile."""
     servers: list[uvicorn.Server] = []
-    app = create(ledger, access, is_stopping=lambda: servers[0].should_exit)
-    with serving_app(app, port, servers) as address:
+    made = create(ledger, access, is_stopping=lambda: servers[0].should_exit, app=app)
+    with serving_app(made, port, servers) as address:
         yield address
 
 
@@ -51,10 +54,10 @@ def serving_app(
 
 
 @contextmanager
-def visiting(ledger: Ledger, access: Access) -> Iterator[httpx.Client]:
+def visiting(ledger: Ledger, access: Access, app: Celery | None = None) -> Iterator[httpx.Client]:
     # No TLS is spoken, and to be ready for it takes 50 ms a client.
     with (
-        serving(ledger, access) as address,
+        serving(ledger, access, app=app) as address,
         httpx.Client(base_url=address, timeout=patience(20), verify=False) as client,
     ):
         yield client

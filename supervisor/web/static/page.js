@@ -75,6 +75,8 @@ function isInUse(part) {
 function replace(part, fresh) {
   const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const log = part.querySelector(".log");
+  const opened = part.querySelectorAll("details");
+  fresh.querySelectorAll("details").forEach((details, place) => { details.open = opened[place]?.open ?? false; });
   const scrolled = log && log.scrollTop + log.clientHeight < log.scrollHeight - 4 ? log.scrollTop : null;
   part.replaceWith(fresh);
   if (focused) [...fresh.querySelectorAll("a")].find((a) => a.getAttribute("href") === focused)?.focus();
@@ -179,6 +181,35 @@ document.addEventListener("click", (event) => {
     dialog.close();
   }
 });
+
+// ---- the form of a job: checked while it is filled in ----
+
+const editor = document.querySelector("form[data-check]");
+let checkTimer = null;
+let checks = 0;
+
+async function check() {
+  const number = ++checks;
+  const verdict = editor.querySelector("[data-verdict]");
+  const sent = new URLSearchParams(new FormData(editor));
+  try {
+    const answer = await fetch(editor.dataset.check + "?part=1", { method: "POST", body: sent, headers: { Accept: "text/html" } });
+    // A later check has its own answer; where this one is none, saving says what is wrong.
+    if (number !== checks || !answer.ok || answer.redirected) return;
+    verdict.innerHTML = await answer.text();
+    tellTime();
+  } catch {
+    // The server is unavailable; the next change asks again.
+  }
+}
+
+if (editor) {
+  editor.addEventListener("input", () => {
+    clearTimeout(checkTimer);
+    checkTimer = setTimeout(check, 400);
+  });
+  if (editor.elements.edits.value && !document.querySelector("[role=alert]")) check();
+}
 
 const rendered = document.querySelector("main")?.dataset.now;
 if (rendered) ahead = Date.parse(rendered) - Date.now();

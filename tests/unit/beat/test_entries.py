@@ -21,6 +21,7 @@ SCHEDULES: list[dict[str, Any]] = [
     {"cron": "@daily"},
     {"cron": "0 0 L * *"},
     {"cron": "0 9 * * MON#2"},
+    {"cron": ["0 9 * * 1-5", "0 12 * * 6"]},
     {"cron": "0 0 LW * *"},
     {"every": "1m", "phase": "20s", "jitter": "10s", "exclude": ["SAT"]},
     {"rrule": "FREQ=MONTHLY;BYDAY=2TU;BYHOUR=9;BYMINUTE=0", "timezone": "Europe/Berlin"},

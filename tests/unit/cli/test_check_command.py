@@ -5,6 +5,7 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -143,3 +144,28 @@ def test_the_schema_points_at_nothing_that_it_does_not_hold() -> None:
     text = supervisor("schema").stdout
     pointed_at = set(re.findall(r'"#/\$defs/(\w+)"', text))
     assert pointed_at == set(json.loads(text)["$defs"])
+
+
+JOBS: list[tuple[dict[str, Any], bool]] = [
+    ({"task": "t"}, True),
+    ({"task": "t", "run_at_start": True, "priority": 0}, True),
+    ({"task": "t", "every": 60, "exclude": [{"holidays": "DE-BY"}, "SAT"]}, True),
+    ({"task": "t", "cron": ["0 9 * * 1-5", "0 12 * * 6"]}, True),
+    ({"task": "t", "cron": []}, False),
+    ({"task": "t", "cron": "@daily", "every": 60}, False),
+    ({"task": "t", "priority": 10}, False),
+    ({"task": "t", "run_at_start": "yes"}, False),
+    ({"task": "t", "every": 60, "exclude": [{"holidays": 5}]}, False),
+]
+
+
+@pytest.mark.parametrize(("job", "is_right"), JOBS, ids=str)
+def test_an_editor_that_knows_the_schema_judges_a_job_as_check_does(
+    job: dict[str, Any], is_right: bool, tmp_path: Path
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    found = {"jobs": {"a": job}}
+    judge = jsonschema.Draft202012Validator(json.loads(supervisor("schema").stdout))
+    (tmp_path / "jobs.yaml").write_text(json.dumps(found))
+    checked = supervisor("check", str(tmp_path))
+    assert (judge.is_valid(found), checked.exit_code == 0) == (is_right, is_right)

@@ -113,9 +113,9 @@ def test_a_crontab_is_imported_with_the_task_and_the_zone_given(here: Path) -> N
 
 
 def test_a_crontab_may_come_from_standard_input() -> None:
-    result = supervisor("import", "crontab", "-", stdin="@reboot x\n")
+    result = supervisor("import", "crontab", "-", stdin="0~30 * * * * x\n")
     assert result.exit_code == 1
-    assert result.stderr.startswith("stdin:1: not translated: it runs when the machine starts")
+    assert result.stderr.startswith("stdin:1: not translated: '0~30 * * * *'")
     assert "jobs: {}" in result.stdout
 
 

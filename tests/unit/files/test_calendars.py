@@ -191,9 +191,9 @@ def test_what_is_wrong_with_the_name_of_a_calendar_is_told_at_its_line(directory
         f"{outside} (put the file itself here)",
         f"jobs.yaml:5: job 'a': 'exclude': 'link.txt' links out of its directory, to {outside} "
         "(put the file itself here)",
-        "jobs.yaml:5: job 'a': 'exclude': {'fil': 'x'} does not name one calendar file "
+        "jobs.yaml:5: job 'a': 'exclude': {'fil': 'x'} does not name one calendar "
         "(did you mean 'file'?)",
-        "jobs.yaml:5: job 'a': 'exclude': 5 is not the name of a file",
+        "jobs.yaml:5: job 'a': 'exclude': 'file': 5 is not a name",
         "large.txt:1: is larger than 1 MiB (split it)",
     ]
 

@@ -41,7 +41,10 @@ FILES = {
         "jobs:\n" + each("  j{0}: {{task: t, every: 1h, timezone: Europe/Berlim{0}}}\n", 9_000),
         "unknown time zone",
     ),
-    "too many jobs": ("jobs: {" + each("j{}: {{}},", 70_000) + "}", "give exactly one of"),
+    "too many jobs": (
+        "jobs: {" + each("j{}: {{}},", 70_000) + "}",
+        "give either 'task' or 'steps'",
+    ),
     "wrong steps": (
         f"jobs:\n  j:\n    every: 1h\n    steps: [{'{task: t, prio: 1},' * 10_000}]",
         "unknown key 'prio'",

@@ -28,7 +28,9 @@ def job_with(key: str, value: Any) -> JobSpec:
         values: dict[str, Any] = {"steps": [{"task": "task", "priority": 1}], key: value}
         no_steps = {"task": "task"} if key == "steps" and not value else {}
         return JobSpec.model_validate({"name": "job", **times, **values, **no_steps})
-    needed = {"max_consecutive_skips": 3} if key == "then" else {}
+    needed: dict[str, Any] = {"max_consecutive_skips": 3} if key == "then" else {}
+    if key in ("after_match", "after_policy"):
+        needed = {"after": ["extract"]}
     return JobSpec.model_validate({"name": "job", "task": "task", **times, **needed, key: value})
 
 

@@ -314,12 +314,20 @@ WRONG = [
     ("every: 1m, lease_ttl: [1]", "'lease_ttl': [1] is not a duration"),
     ("cron: 5", "'cron': 5 is not text (put it in quotes)"),
     ("cron: '0 0 31 2 *'", "'cron': '0 0 31 2 *' never fires"),
+    ("every: 1m, priority: 10", "'priority': 10 is more than 9, the largest allowed"),
+    ("every: 1m, priority: high", "'priority': 'high' is not a whole number"),
+    ("cron: []", "'cron': 0 expressions; from 1 to 50 are allowed"),
+    ("cron: ['0 9 * * *', 5]", "'cron': 5 is not text (put it in quotes)"),
+    ("cron: ['0 9 * * *', '0 9 * * *']", "'cron': '0 9 * * *' is the same as one before it"),
+    ("cron: ['* * * * *', '0 25 * * *']", "'cron': '0 25 * * *': '25' is not valid in the hour"),
+    ("cron: ['* * * * *'], dst: {gap: skip}", "'dst' says nothing here"),
     ("cron: '@dayly'", "'cron': '@dayly' is not a known nickname (did you mean '@daily'?)"),
-    ("cron: '* * * * *', every: 1m", "give exactly one of 'cron', 'every', 'rrule' and 'at'"),
-    (
-        "overlap: skip",
-        "give exactly one of 'cron', 'every', 'rrule' and 'at' (it has none of them)",
-    ),
+    ("cron: '* * * * *', every: 1m", "give only one of 'cron', 'every', 'rrule' and 'at'"),
+    ("jitter: 5s", "'jitter' says nothing here: the job has no schedule"),
+    ("after_match: latest", "'after_match' needs 'after'"),
+    ("after: [b, a]", "'after': a job cannot follow itself"),
+    ("after: [b, b]", "'after': 'b' is there twice"),
+    ("after_match: newest", "'after_match': 'newest' is not one of same_time, latest"),
     ("every: 1m, phase: 1m", "'phase' must be shorter than 'every'"),
     ("cron: '0 2 * * *', phase: 1s", "'phase' needs 'every'"),
     ("every: soon, phase: 5m", "'every': 'soon' is not a duration"),
@@ -380,6 +388,20 @@ WRONG = [
     ("every: 1m, description: 5", "'description': 5 is not text"),
     (f"every: 1m, description: {'x' * 1001}", "is longer than 1000 characters"),
     ("every: 1m, soft_time_limit: 2m, time_limit: 2m", "must be shorter than 'time_limit'"),
+    ("every: 1m, max_duration: 2m, time_limit: 2m", "'max_duration' must be shorter than 'time_li"),
+    ("every: 1m, min_duration: 3m, max_duration: 2m", "must be shorter than 'max_duration'"),
+    ("every: 1m, max_duration: 500ms", "must be at least 1s"),
+    ("every: 1m, due_by: '25:00'", "'25:00' is no time from 00:00 to 23:59 (hours and minutes"),
+    ("every: 1m, due_by: '24:00'", "(midnight is 00:00)"),
+    ("every: 1m, due_by: 06:00:30", "'06:00:30' is no time from 00:00 to 23:59"),
+    ("every: 1m, labels: [a]", "'labels': ['a'] is not a mapping (such as {tenant: acme})"),
+    ("every: 1m, labels: {a-b: x}", "'a-b' is not a name for a label (letters, digits and _"),
+    ("every: 1m, labels: {a: 5}", "a: 5 is not text (put it in quotes)"),
+    ("every: 1m, labels: {a: ''}", "a: not 1 to 100 printable characters"),
+    (f"every: 1m, labels: {{{', '.join(f'l{n}: x' for n in range(11))}}}", "11 labels; 10 are"),
+    ("every: 1m, due_by: noon", "'due_by': 'noon' is neither a time of day nor a duration"),
+    ("every: 1m, due_by: 0s", "'due_by': must be at least 1s"),
+    ("every: 1m, due_by: [06:00]", "is neither a time of day nor a duration"),
 ]
 
 
@@ -414,6 +436,32 @@ def test_a_name_that_no_key_metric_or_queue_could_bear_is_refused(write: Write, 
     (text,) = texts_of(write(f'jobs:\n  "{name}": {{task: t, every: 1m}}\n'))
     assert "is not a name for a job" in text
     assert text.startswith("2:")
+
+
+def test_a_job_needs_no_schedule(write: Write, tmp_path: Path) -> None:
+    write("jobs: {a: {task: t}, b: {task: t, after: [a]}}")
+    assert [spec.schedule for spec in load(tmp_path).specs.values()] == [
+        "when triggered",
+        "after a",
+    ]
+
+
+def test_unknown_jobs_and_circles_are_told_where_they_are_named(write: Write) -> None:
+    jobs = """
+    jobs:
+      extract: {task: t, after: [report]}
+      load: {task: t, after: [extract]}
+      report:
+        task: t
+        after:
+          - load
+          - extrakt
+    """
+    assert texts_of(write(jobs)) == [
+        "3: job 'extract': 'after': a circle, extract after report after load after extract "
+        "(none of them would ever run)",
+        "9: job 'report': 'after': there is no job 'extrakt' (did you mean 'extract'?)",
+    ]
 
 
 def test_a_missing_task_is_told_at_the_job(write: Write) -> None:
@@ -536,7 +584,7 @@ def test_all_mistakes_of_one_job_are_told_together(write: Write) -> None:
 
 def test_nothing_is_loaded_when_one_file_has_a_problem(write: Write, tmp_path: Path) -> None:
     write(A_JOB, "good.yaml")
-    write("jobs: {c: {task: t}}", "bad.yaml")
+    write("jobs: {c: {every: 1m}}", "bad.yaml")
     assert [Path(problem.file).name for problem in problems_of(tmp_path)] == ["bad.yaml"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.beat.app_facts import AppFacts, LateTask, Overridden
+from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.presence import BeatFacts, Broker, Present, Roll, WorkerFacts
 from supervisor.ledger.queues import Queue
@@ -46,6 +47,11 @@ def present_leader() -> Present:
 
 def silent_since(present: Present, ago: timedelta) -> Present:
     return replace(present, last_seen_at=NOW - ago)
+
+
+def closed(name: str, until: int) -> JobSpec:
+    exclude = ("2026-12-24", f"holidays DE-BY until {until}")
+    return JobSpec(name=name, task="t", cron="0 3 * * *", exclude=exclude)
 
 
 BEATS = (beat("a"), beat("b"))
@@ -254,9 +260,19 @@ def test_a_healthy_deployment_has_no_findings() -> None:
             ["the app's broker is a:1/0"],
         ),
         (
+            {"specs": [closed("a", 2025), closed("b", 2026), closed("c", 2027)]},
+            ["the holidays of DE-BY are known until the end of 2025: a"],
+            ["the holidays of DE-BY are known until the end of 2026: b"],
+        ),
+        (
             {"app": AppFacts(strange_entries=("nightly",))},
             ["RedBeat's entry of job nightly differs from the loaded job"],
             [],
+        ),
+        (
+            {"app": AppFacts(unguarded=("mail", "poll"))},
+            [],
+            ["RedBeat emits these entries unguarded: mail, poll"],
         ),
     ],
 )

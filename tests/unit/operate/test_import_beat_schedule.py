@@ -9,9 +9,9 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 
+from supervisor.beat.import_celery import read_beat_schedule, zone_name, zone_remark
 from supervisor.errors import NotTranslatable
-from supervisor.operate.import_celery import read_beat_schedule, zone_name, zone_remark
-from supervisor.operate.import_text import Found, Item, LeftOut, fault_of, without_defaults
+from supervisor.files.import_text import Found, Item, LeftOut, fault_of, without_defaults
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -166,13 +166,25 @@ def test_what_cannot_be_translated_says_why(entry: Any, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("priority", 5), ("expires", datetime(2026, 1, 1)), ("expires", 0.5), ("headers", {"a": 1})],
+    [
+        ("priority", 10),
+        ("priority", "high"),
+        ("expires", datetime(2026, 1, 1)),
+        ("expires", 0.5),
+        ("headers", {"a": 1}),
+    ],
 )
 def test_an_option_without_a_key_is_reported_and_the_job_stays(option: str, value: Any) -> None:
     item = read({"task": "t", "schedule": 60, "options": {option: value}})
     assert isinstance(item, Found)
     (lost,) = item.lost
     assert lost.startswith(f"option '{option}' is not translated")
+
+
+def test_a_priority_is_kept() -> None:
+    item = read({"task": "t", "schedule": 60, "options": {"priority": 0}})
+    assert isinstance(item, Found)
+    assert (item.values["priority"], item.lost) == (0, [])
 
 
 def test_an_option_that_is_none_is_none() -> None:

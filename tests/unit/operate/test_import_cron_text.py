@@ -13,10 +13,9 @@ from celery.schedules import crontab
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from supervisor.beat.import_celery import when_of
 from supervisor.errors import NotTranslatable
-from supervisor.job.spec import JobSpec
-from supervisor.operate.import_celery import when_of
-from supervisor.operate.import_text import (
+from supervisor.files.import_text import (
     CRON_WEEKDAYS,
     DAYS,
     HOURS,
@@ -27,6 +26,7 @@ from supervisor.operate.import_text import (
     rule_for,
     rule_text,
 )
+from supervisor.job.spec import JobSpec
 from supervisor.schedule import schedule_of
 
 APP = Celery("proj", set_as_current=False)

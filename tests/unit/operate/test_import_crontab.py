@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.errors import NotTranslatable
+from supervisor.files.import_text import Found, Item, LeftOut, Remark, write
 from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import read as read_yaml
 from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
-from supervisor.operate.import_text import Found, Item, LeftOut, Remark, write
 
 DEBIAN = """\
 # /etc/crontab: system-wide crontab
@@ -114,7 +114,6 @@ def test_an_environment_that_changes_nothing_is_not_reported(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("@reboot x", "machine starts"),
         ("0 1 * * * echo a%b", "bare %"),
         ("5/15 * * * * x", "single value"),
         ("0 1 * * 1,mon/2 x", "single value"),
@@ -169,6 +168,7 @@ def test_a_job_is_named_as_a_person_would_name_it(command: str, name: str | None
 
 def test_what_is_written_loads_with_unique_names(tmp_path: Path) -> None:
     text = DEBIAN + '0 1 * * *\tshop\tbackup full\n0 2 * * *\tshop\tbackup full\n@reboot root "x"\n'
+    text += "0~30 * * * * root y\n"
     written = write(["Imported."], read(text, system=True))
     (tmp_path / "jobs.yaml").write_text(written.text)
     specs = load(tmp_path / "jobs.yaml").specs
@@ -177,11 +177,14 @@ def test_what_is_written_loads_with_unique_names(tmp_path: Path) -> None:
         "run-parts-cron.daily",
         "backup-full",
         "backup-full-2",
+        "x",
     ]
+    assert (specs["x"].run_at_start, specs["x"].cron) == (True, None)
     assert written.reports == [
-        "tab:13: not translated: it runs when the machine starts, which is no time of the clock"
+        "tab:14: not translated: '0~30 * * * *': '0~30' is not valid in the minute field; "
+        "it may hold 0-59"
     ]
-    assert '  #   @reboot root "x"\n' in written.text
+    assert "  #   0~30 * * * * root y\n" in written.text
 
 
 WORDS = ["0", "*", "*/5", "1-5", "@daily", "%", "\\%", "#", "=", "TZ", "'", '"', "root", "&&", "x"]

@@ -190,7 +190,7 @@ def test_all_that_cannot_be_translated_is_reported(imported: Imported) -> None:
 
 def test_what_a_job_has_no_key_for_is_reported_beside_the_job(imported: Imported) -> None:
     lost = {what.split("'")[1] for what in imported.reports["mail"]}
-    assert lost == {"priority", "routing_key", "exchange", "headers"}
+    assert lost == {"routing_key", "exchange", "headers"}
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from redbeat.schedules import rrule
 
+from supervisor.beat.import_celery import when_of
 from supervisor.errors import NotTranslatable
+from supervisor.files.import_text import fault_of, without_defaults
 from supervisor.job.spec import JobSpec
-from supervisor.operate.import_celery import when_of
-from supervisor.operate.import_text import fault_of, without_defaults
 from supervisor.schedule import schedule_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

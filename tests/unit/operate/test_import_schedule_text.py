@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.files.import_text import ORDER, Found, LeftOut, Remark, job_name, write
 from supervisor.files.job_checks import KEYS, check_job
 from supervisor.files.yaml_source import read
 from supervisor.job.secrets import resolved
 from supervisor.job.spec import JobSpec
-from supervisor.operate.import_text import ORDER, Found, LeftOut, Remark, job_name, write
 
 JSON = st.recursive(
     st.none()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.job.changes import Edit
 from supervisor.operate import shapes, tables
 from supervisor.operate.table_layout import INDENT, Columns, lines
 
@@ -71,3 +72,22 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
 
 def test_where_nothing_helps_the_terminal_wraps_the_line() -> None:
     assert lines(tables.RUN_COLUMNS, RUNS, 10)[2].startswith(f"{RUN}  succeeded")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([], ["SAT"], '[] -> ["SAT"]'),
+        (
+            [f"2026-01-{day:02}" for day in range(1, 9)],
+            [*(f"2026-01-{day:02}" for day in range(6, 15)), "holidays DE until 2032"],
+            "more: holidays DE until 2032, 2026-01-09, 2026-01-10, 2026-01-11 and 3 more; "
+            "no longer: 2026-01-01, 2026-01-02, 2026-01-03, 2026-01-04 and 1 more",
+        ),
+    ],
+    ids=["few", "many"],
+)
+def test_of_many_excluded_days_an_edit_names_those_that_come_and_go(
+    old: list[str], new: list[str], expected: str
+) -> None:
+    assert tables.edit_text(Edit("exclude", old, new)) == expected

@@ -26,6 +26,13 @@ from supervisor.operate.why_facts import (
 JOB = JobSpec(name="orders", task="shop.orders", every="5m", max_retries=2)
 USUAL = Usual(p95=240, attempts=31)
 RULES = JOB.rules()
+#: By the clock of Berlin, an hour ahead: of the tick of 10:05, by 10:50.
+NAMED = JobSpec(
+    name="orders", task="shop.orders", every="5m", timezone="Europe/Berlin", due_by="45m"
+)
+BOUNDED = JobSpec(
+    name="orders", task="shop.orders", every="5m", max_duration="30m", min_duration="1m"
+).rules()
 LED = BeatRecord("host:1", datetime(2026, 11, 20, 10, 0, tzinfo=UTC), True, None, ())
 
 
@@ -33,6 +40,7 @@ def at(hour: int, minute: int, second: float = 0) -> datetime:
     return datetime(2026, 11, 20, hour, minute, tzinfo=UTC) + timedelta(seconds=second)
 
 
+DAY = timedelta(days=1)
 NINE, FIVE_PAST, NOW = at(9, 0), at(9, 5), at(10, 0, 1)
 
 
@@ -401,6 +409,62 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
             "no beat leads since 10:00",
         ],
     ),
+    "succeeded after its deadline": (
+        run(
+            "succeeded",
+            attempts=(attempt(1, at(9, 5, 1), at(9, 54), "succeeded"),),
+            finished_at=at(9, 54),
+        ),
+        {"job": record(NAMED)},
+        [
+            "10:05 succeeded at 10:54",
+            "it had to succeed by 10:50 Europe/Berlin, and did so 4m late",
+        ],
+    ),
+    "succeeded in time": (
+        run("succeeded", finished_at=at(9, 10)),
+        {"job": record(NAMED)},
+        ["10:05 succeeded at 10:10, before it started"],
+    ),
+    "running, and to succeed soon": (
+        run("running", started_at=at(9, 5), worker="w3"),
+        {"job": record(NAMED), "now": at(9, 40)},
+        ["10:05 is running", "it has to succeed by 10:50 Europe/Berlin, in 10m"],
+    ),
+    "queued for too long to succeed in time": (
+        run("queued"),
+        {"job": record(NAMED), "now": at(9, 54)},
+        [
+            "10:05 is queued since 10:05",
+            "its message has not been sent yet",
+            "it must have succeeded by 10:50 Europe/Berlin, 4m ago",
+        ],
+    ),
+    "running for longer than allowed": (
+        run("running", started_at=at(9, 5), worker="w3", rules=BOUNDED),
+        {"now": at(9, 40)},
+        ["09:05 is running", "that is longer than its `max_duration`, 30m"],
+    ),
+    "took longer than allowed": (
+        run(
+            "failed",
+            attempts=(attempt(1, at(9, 5, 1), at(9, 54), "failed"),),
+            finished_at=at(9, 54),
+            rules=BOUNDED,
+        ),
+        {},
+        ["09:05 failed", "it was tried once", "an attempt took longer than `max_duration`, 30m"],
+    ),
+    "took less than allowed": (
+        run(
+            "succeeded",
+            attempts=(attempt(1, at(9, 5, 1), at(9, 5, 3), "succeeded"),),
+            finished_at=at(9, 5, 3),
+            rules=BOUNDED,
+        ),
+        {},
+        ["09:05 succeeded", "it took less than `min_duration`, 1m: it may have found nothing"],
+    ),
     "older than the history": (
         None,
         {"calendar": calendar_of(JOB, FIVE_PAST), "watermark": at(10, 0), "oldest_at": at(9, 30)},
@@ -434,6 +498,67 @@ def test_a_job_that_is_not_at_work_says_what_keeps_it() -> None:
         "no beat leads since 10:00",
         "the next tick is at 10:05, in 4m59s; the pause excludes it",
     ]
+
+
+NIGHTLY = JobSpec(
+    name="orders", task="t", cron="0 2 * * *", timezone="Europe/Berlin", due_by="06:00"
+)
+#: 02:00 and 06:00 of Berlin.
+TWO, SIX = at(1, 0), at(5, 0)
+
+#: how the run is, when it is asked, and what is said of the deadline
+DUE: dict[str, tuple[Run | None, datetime, str | None]] = {
+    "before the tick": (None, TWO - timedelta(seconds=1), None),
+    "before the deadline": (
+        run("running", TWO, started_at=at(4, 31), worker="w3"),
+        at(4, 48),
+        "02:00 has to succeed by 06:00 Europe/Berlin, in 12m",
+    ),
+    "running": (
+        run("running", TWO, started_at=at(4, 31), worker="w3"),
+        at(5, 4, 12),
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it is running since "
+        "05:31, usually up to 4m",
+    ),
+    "failed": (
+        run("failed", TWO, finished_at=at(1, 20)),
+        at(5, 4),
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it failed at 02:20",
+    ),
+    "skipped": (
+        run("skipped", TWO, finished_at=TWO),
+        at(5, 4),
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and it was skipped at 02:00",
+    ),
+    "not begun": (
+        run("succeeded", TWO - timedelta(days=1)),
+        at(5, 4),
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and no run has begun since",
+    ),
+    "of another tick": (
+        run("running", at(4, 0), started_at=at(4, 31), worker="w3"),
+        at(5, 4),
+        "02:00 must have succeeded by 06:00 Europe/Berlin; it is 06:04 and the run of 05:00 is "
+        "running since 05:31, usually up to 4m",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DUE)
+def test_a_deadline_is_said_with_what_became_of_the_run(case: str) -> None:
+    newest, now, expected = DUE[case]
+    found = RunFacts(newest, newest.queued_at, usual=USUAL) if newest else None
+    job = record(NIGHTLY, last_success_start=str(round((TWO - DAY).timestamp() * 1000)))
+    told = sentences(found, at=None, job=job, now=now, calendar=calendar_of(NIGHTLY, now))
+    assert [sentence for sentence in told if "Europe/Berlin" in sentence] == (
+        [expected] if expected else []
+    )
+
+
+def test_a_paused_job_has_no_deadline() -> None:
+    job = record(NIGHTLY, last_success_start="1", paused="1")
+    told = sentences(run("failed", TWO), at=None, job=job, calendar=calendar_of(NIGHTLY, NOW))
+    assert not [sentence for sentence in told if "succeed" in sentence]
 
 
 def test_a_pause_that_excluded_the_newest_run_is_named_once() -> None:

@@ -57,6 +57,32 @@ def test_a_list_of_times_is_read_in_the_zone_and_run_in_order() -> None:
     assert job(at=times).when == job(at=times[::-1]).when
 
 
+def test_several_cron_lines_run_at_the_times_of_each() -> None:
+    office = ["0 9 * * MON-FRI", "0 12 * * SAT", "0 9 1 * *"]
+    assert first(5, cron=office, timezone="Europe/Berlin") == [
+        "01-01 09:00:00",  # a Thursday, and the first: one tick
+        "01-02 09:00:00",
+        "01-03 12:00:00",
+        "01-05 09:00:00",
+        "01-06 09:00:00",
+    ]
+    assert job(cron=office).when == job(cron=office[::-1]).when
+    assert job(cron=office[:1]).when == job(cron=office[0]).when
+
+
+def test_of_several_cron_lines_each_has_its_own_rule_for_clock_changes() -> None:
+    before = at("2026-10-24T23:30Z")  # in Berlin 02:00-03:00 comes twice from 00:00 UTC on
+    lines = ["30 2 * * *", "0 * * * *"]
+    assert first(6, before, cron=lines, timezone="Europe/Berlin") == [
+        "10-25 02:00:00",
+        "10-25 02:30:00",
+        "10-25 02:00:00",
+        "10-25 03:00:00",
+        "10-25 04:00:00",
+        "10-25 05:00:00",
+    ]
+
+
 def test_a_job_runs_from_its_start_and_not_at_its_end() -> None:
     keys = {"every": "1h", "start_at": "2026-02-01T10:00:00", "end_at": "2026-02-01T12:00:00"}
     assert first(9, **keys) == ["02-01 10:00:00", "02-01 11:00:00"]
@@ -192,6 +218,8 @@ NAMED: list[dict[str, Any]] = [
     {"cron": "* * * * *"},
     {"cron": "30 2 * * *", "dst": {"gap": "skip", "fold": "both"}},
     {"cron": "15,45 1-3 * * *", "dst": {"fold": "second"}},
+    {"cron": ["30 2 * * *", "*/20 * * * SUN", "0 1-3 * * *"], "dst": {"fold": "both"}},
+    {"cron": ["0 9 * * 1-5", "0 12 * * 6", "30 0-3 * * *"], "dst": {"gap": "skip"}},
     {"rrule": "FREQ=MINUTELY;INTERVAL=7", "start_at": "2026-03-27T00:00:00"},
     {"rrule": "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=0,30", "dst": {"fold": "both"}},
     {"at": ["2026-03-29T02:30:00", "2026-03-29T04:00:00", "2026-10-25T02:30:00"]},
@@ -280,6 +308,8 @@ def test_whatever_decides_the_times_is_in_when() -> None:
 
 def test_a_schedule_is_shown_in_a_few_words() -> None:
     assert job(cron="0 2 * * *").schedule == "0 2 * * *"
+    assert job(cron=["0 12 * * 6", "0 9 * * 1-5"]).schedule == "0 12 * * 6 and 0 9 * * 1-5"
+    assert job(cron=["0 1 * * *", "0 2 * * *", "0 3 * * *"]).schedule == "0 1 * * * and 2 more"
     assert job(every="90s").schedule == "every 1m30s"
     assert job(every="1m", phase="20s").schedule == "every 1m +20s"
     assert job(rrule="FREQ=DAILY").schedule == "FREQ=DAILY"
@@ -293,6 +323,7 @@ def test_a_schedule_is_shown_in_a_few_words() -> None:
     [
         {"every": "1m"},
         {"cron": "* * * * *", "timezone": "America/New_York"},
+        {"cron": ["* * * * *", "0 9 * * 1-5", "*/5 * 1 * *"], "timezone": "America/New_York"},
         {"rrule": "FREQ=MINUTELY", "timezone": "America/New_York"},
     ],
     ids=str,

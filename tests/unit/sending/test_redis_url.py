@@ -19,7 +19,7 @@ from redis import CredentialProvider, Redis, SSLConnection
 from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
-from supervisor.ledger.connection import Client, connect
+from supervisor.ledger.connection import Client, connect, server_options
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
@@ -162,7 +162,7 @@ def test_the_ledger_and_redbeat_connect_as_the_app_does(
     app = supervise(Celery("connecting", **settings))
     for client in (connect(required_settings(app)), get_redis(app)):
         pool = client.connection_pool
-        assert (pool.connection_class is SSLConnection) is told
+        assert issubclass(pool.connection_class, SSLConnection) is told
         used = {name: pool.connection_kwargs.get(name) for name in ledger}
         assert used == ledger
         provider = pool.connection_kwargs.get("credential_provider")
@@ -189,6 +189,24 @@ def test_a_broker_has_the_authority_that_redbeat_is_given() -> None:
     own = {"ssl_cert_reqs": CERT_NONE}
     app = supervise(Celery("own", broker="rediss://h", redbeat_redis_use_ssl=own))
     assert app.connection().ssl == own
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "checks"),
+    [
+        ({"broker": "rediss://h"}, {}, CERT_NONE),
+        ({"broker": "rediss://h?ssl_check_hostname=true"}, {}, CERT_REQUIRED),
+        ({"broker": "rediss://h", "redbeat_redis_url": "rediss://h"}, {}, CERT_REQUIRED),
+        ({"broker": "rediss://h"}, {"redis_url": "rediss://h"}, CERT_REQUIRED),
+        ({"broker": "rediss://h"}, {"redis_url": "rediss://other"}, CERT_REQUIRED),
+    ],
+)
+def test_the_ledger_checks_no_certificate_that_the_app_does_not(
+    settings: dict[str, Any], given: dict[str, Any], checks: VerifyMode
+) -> None:
+    app = supervise(Celery("bare", **settings), **given)
+    options = server_options(settings_of(app) or Settings())
+    assert options.get("ssl_cert_reqs", CERT_REQUIRED) == checks
 
 
 @pytest.mark.parametrize(

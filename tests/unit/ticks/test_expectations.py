@@ -97,6 +97,9 @@ def test_the_usual_duration(
         ({}, observed(*[2.0] * 10), MINUTE),
         ({}, observed(*[20.0] * 10), timedelta(seconds=116)),
         ({"time_limit": "5m", "stop_grace": "10s"}, observed(*[2.0] * 10), timedelta(seconds=310)),
+        # Who names how long a run may take is not compared with what is usual.
+        ({"max_duration": "5m"}, observed(*[20.0] * 10), None),
+        ({"max_duration": "4m", "time_limit": "5m"}, observed(), timedelta(seconds=310)),
     ],
 )
 def test_how_long_a_run_may_be_at_work(
@@ -178,6 +181,23 @@ def test_of_the_last_tick_a_success_is_expected_and_then_nothing() -> None:
     assert expected(expectations, once, NOON, **since).success_by is not None
     done = expected(expectations, once, NOON, **since, last_success=NOON - HOUR / 2)
     assert done.success_by is None
+
+
+@pytest.mark.parametrize("keys", [{}, {"due_by": "1d"}, {"due_by": "06:00"}])
+def test_beyond_the_calendar_nothing_is_expected(keys: dict[str, str]) -> None:
+    last = spec_of(at=["9999-12-31T23:59:00"], **keys)
+    found = expected(Expectations(), last, NOON, loaded=NOON)
+    assert (found.success_by, found.success_due_at) == (None, None)
+
+
+def test_what_a_job_names_is_expected_beside_what_is_usual() -> None:
+    expectations, spec = Expectations(), spec_of(due_by="45m")
+    found = expected(expectations, spec, NOON, loaded=NOON, last_success=NOON + HOUR)
+    assert found.success_due_at == NOON + 2 * HOUR + 45 * MINUTE
+    began = {"last_success": NOON + 3 * HOUR, "last_success_start": NOON + MINUTE}
+    found = expected(expectations, spec, NOON, loaded=NOON, **began)
+    assert found.success_due_at == NOON + HOUR + 45 * MINUTE
+    assert expected(expectations, spec, NOON, loaded=NOON, paused=1).success_due_at is None
 
 
 def test_what_is_remembered_is_looked_up_anew_when_its_ticks_have_passed() -> None:

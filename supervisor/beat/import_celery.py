@@ -22,9 +22,7 @@ from redbeat.schedules import DAILY, HOURLY, MINUTELY, MONTHLY, SECONDLY, WEEKLY
 
 from supervisor.beat.entries import SPEC_FIELD
 from supervisor.errors import NotTranslatable
-from supervisor.job.fields import zone_names
-from supervisor.ledger.connection import Client
-from supervisor.operate.import_text import (
+from supervisor.files.import_text import (
     CRON_WEEKDAYS,
     DAYS,
     HOURS,
@@ -38,6 +36,8 @@ from supervisor.operate.import_text import (
     rule_for,
     rule_text,
 )
+from supervisor.job.fields import PRIORITIES, zone_names
+from supervisor.ledger.connection import Client
 from supervisor.schedule.rrule import NUMBERS, WEEKDAYS
 from supervisor.times import LONGEST_SECONDS, render_duration, render_moment
 
@@ -458,6 +458,8 @@ def _option(option: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     if option == "queue" and isinstance(value, str):
         yield "queue", value
+    elif option == "priority" and value in PRIORITIES:
+        yield "priority", int(value)
     elif option in DURATIONS and isinstance(value, int | float) and not isinstance(value, bool):
         yield DURATIONS[option], every_text(timedelta(seconds=value))
     else:

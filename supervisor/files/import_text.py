@@ -180,8 +180,10 @@ ORDER = (
     "timezone",
     "start_at",
     "end_at",
+    "run_at_start",
     "paused",
     "queue",
+    "priority",
     "start_deadline",
     "soft_time_limit",
     "time_limit",
@@ -251,10 +253,19 @@ def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def in_quotes(value: str | Sequence[str]) -> Any:
+    return Quoted(value) if isinstance(value, str) else [*map(Quoted, value)]
+
+
 def job_text(name: str, values: Mapping[str, Any]) -> str:
-    """The lines of one job under ``jobs:``."""
-    quoted = {key: Quoted(value) if key in QUOTED else value for key, value in values.items()}
-    quoted |= {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
+    """The lines of one job under ``jobs:``; nothing in its arguments is a reference to a secret."""
+    literal = {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
+    return entry_text(name, {**values, **literal})
+
+
+def entry_text(name: str, values: Mapping[str, Any]) -> str:
+    """The lines of one job under ``jobs:``, its values as they are."""
+    quoted = {key: in_quotes(value) if key in QUOTED else value for key, value in values.items()}
     text = yaml.dump(
         {name: quoted},
         Dumper=_Dumper,

@@ -1,0 +1,174 @@
+"""Verbs for jobs at run time: put, remove, export."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from supervisor.cli.common import Context, choosing, is_chosen, json_option, pass_context
+from supervisor.cli.files import print_problems, refuse_to_overwrite, write_file
+from supervisor.cli.plans import plan_on, show
+from supervisor.errors import JobElsewhere, NotConfigured, ScheduleFilesInvalid, UnknownJob
+from supervisor.files.schedule_files import ScheduleSet, load, load_text
+from supervisor.files.yaml_source import LARGEST_FILE
+from supervisor.job.changes import Changes
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.reads import Loaded
+from supervisor.ledger.records import AT_RUN_TIME
+from supervisor.operate.job_documents import schedule_text
+from supervisor.operate.tables import summary
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@json_option
+@pass_context
+def put(context: Context, file: Path, dry_run: bool, as_json: bool) -> None:
+    """Load the jobs of a schedule FILE at run time, all or none; FILE may be - for standard input.
+
+    Jobs that FILE does not name stay as they are. A job of the schedule files that beat follows is
+    refused. Exits 1 if FILE has problems, which are listed as `check` does.
+    """
+    app = app_of(context, "put")
+    wanted = jobs_in(context, app, file, as_json)
+    loaded = context.ledger.loaded(list(wanted.specs))
+    refuse_others(loaded, "of standard input" if str(file) == "-" else str(file))
+    refuse_lost_followers(context, wanted.specs)
+    show(plan_on(context, loaded, wanted), as_json)
+    if not dry_run:
+        done = put_at_run_time(context, app, wanted.specs, None)
+        click.echo(f"put: {summary(done)}", err=as_json)
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option(
+    "--if-version", type=click.IntRange(min=1), help="Only if the job still has this version."
+)
+@pass_context
+def remove(context: Context, names: tuple[str, ...], if_version: int | None) -> None:
+    """Remove jobs that were put at run time, all or none. Running runs go on to their end.
+
+    Exits 3 if one of them is not loaded, 4 if it is another source's or has another version.
+    """
+    if if_version is not None and len(names) > 1:
+        raise click.UsageError("--if-version is of one job: name one")
+    app = app_of(context, "remove")
+    refuse_unknown(context, context.ledger.loaded(list(names)), names)
+    done = put_at_run_time(context, app, dict.fromkeys(names), if_version)
+    for name in done.removed:
+        click.echo(f"{name} removed")
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@choosing
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+@pass_context
+def export(
+    context: Context,
+    names: tuple[str, ...],
+    prefix: str,
+    source: str | None,
+    label: str | None,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Write loaded jobs, of any source, as a schedule file; by default all of them.
+
+    What `mask` hides elsewhere is written out: the file is to load the same jobs.
+    """
+
+    refuse_to_overwrite(output, force)
+    ledger = context.ledger
+    if names:
+        refuse_unknown(context, ledger.loaded(list(names)), names)
+    loaded = ledger.loaded(list(names) or None)
+    specs = [
+        spec
+        for name, spec in loaded.specs.items()
+        if is_chosen(spec, loaded.origins[name].source, prefix, source, label)
+    ]
+    text = schedule_text(specs, context.prefix)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(text, len(specs), output)
+
+
+def app_of(context: Context, verb: str) -> Celery:
+    """Where RedBeat's entries are written depends on the app's settings."""
+    if context.app is None:
+        raise NotConfigured(f"name the Celery app: supervisor -A proj {verb} ...")
+    from supervisor.sending.app_settings import owner_of, required_settings
+
+    required_settings(context.app)
+    context.ledger.check_owner(owner_of(context.app))
+    return context.app
+
+
+def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:
+    """With problems in the file, prints all of them and exits 1."""
+    known_tasks = frozenset(app.tasks)
+    try:
+        if str(file) != "-":
+            return load(file, known_tasks, prefix=context.prefix, are_all=False)
+        return load_text(sys.stdin.buffer.read(LARGEST_FILE + 1), known_tasks, context.prefix)
+    except ScheduleFilesInvalid as invalid:
+        print_problems(invalid.problems, as_json)
+        raise SystemExit(1) from None
+
+
+def refuse_others(loaded: Loaded, file: str) -> None:
+    """Raises JobElsewhere."""
+    for name, origin in loaded.origins.items():
+        if origin.source != AT_RUN_TIME:
+            raise JobElsewhere(name, origin.place, wanted_at=file)
+
+
+def refuse_lost_followers(context: Context, wanted: Mapping[str, JobSpec]) -> None:
+    """Raises InvalidJob."""
+    from supervisor.beat.put import check_following
+
+    check_following(context.ledger, wanted)
+
+
+def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> None:
+    """Raises UnknownJob."""
+    for name in names:
+        if name not in loaded.origins:
+            raise UnknownJob(name, context.ledger.job_names())
+
+
+def put_at_run_time(
+    context: Context, app: Celery, wanted: Mapping[str, JobSpec | None], version: int | None
+) -> Changes:
+    from supervisor.beat.entries import Entries
+    from supervisor.beat.put import put_jobs
+    from supervisor.jobs import place_of
+
+    ledger = context.ledger
+    entries = Entries(app, ledger.client, ledger.keys)
+    versions = dict.fromkeys(wanted, version)
+    return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place_of(whoever()), versions)
+
+
+def whoever() -> str:
+    """The user and the host, as far as they are known here."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:100]

@@ -1,0 +1,254 @@
+"""Jobs in Django's admin: its users, permissions and history, our checks, and how the jobs stand.
+
+The rows are Django's; what a page shows of runs is read from the ledger when it is asked for. Where
+Redis is unavailable, the page says so once, and rows can be edited all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.utils.html import format_html, format_html_join
+
+from supervisor import jobs
+from supervisor.errors import RunEnded, SupervisorError
+from supervisor.integrations.django.forms import JobForm
+from supervisor.integrations.django.loading import Editor, edited_by
+from supervisor.integrations.django.models import Job
+from supervisor.integrations.django.project import celery_app, ledger
+from supervisor.integrations.django.standing import Page, Standing, page_of
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import RedisError, explained
+from supervisor.ledger.page_reads import Trace
+from supervisor.operate import control
+from supervisor.operate.words import LocalTime, age
+from supervisor.ticks.expectations import next_ticks
+
+#: How many open runs of a job the action cancels at a time.
+MOST_CANCELLED = 100
+
+UNKNOWN = "-"
+
+
+@admin.register(Job)
+class JobAdmin(admin.ModelAdmin):
+    form = JobForm
+    list_display = ("name", "task", "schedule", "next_tick", "last_run", "is_loaded", "changed_at")
+    list_filter = ("paused", "queue")
+    search_fields = ("name", "task", "description")
+    actions = ("trigger", "pause", "resume", "cancel")
+    list_per_page = 100
+    fieldsets = (
+        (None, {"fields": ("name", "task", "description")}),
+        ("When", {"fields": ("cron", "every", "timezone", "paused", "next_five_ticks")}),
+        ("What it runs with", {"fields": ("args", "kwargs", "queue", "overlap")}),
+        ("More", {"fields": ("labels", "more")}),
+        ("How it stands", {"fields": ("loaded", "last_runs", "status_page")}),
+    )
+    shown = ("next_five_ticks", "loaded", "last_runs", "status_page")
+
+    # Who edits, and what becomes of it.
+
+    def save_model(self, request: Any, obj: Job, form: Any, change: bool) -> None:
+        obj.changed_by = request.user.get_username()
+        with edited_by(editor_of(request)):
+            super().save_model(request, obj, form, change)
+
+    def delete_model(self, request: Any, obj: Job) -> None:
+        with edited_by(editor_of(request)):
+            super().delete_model(request, obj)
+
+    def delete_queryset(self, request: Any, queryset: Any) -> None:
+        with edited_by(editor_of(request)):
+            super().delete_queryset(request, queryset)
+
+    def get_readonly_fields(self, request: Any, obj: Job | None = None) -> tuple[str, ...]:
+        """A job's name is its key, which its runs have in their ids."""
+        return self.shown if obj is None else ("name", *self.shown)
+
+    # How the jobs stand, read once for all that a page shows.
+
+    def get_changelist_instance(self, request: Any) -> Any:
+        changes = super().get_changelist_instance(request)
+        changes.result_list = list(changes.result_list)
+        self._read(request, changes.result_list)
+        return changes
+
+    def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Job | None:
+        found: Job | None = super().get_object(request, object_id, from_field)
+        if found is not None and request.method == "GET":
+            self._read(request, [found])
+        return found
+
+    def _read(self, request: Any, rows: list[Job]) -> None:
+        page = page_of([row.name for row in rows])
+        if page.why_not:
+            messages.warning(request, f"Nothing is known of the jobs' runs: {page.why_not}")
+        for row in rows:
+            row.page = page
+
+    @admin.display(description="schedule")
+    def schedule(self, row: Job) -> str:
+        spec = spec_of(row)
+        if spec is None:
+            return "has problems"
+        return f"{spec.schedule} {spec.timezone}" if spec.has_schedule else spec.schedule
+
+    @admin.display(description="next tick")
+    def next_tick(self, row: Job) -> str:
+        standing = standing_of(row)
+        if row.paused or (standing and standing.is_paused):
+            return "paused"
+        return next(iter(ticks_of(row, 1)), UNKNOWN)
+
+    @admin.display(description="next five ticks")
+    def next_five_ticks(self, row: Job) -> str:
+        return lines(ticks_of(row, 5))
+
+    @admin.display(description="last run")
+    def last_run(self, row: Job) -> str:
+        standing = standing_of(row)
+        return run_words(row, standing.runs[0]) if standing and standing.runs else UNKNOWN
+
+    @admin.display(description="last runs")
+    def last_runs(self, row: Job) -> str:
+        standing = standing_of(row)
+        return lines([run_words(row, run) for run in standing.runs] if standing else [])
+
+    @admin.display(description="loaded")
+    def is_loaded(self, row: Job) -> str:
+        standing = standing_of(row)
+        if standing is None:
+            return UNKNOWN
+        return (
+            "yes" if standing.is_own else "no, the name is taken" if standing.place else "not yet"
+        )
+
+    @admin.display(description="loaded")
+    def loaded(self, row: Job) -> str:
+        standing = standing_of(row)
+        if standing is None:
+            return UNKNOWN
+        if standing.place is None:
+            return "not yet"
+        return standing.place if standing.is_own else f"no, the name is taken: {standing.place}"
+
+    @admin.display(description="status page")
+    def status_page(self, row: Job) -> str:
+        """SUPERVISOR_PAGE_URL of the settings: where `supervisor serve` answers people."""
+        base = getattr(settings, "SUPERVISOR_PAGE_URL", None)
+        if not base or not row.name:
+            return UNKNOWN
+        url = f"{str(base).rstrip('/')}/jobs/{row.name}"
+        return str(format_html('<a href="{}">{}</a>', url, url))
+
+    # Actions, each with a permission of its own.
+
+    def has_trigger_permission(self, request: Any) -> bool:
+        return bool(request.user.has_perm("supervisor.trigger_job"))
+
+    def has_pause_permission(self, request: Any) -> bool:
+        return bool(request.user.has_perm("supervisor.pause_job"))
+
+    def has_cancel_permission(self, request: Any) -> bool:
+        return bool(request.user.has_perm("supervisor.cancel_job"))
+
+    @admin.action(description="Trigger a run now", permissions=["trigger"])
+    def trigger(self, request: Any, queryset: Any) -> None:
+        self._each(request, queryset, triggered)
+
+    @admin.action(description="Pause", permissions=["pause"])
+    def pause(self, request: Any, queryset: Any) -> None:
+        self._each(request, queryset, lambda row: self._set_paused(request, row, True))
+
+    @admin.action(description="Resume", permissions=["pause"])
+    def resume(self, request: Any, queryset: Any) -> None:
+        self._each(request, queryset, lambda row: self._set_paused(request, row, False))
+
+    @admin.action(description="Cancel the runs that have not ended", permissions=["cancel"])
+    def cancel(self, request: Any, queryset: Any) -> None:
+        self._each(request, queryset, cancel_runs)
+
+    def _set_paused(self, request: Any, row: Job, paused: bool) -> str:
+        """The row, which lasts, and the job, which a person may have resumed by other means."""
+        if row.paused is not paused:
+            row.paused, row.changed_by = paused, request.user.get_username()
+            with edited_by(editor_of(request)):
+                row.save(update_fields=["paused", "changed_at", "changed_by"])
+        if paused:
+            jobs.pause(row.name, note=f"by {request.user.get_username()}", app=celery_app())
+        else:
+            jobs.resume(row.name, app=celery_app())
+        return "Paused" if paused else "Resumed"
+
+    def _each(self, request: Any, rows: Any, act: Callable[[Job], str]) -> None:
+        """Acts on each row, with an entry in its history; what failed is told and the rest goes on,
+        unless Redis is unavailable."""
+        for row in rows:
+            try:
+                done = act(row)
+            except SupervisorError as error:
+                messages.error(request, f"Not done for {row.name}: {error}")
+                continue
+            except RedisError as error:
+                messages.error(request, f"Not done for {row.name}: {explained(error)}")
+                return
+            self.log_change(request, row, done)
+            messages.success(request, f"{done}: {row.name}")
+
+
+def editor_of(request: Any) -> Editor:
+    name = request.user.get_username()
+    return Editor(name, lambda text: messages.warning(request, text))
+
+
+def standing_of(row: Job) -> Standing | None:
+    page: Page | None = getattr(row, "page", None)
+    return page.standings.get(row.name) if page else None
+
+
+def spec_of(row: Job) -> JobSpec | None:
+    """None for a row that is not filled in yet, or whose job has problems."""
+    if not row.name:
+        return None
+    spec, faults = jobs.judged(row.name, row.keys())
+    return None if faults else spec
+
+
+def ticks_of(row: Job, count: int) -> list[str]:
+    """By the clock of the job's zone."""
+    spec = spec_of(row)
+    if spec is None:
+        return []
+    now = datetime.now(UTC)
+    local = LocalTime(now, spec.zone)
+    return [local.full(tick) for tick in next_ticks(spec, now, count)]
+
+
+def run_words(row: Job, run: Trace) -> str:
+    at = run.finished_at or run.started_at or run.nominal_at
+    page: Page = row.page
+    return f"{run.state.value} {age(at, page.now)}".strip() if page.now else run.state.value
+
+
+def triggered(row: Job) -> str:
+    return f"Triggered as {jobs.trigger(row.name, app=celery_app())}"
+
+
+def cancel_runs(row: Job) -> str:
+    found, cancelled = ledger(), 0
+    for run in found.first_open(row.name, MOST_CANCELLED):
+        try:
+            control.cancel(found, run.id)
+            cancelled += 1
+        except RunEnded:  # by itself, at this very moment
+            continue
+    return f"Cancelled {cancelled} run{'' if cancelled == 1 else 's'}"
+
+
+def lines(texts: list[str]) -> str:
+    return str(format_html_join("", "<div>{}</div>", ((text,) for text in texts))) or UNKNOWN

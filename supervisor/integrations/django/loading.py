@@ -1,0 +1,122 @@
+"""From rows to loaded jobs, once their transaction has committed.
+
+1. A row that is saved or deleted is remembered, and Django is asked to call back after the commit.
+   A transaction that is rolled back loads nothing.
+2. After the commit the rows that were remembered are read again, and loaded as they are by then;
+   those that are gone are removed.
+3. What cannot be loaded - Redis is unavailable, another source has the name - does not fail the
+   request, whose work is done: it is logged, and told to the person who edits in the admin. The
+   leading beat, or `manage.py supervisor sync`, loads it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from threading import local
+from typing import Any
+
+from django.db import transaction
+from django.db.models.signals import post_delete, post_save
+
+from supervisor import jobs
+from supervisor.errors import SupervisorError
+from supervisor.integrations.django.checking import SOURCE
+from supervisor.integrations.django.models import Job
+from supervisor.integrations.django.project import celery_app, ledger
+from supervisor.ledger.connection import RedisError, explained
+from supervisor.logs import get_logger
+
+log = get_logger("supervisor.django")
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """Who edits rows at this moment. tell: shows her a message, if anything can."""
+
+    name: str = ""
+    tell: Callable[[str], object] = lambda _: None
+
+
+NOBODY = Editor()
+_editor: ContextVar[Editor] = ContextVar("supervisor_editor", default=NOBODY)
+
+
+@contextmanager
+def edited_by(editor: Editor) -> Iterator[None]:
+    """For the rows that are saved and deleted inside."""
+    token = _editor.set(editor)
+    try:
+        yield
+    finally:
+        _editor.reset(token)
+
+
+class _Remembered(local):
+    """Names of this thread's rows that are to be loaded, by database, in the order of their edits.
+
+    What a rollback leaves here is loaded with the next commit, as it is by then.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[str, dict[str, None]] = {}
+
+    def take(self, using: str) -> list[str]:
+        return list(self.names.pop(using, {}))
+
+
+_remembered = _Remembered()
+
+
+def follow_rows() -> None:
+    post_save.connect(_remember, sender=Job, dispatch_uid="supervisor.saved")
+    post_delete.connect(_remember, sender=Job, dispatch_uid="supervisor.deleted")
+
+
+def _remember(instance: Job, using: str, **_: Any) -> None:
+    _remembered.names.setdefault(using, {})[instance.pk] = None
+    loads = partial(_load_remembered, using, _editor.get())
+    transaction.on_commit(loads, using=using, robust=True)
+
+
+def _load_remembered(using: str, editor: Editor) -> None:
+    names = _remembered.take(using)
+    if not names:  # an earlier edit of the same transaction has loaded them
+        return
+    failed = load_rows(names, using, editor.name)
+    for name, why in failed.items():
+        log.error("row not loaded", job=name, error=why, hint="beat tries again, or run sync")
+    if failed:
+        first = next(iter(failed))
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        editor.tell(f"Saved, and not loaded yet: {first}{more}: {failed[first]}")
+
+
+def load_rows(names: Sequence[str], using: str, by: str) -> dict[str, str]:
+    """Loads these rows as they are now, and removes the jobs of those that are gone.
+
+    Gives by name why one could not be loaded. Raises what the database raises.
+    """
+    rows = Job.objects.using(using).in_bulk(names)
+    failed: dict[str, str] = {}
+    for name in names:
+        try:
+            ledger().now()  # `jobs` would wait much longer for one that hangs
+            _load(name, rows.get(name), by)
+        except SupervisorError as error:
+            failed[name] = str(error)
+        except RedisError as error:  # the others would wait for it as long
+            left = names[names.index(name) :]
+            return failed | dict.fromkeys(left, explained(error))
+    return failed
+
+
+def _load(name: str, row: Job | None, by: str) -> None:
+    """Raises SupervisorError and RedisError."""
+    if row is None:
+        jobs.remove(name, app=celery_app(), by=by, source=SOURCE)
+    else:
+        jobs.put(name, app=celery_app(), by=row.changed_by or by, source=SOURCE, **row.keys())

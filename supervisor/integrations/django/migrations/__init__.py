@@ -1,0 +1,1 @@
+"""The table of jobs, as it came to be."""

@@ -1,0 +1,113 @@
+"""The verbs that `manage.py supervisor` has beside those of the command line: sync and import."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from django.db import transaction
+
+from supervisor import jobs
+from supervisor.beat.entries import Entries
+from supervisor.beat.sources import reconcile
+from supervisor.cli import Verbs
+from supervisor.cli.common import Failure
+from supervisor.cli.files import import_ as import_files
+from supervisor.errors import WRONG
+from supervisor.files.import_text import Found, LeftOut, job_name
+from supervisor.integrations.django.checking import words
+from supervisor.integrations.django.models import COLUMNS, Job
+from supervisor.integrations.django.project import celery_app
+from supervisor.integrations.django.rows import Rows
+from supervisor.operate.import_django import read_django
+from supervisor.operate.words import plural
+from supervisor.sending.publisher import publisher_of
+
+
+class DjangoVerbs(Verbs):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *OWN})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return OWN.get(cmd_name) or super().get_command(ctx, cmd_name)
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Also where more than half of the jobs are removed.")
+def sync(yes: bool) -> None:
+    """Load all rows of the admin's table now, and remove the jobs of rows that are gone.
+
+    Each edit is loaded after its commit anyway; this is for what could not be, since Redis was
+    unavailable. The leading beat does the same within a minute.
+    """
+    app = celery_app()
+    ledger = publisher_of(app).ledger
+    entries = Entries(app, ledger.client, ledger.keys)
+    outcome = reconcile(ledger, entries, Rows(), may_remove_most=yes)
+    for problem in outcome.problems:
+        click.echo(problem, err=True)
+    if (changes := outcome.changes) is not None:
+        for word in ("added", "changed", "removed"):
+            for name in getattr(changes, word):
+                click.echo(f"{word} {name}")
+        if not changes:
+            click.echo("nothing to change")
+    if outcome.problems:
+        raise Failure(f"{plural(len(outcome.problems), 'problem')}", WRONG)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Report, and write nothing.")
+def rows(dry_run: bool) -> None:
+    """Copy django-celery-beat's tables into the table of jobs that the admin edits.
+
+    Its own rows stay as they are: stop its beat, or their tasks run twice. What cannot be
+    translated is reported on stderr; exits 1 if there is any. A name that the table has is left as
+    it is, so that this may be repeated.
+    """
+    made, reports = translated()
+    with transaction.atomic():
+        if not dry_run:
+            for row in made:
+                row.save(force_insert=True)
+    for row in made:
+        click.echo(f"{'would add' if dry_run else 'added'} {row.name}")
+    for report in reports:
+        click.echo(report, err=True)
+    click.echo(f"{plural(len(made), 'job')} of django-celery-beat, {len(reports)} reported")
+    if reports:
+        raise Failure("not all was translated", WRONG)
+
+
+def translated() -> tuple[list[Job], list[str]]:
+    """Rows that are new and right, and what is to be reported of the others."""
+    taken, made, reports = set(Job.objects.values_list("name", flat=True)), [], []
+    for item in read_django(celery_app(), datetime.now(UTC)):
+        if isinstance(item, LeftOut):
+            reports.append(f"{item.source}: not translated: {item.why}")
+        elif isinstance(item, Found):
+            reports += [f"{item.source}: {lost}" for lost in item.lost]
+            row = row_of(job_name(item.name), item.values)
+            _, faults = jobs.judged(row.name, row.keys())
+            if row.name in taken:
+                reports.append(f"{item.source}: not copied: the table has {row.name!r} already")
+            elif faults:
+                reports.append(f"{item.source}: not copied: {'; '.join(map(words, faults))}")
+            else:
+                taken.add(row.name)
+                made.append(row)
+    return made, reports
+
+
+def row_of(name: str, values: Mapping[str, Any]) -> Job:
+    """values: keys of a schedule file."""
+    given = {key: value for key, value in values.items() if value not in (None, [], (), {}, "")}
+    own = {key: given.pop(key) for key in COLUMNS if key in given}
+    return Job(name=name, changed_by="import", **own, more=given)
+
+
+IMPORT = click.Group("import", {**import_files.commands, "rows": rows}, help=import_files.help)
+
+OWN: dict[str, click.Command] = {"sync": sync, "import": IMPORT}

@@ -1,0 +1,327 @@
+"""Jobs at run time: put, read, edited and removed by code, while beats and workers run.
+
+``jobs.put("report-acme", task="proj.report", cron="0 6 * * *", kwargs={"tenant": "acme"})``
+
+A job that is put has all keys of a schedule file's job, is checked by the same code, and is
+guarded, rescued, audited and shown as any other. It lies in Redis: it takes effect within a turn of
+beat, and outlives beats. A job of schedule files can be read here, and not changed.
+
+All functions take the Celery app, which is supervised; without `app`, the current one. They raise
+what redis-py raises when the ledger is unavailable.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from celery import Celery, current_app
+
+from supervisor.beat.entries import Entries
+from supervisor.beat.put import put_in_place, put_jobs
+from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
+from supervisor.files.calendars import resolved_without_files
+from supervisor.files.job_checks import JobFault, check_job, item_faults
+from supervisor.files.schedule_files import reference_faults
+from supervisor.job.changes import Changes
+from supervisor.job.fields import PRIORITIES
+from supervisor.job.policies import AfterPolicy, OverlapPolicy
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import AT_RUN_TIME, Origin
+from supervisor.ledger.requests import RunRequest
+from supervisor.operate import control
+from supervisor.sending.publisher import as_json, publisher_of
+from supervisor.ticks.expectations import next_ticks as ticks_of
+from supervisor.times import render_duration, render_moment
+
+#: Characters of the name of who puts a job.
+LONGEST_NAME = 100
+
+Keys = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is known of one loaded job.
+
+    source: "files", "runtime", or as it was put. version: grows with each change, also after the
+    job was removed. place: for people, such as "schedules/a.yaml:12".
+    """
+
+    name: str
+    spec: JobSpec = field(repr=False)
+    source: str
+    version: int
+    place: str
+    paused: bool
+
+
+def put(
+    name: str,
+    *,
+    if_version: int | None = None,
+    app: Celery | None = None,
+    by: str = "",
+    source: str = AT_RUN_TIME,
+    **keys: Any,
+) -> Job:
+    """Loads a job, or edits it; the same job again changes nothing, not even its version.
+
+    keys: as in a schedule file; durations also as timedelta, times as datetime, without fractions
+    of a second, and those of the day as time. if_version: the one
+    that the caller has seen, 0 for "is not loaded". by: who puts it, for people.
+
+    Raises InvalidJob with all that is wrong, JobConflict, JobElsewhere for a job of another source,
+    and TooManyJobs. Nothing is changed then.
+    """
+    ledger, entries = ledger_of(app)
+    spec = checked(ledger, name, keys)
+    wanted, versions = {name: spec}, {name: if_version}
+    _, origins = put_in_place(ledger, entries, wanted, source, place_of(by), versions)
+    return job_of(spec, origins[name], ledger.paused([name]))
+
+
+def put_many(
+    jobs: Mapping[str, Keys], *, app: Celery | None = None, by: str = "", source: str = AT_RUN_TIME
+) -> Changes:
+    """Loads or edits all of these jobs, by name, or none of them; other jobs stay as they are.
+
+    Raises InvalidJob with the problems of all jobs, and otherwise as `put`.
+    """
+    ledger, entries = ledger_of(app)
+    specs, problems = {}, []
+    for name, keys in jobs.items():
+        try:
+            specs[name] = checked(ledger, name, keys)
+        except InvalidJob as error:
+            problems += [f"{name}: {problem}" for problem in error.problems]
+    if problems:
+        raise InvalidJob("", problems)
+    return put_jobs(ledger, entries, specs, source, place_of(by))
+
+
+def get(name: str, *, app: Celery | None = None) -> Job:
+    """A loaded job of any source. Raises UnknownJob, and UnreadableJob of another version's."""
+    ledger, _ = ledger_of(app)
+    found = jobs_of(ledger, [name])
+    if not found:
+        ledger.spec(name)  # raises, unless code guards it
+        raise UnknownJob(name)
+    return found[0]
+
+
+def list(
+    prefix: str = "",
+    *,
+    label: str | None = None,
+    source: str | None = None,
+    app: Celery | None = None,
+) -> builtins.list[Job]:
+    """The loaded jobs, sorted by name.
+
+    prefix: of their names. label: "tenant=acme", or "tenant" for jobs that have the label.
+    """
+    ledger, _ = ledger_of(app)
+    return [
+        job
+        for job in jobs_of(ledger, None)
+        if job.name.startswith(prefix)
+        and source in (None, job.source)
+        and (label is None or job.spec.has_label(label))
+    ]
+
+
+def remove(
+    name: str,
+    *,
+    if_version: int | None = None,
+    app: Celery | None = None,
+    by: str = "",
+    source: str = AT_RUN_TIME,
+) -> bool:
+    """Removes a job; returns whether it was there. Its running runs go on to their end.
+
+    Raises JobConflict, and JobElsewhere for a job of another source.
+    """
+    ledger, entries = ledger_of(app)
+    versions = {name: if_version}
+    return bool(put_jobs(ledger, entries, {name: None}, source, place_of(by), versions))
+
+
+def pause(
+    name: str, *, until: datetime | None = None, note: str = "", app: Celery | None = None
+) -> None:
+    """Excludes the ticks of a job of any source until then, or until it is resumed.
+
+    Raises UnknownJob, and InvalidRequest for a time in the past.
+    """
+    control.pause(ledger_of(app)[0], name, note, until)
+
+
+def resume(name: str, *, app: Celery | None = None) -> None:
+    """Ends a pause. Raises UnknownJob."""
+    control.resume(ledger_of(app)[0], name)
+
+
+def trigger(
+    name: str,
+    *,
+    args: builtins.list[Any] | tuple[Any, ...] | None = None,
+    kwargs: Keys | None = None,
+    params: Keys | None = None,
+    key: str | None = None,
+    overlap: str | None = None,
+    priority: int | None = None,
+    at: datetime | None = None,
+    after: str | None = None,
+    after_policy: str = AfterPolicy.SUCCESS.value,
+    run_id: str | None = None,
+    app: Celery | None = None,
+) -> str:
+    """Runs a job of any source now, paused or not; returns the id of the run.
+
+    The arguments stand in place of the job's own; see the verb `supervisor trigger`. at: the run
+    waits until then; without an offset, a time of the job's zone. priority: of the message, from 0
+    to 9. after: the run waits until this one has ended; after_policy: how that has to end, success
+    or done, else the new one is skipped. Raises UnknownJob, UnknownRun, InvalidKey, and
+    InvalidRequest for arguments that the job cannot take, and for a time in the past.
+    """
+    request = RunRequest(
+        run_id=run_id,
+        args=None if args is None else as_json(builtins.list(args)),
+        kwargs=None if kwargs is None else as_json(dict(kwargs)),
+        params=None if params is None else as_json(dict(params)),
+        key=key,
+        overlap=None if overlap is None else word_of(OverlapPolicy, "overlap", overlap),
+        options=options_of(priority),
+        after=after,
+        after_policy=word_of(AfterPolicy, "after_policy", after_policy),
+    )
+    return control.trigger(ledger_of(app)[0], name, request, at).id
+
+
+def options_of(priority: int | None) -> Keys:
+    """Those of the message. Raises InvalidRequest."""
+    if priority not in (None, *PRIORITIES):
+        raise InvalidRequest(f"priority: {priority!r} is not a number from 0 to {PRIORITIES[-1]}")
+    return {} if priority is None else {"priority": priority}
+
+
+W = TypeVar("W", bound=StrEnum)
+
+
+def word_of(kind: type[W], name: str, word: str) -> W:
+    try:
+        return kind(word)
+    except ValueError as error:
+        raise InvalidRequest(f"{name}: {error}") from None
+
+
+def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> builtins.list[datetime]:
+    """The next nominal times of a job, in UTC, whether it is paused or not. Raises UnknownJob."""
+    ledger, _ = ledger_of(app)
+    return builtins.list(ticks_of(ledger.spec(name), ledger.now(), count))
+
+
+# From keys to a JobSpec.
+
+
+#: Their values are the task's, and not ours to read.
+ARGUMENTS = ("args", "kwargs", "params", "steps")
+
+
+def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
+    """Raises InvalidJob with all that is wrong."""
+    spec, faults = judged(name, keys)
+    if faults:
+        raise InvalidJob(name, [f.what + (f" ({f.hint})" if f.hint else "") for f in faults])
+    return spec.kept_apart(ledger.keys.prefix)
+
+
+def judged(
+    name: str, keys: Keys, known_tasks: Collection[str] | None = None
+) -> tuple[JobSpec, builtins.list[JobFault]]:
+    """The job, and all that is wrong with it: with faults, the spec is not to be used.
+
+    known_tasks: any other is a fault.
+    """
+    own, faults = {}, builtins.list[JobFault]()
+    for key, value in keys.items():
+        try:
+            own[key] = plain(value, is_argument=key in ARGUMENTS)
+        except (TypeError, ValueError, RecursionError) as error:
+            faults.append(JobFault((key,), f"{key!r}: not JSON: {error}"))
+    own, file_faults = resolved_without_files(own, datetime.now(UTC).year)
+    spec, more = check_job(name, own, {}, known_tasks)
+    faults += [*item_faults("exclude", file_faults), *more, *reference_faults(spec, None)]
+    return spec, faults
+
+
+def plain(value: Any, *, is_argument: bool) -> Any:
+    """As a schedule file would have it: lists, mappings, and durations and times as text.
+
+    Raises TypeError, ValueError and RecursionError for what is not JSON.
+    """
+    return json.loads(json.dumps(value, default=None if is_argument else in_words))
+
+
+def in_words(value: Any) -> str:
+    """Raises TypeError."""
+    if isinstance(value, timedelta):
+        return render_duration(value)
+    if isinstance(value, datetime):
+        return render_moment(value.replace(microsecond=0))
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, time):
+        return value.strftime("%H:%M:%S" if value.second else "%H:%M")
+    raise TypeError(f"an object of type {type(value).__name__}")
+
+
+# What the ledger has.
+
+
+def ledger_of(app: Celery | None) -> tuple[Ledger, Entries]:
+    """Raises NotConfigured for an app that is not supervised."""
+    app = app or current_app._get_current_object()  # type: ignore[attr-defined]
+    ledger = publisher_of(app).ledger
+    return ledger, Entries(app, ledger.client, ledger.keys)
+
+
+def jobs_of(ledger: Ledger, names: builtins.list[str] | None) -> builtins.list[Job]:
+    loaded = ledger.loaded(names)
+    paused = ledger.paused(builtins.list(loaded.specs))
+    return [job_of(spec, loaded.origins[name], paused) for name, spec in loaded.specs.items()]
+
+
+def job_of(spec: JobSpec, origin: Origin, paused: Collection[str]) -> Job:
+    is_paused = spec.name in paused
+    return Job(spec.name, spec, origin.source, origin.version, origin.place, is_paused)
+
+
+def place_of(by: str) -> str:
+    """Raises InvalidRequest."""
+    if len(by) > LONGEST_NAME or not by.isprintable():
+        raise InvalidRequest(f"by: up to {LONGEST_NAME} printable characters")
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"put at {at}" + (f" by {by}" if by else "")
+
+
+__all__ = [
+    "Job",
+    "get",
+    "list",
+    "next_ticks",
+    "pause",
+    "put",
+    "put_many",
+    "remove",
+    "resume",
+    "trigger",
+]

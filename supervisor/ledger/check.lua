@@ -1,4 +1,0 @@
--- Nothing but what each transition begins with: the schema is compared. Before a transaction that calls
--- another function: a server without functions is given the library by this call.
---
--- gives nothing

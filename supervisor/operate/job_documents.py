@@ -1,0 +1,126 @@
+"""Jobs as people write them: the keys of a loaded job, and the text of a schedule file of them.
+
+What a page or the API shows of a job hides its secrets. What comes back from there with `***` in
+it keeps what the job has (`revealed`), as long as its tasks and its `mask` stay the same: else an
+edit would show what `mask` hides, or hand it to another task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from supervisor.files.import_text import entry_text
+from supervisor.files.job_checks import KEYS, JobFault
+from supervisor.job.changes import ARGUMENTS, masked_url
+from supervisor.job.secrets import MASK, masked, texts_in
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS, When
+from supervisor.settings import DEFAULT_PREFIX
+
+Document = dict[str, Any]
+"""The keys of a job as a schedule file has them, defaults left out; values as JSON has them."""
+
+#: What a job does and when comes first; then as the documentation has it.
+FIRST = ("task", "steps", "params", "args", "kwargs", "description", *KINDS, *When.model_fields)
+ORDER = tuple(dict.fromkeys((*(key for key in FIRST if key in KEYS), *KEYS)))
+
+#: Keys in which a mask may stand for a value.
+HIDING = (*ARGUMENTS, "steps", "ping_url")
+
+
+def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """With all secrets that are written out in the job. prefix: of the ledger that it is from."""
+    dumped = spec.model_dump(mode="json", exclude_defaults=True)
+    if spec.serial:
+        dumped["serial"] = own_serial(spec, prefix)
+    return {key: dumped[key] for key in ORDER if key in dumped}
+
+
+def own_serial(spec: JobSpec, prefix: str) -> bool | str:
+    """`serial` as it was before `JobSpec.kept_apart`."""
+    plain = spec.model_copy(update={"serial": "-"}).kept_apart(prefix).serial
+    name = str(spec.serial).removeprefix(str(plain).removesuffix("-"))
+    return True if spec.serial is True or name == spec.name else name
+
+
+def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """With `***` for what `mask` hides, and for the secret part of `ping_url`."""
+    document = document_of(spec, prefix)
+    for key in ARGUMENTS:
+        if key in document:
+            document[key] = masked(spec.mask, document[key])
+    if "ping_url" in document:
+        document["ping_url"] = masked_url(document["ping_url"])
+    if "steps" in document:
+        document["steps"] = [
+            {
+                key: masked(spec.mask, value) if key in ARGUMENTS else value
+                for key, value in step.items()
+            }
+            for step in document["steps"]
+        ]
+    return document
+
+
+def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """The document with the loaded job's values where `shown_document` had `***` for them."""
+    real, shown = document_of(loaded, prefix), shown_document(loaded, prefix)
+    hides_the_same = given.get("mask", False) == shown.get("mask", False)
+    is_same_work = given.get("task") == shown.get("task") and tasks(given) == tasks(shown)
+    kept = HIDING if hides_the_same and is_same_work else ("ping_url",)
+    return {
+        key: filled(value, shown.get(key), real.get(key)) if key in kept else value
+        for key, value in given.items()
+    }
+
+
+def tasks(document: Mapping[str, Any]) -> list[Any]:
+    steps = document.get("steps")
+    found = steps if isinstance(steps, list) else []
+    return [step.get("task") if isinstance(step, dict) else step for step in found]
+
+
+def filled(given: Any, shown: Any, real: Any) -> Any:
+    if given == shown:
+        return real
+    if isinstance(given, dict) and isinstance(shown, dict):
+        return {key: filled(given[key], shown.get(key), (real or {}).get(key)) for key in given}
+    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
+        return [filled(*items) for items in zip(given, shown, real, strict=True)]
+    return given
+
+
+def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable[JobFault]:
+    """Of each `***` that stands for no value; it would be loaded as a text of three stars."""
+    real = document_of(loaded) if loaded else {}
+    for key in HIDING:
+        known = dict(texts_in(real.get(key)))
+        for path, text in texts_in(document.get(key)):
+            is_hidden = text == MASK or (key == "ping_url" and text.endswith(f"/{MASK}"))
+            if is_hidden and known.get(path) != text:
+                what = f"{key!r}: {MASK} stands for a value that is hidden here"
+                yield JobFault(
+                    (key,), what, "write it out, or leave task and mask as they are", path
+                )
+
+
+# The text of a schedule file.
+
+
+def schedule_text(
+    specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX, header: Iterable[str] = ()
+) -> str:
+    """A file that `supervisor check` accepts, and that loads these jobs as they are."""
+    head = "".join(f"# {line}\n" for line in header)
+    entries = [entry_text(spec.name, document_of(spec, prefix)) for spec in specs]
+    return head + ("jobs:\n" + "\n".join(entries) if entries else "jobs: {}\n")
+
+
+def document_text(document: Document) -> str:
+    """The keys alone, as they stand below a job's name; nothing for none of them."""
+    if not document:
+        return ""
+    lines = entry_text("job", document).splitlines()[1:]
+    return "".join(re.sub(r"^ {4}", "", line) + "\n" for line in lines)

@@ -1,0 +1,196 @@
+"""RedBeat's entries that an app's own code saves, taken under the guard by a real beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule
+from redbeat import RedBeatSchedulerEntry
+from redbeat.schedulers import ensure_conf
+from redbeat.schedules import rrule
+
+from supervisor import jobs
+from supervisor.app import supervise
+from supervisor.beat.entries import Entries
+from supervisor.beat.release import give_back, release_of
+from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.errors import JobElsewhere
+from supervisor.ledger.ledger import Ledger
+from tests.logged import capture_logs
+from tests.waiting import wait_until
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def app(redis_url: str, ledger: Ledger) -> Iterator[Celery]:
+    with supervise(Celery("adopting", broker=redis_url), adopt_entries=True) as app:
+        yield app
+        app.redbeat_redis.connection_pool.disconnect()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def beat(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Iterator[SupervisedScheduler]:
+    """Leads, and compares in each turn."""
+    monkeypatch.setattr("supervisor.beat.adopted.REST", 0)
+    with closing(SupervisedScheduler(app, lazy=True)) as beat:
+        beat.tick()
+        yield beat
+
+
+def save(app: Celery, name: str, when: Any = HOUR, **more: Any) -> RedBeatSchedulerEntry:
+    if isinstance(when, timedelta):
+        when = schedule(when, app=app)
+    return RedBeatSchedulerEntry(name, "proj.task", when, app=app, **more).save()
+
+
+def read(app: Celery, name: str) -> RedBeatSchedulerEntry:
+    return RedBeatSchedulerEntry.from_key(ensure_conf(app).key_prefix + name, app=app)
+
+
+def adopted(app: Celery) -> list[str]:
+    return [job.name for job in jobs.list(source="redbeat", app=app)]
+
+
+def test_a_saved_entry_is_a_job_after_a_turn(app: Celery, beat: SupervisedScheduler) -> None:
+    save(app, "hourly", args=["${HOME}"], kwargs={"tenant": 7}, options={"queue": "slow"})
+    save(app, "nightly", crontab(30, 2, app=app), enabled=False)
+    beat.tick()
+    hourly, nightly = jobs.list(app=app)
+    assert (hourly.spec.every, hourly.spec.queue, hourly.source) == (HOUR, "slow", "redbeat")
+    assert hourly.place == "RedBeat's schedule"
+    assert (hourly.spec.args, hourly.spec.kwargs) == (("$${HOME}",), {"tenant": 7})
+    assert (nightly.spec.cron, nightly.paused) == ("30 2 * * *", True)
+
+
+def test_an_entry_that_is_no_job_is_not_replaced_by_a_put(app: Celery) -> None:
+    save(app, "hourly")
+    with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
+        jobs.put("hourly", app=app, task="proj.task", every="2h")
+    assert read(app, "hourly").enabled
+    assert jobs.list(app=app) == []
+
+
+def test_it_is_emitted_through_the_ledger_and_its_reader_sees_that(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
+    saved = save(app, "secondly", timedelta(seconds=1))
+    beat.tick()
+
+    def runs() -> list[str]:
+        beat.tick()
+        return [run.id for run in ledger.history("secondly")]
+
+    wait_until(lambda: len(runs()) > 1)
+    entry = read(app, "secondly")
+    assert entry.enabled
+    assert entry.schedule == saved.schedule
+    assert entry.last_run_at > saved.last_run_at
+    assert entry.total_run_count >= 1
+    assert all(id.startswith("secondly@") for id in runs())
+
+
+def test_an_entry_that_is_saved_again_is_the_jobs_new_schedule(
+    app: Celery, beat: SupervisedScheduler
+) -> None:
+    entry = save(app, "edited")
+    beat.tick()
+    before = jobs.get("edited", app=app)
+    entry.enabled = False
+    entry.schedule = schedule(2 * HOUR, app=app)
+    entry.save()
+    beat.tick()
+    after = jobs.get("edited", app=app)
+    assert (after.spec.every, after.paused) == (2 * HOUR, True)
+    assert after.version > before.version
+    save(app, "edited")
+    beat.tick()
+    assert not jobs.get("edited", app=app).paused
+
+
+def test_a_deleted_entry_is_a_removed_job(app: Celery, beat: SupervisedScheduler) -> None:
+    entry = save(app, "gone")
+    beat.tick()
+    assert adopted(app) == ["gone"]
+    entry.delete()
+    beat.tick()
+    assert adopted(app) == []
+    with pytest.raises(KeyError):
+        read(app, "gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "why"),
+    [
+        ("easter", {"when": rrule("YEARLY", byeaster=0)}, "no key for 'byeaster'"),
+        ("poll inbox", {}, "a job cannot have its name; 'poll-inbox'"),
+        ("routed", {"options": {"routing_key": "a.b"}}, "option 'routing_key'"),
+    ],
+)
+def test_an_entry_without_a_translation_stays_unguarded_and_is_named_once(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger, name: str, more: Any, why: str
+) -> None:
+    save(app, name, **more)
+    with capture_logs() as logs:
+        beat.tick()
+        beat.tick()
+    said = [log["reason"] for log in logs if log["event"] == "entry stays unguarded"]
+    assert len(said) == 1
+    assert why in said[0]
+    assert adopted(app) == []
+    assert name in Entries(app, ledger.client, ledger.keys).unguarded()
+
+
+def test_entries_of_beat_schedule_are_left_to_redbeat(redis_url: str, ledger: Ledger) -> None:
+    app = Celery("static", broker=redis_url, set_as_current=False)
+    app.conf.beat_schedule = {"static": {"task": "proj.task", "schedule": 3600}}
+    supervise(app, adopt_entries=True)
+    with app, closing(SupervisedScheduler(app, lazy=True)) as beat:
+        beat.tick()
+        beat.tick()
+        assert adopted(app) == []
+        assert "static" in Entries(app, ledger.client, ledger.keys).unguarded()
+
+
+def test_it_is_edited_where_it_was_saved_and_nowhere_else(
+    app: Celery, beat: SupervisedScheduler
+) -> None:
+    save(app, "theirs")
+    beat.tick()
+    with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
+        jobs.put("theirs", task="t", every="1m", app=app)
+
+
+def test_without_adopt_entries_they_are_given_back(
+    app: Celery, beat: SupervisedScheduler, redis_url: str, ledger: Ledger
+) -> None:
+    save(app, "returned")
+    beat.tick()
+    beat.close()
+    before = read(app, "returned")
+    plain = supervise(Celery("adopting", broker=redis_url, set_as_current=False))
+    with plain, closing(SupervisedScheduler(plain, lazy=True)) as other:
+        other.tick()
+        assert adopted(plain) == []
+        assert "returned" in Entries(plain, ledger.client, ledger.keys).unguarded()
+    after = read(app, "returned")
+    assert (after.enabled, after.schedule) == (True, before.schedule)
+    assert after.last_run_at == before.last_run_at
+
+
+def test_release_leaves_adopted_entries_as_the_app_saved_them(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
+    save(app, "kept", options={"queue": "slow"})
+    beat.tick()
+    text = ledger.client.hget("redbeat:kept", "definition")
+    beat.close()
+    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    kept = ledger.client.hgetall("redbeat:kept")
+    assert kept.keys() == {"definition", "meta"}
+    assert kept["definition"] == text

@@ -1,0 +1,134 @@
+"""Public holidays that `exclude` names: dates of the job, for as long as its service runs."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.calendars import resolved_without_files
+from supervisor.files.public_holidays import YEARS_AHEAD, YEARS_BACK, holidays_of
+from supervisor.files.schedule_files import load
+from supervisor.job.exclusions import holidays_ending
+from supervisor.job.spec import JobSpec
+from supervisor.schedule import schedule_of, ticks_between
+
+YEAR = 2026
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def job(directory: Path, exclude: str, year: int = YEAR, zone: str = "Europe/Berlin") -> JobSpec:
+    keys = f"timezone: {zone}, exclude: {exclude}"
+    (directory / "jobs.yaml").write_text(f'jobs: {{a: {{task: t, cron: "30 0 * * *", {keys}}}}}\n')
+    return load(directory, year=year).specs["a"]
+
+
+def problem(directory: Path, exclude: str) -> str:
+    with pytest.raises(ScheduleFilesInvalid) as invalid:
+        job(directory, exclude)
+    (found,) = invalid.value.problems
+    return str(found).partition("'exclude': ")[2]
+
+
+def test_holidays_of_a_part_of_a_country_are_no_ticks_there(tmp_path: Path) -> None:
+    schedule = schedule_of(job(tmp_path, "[{holidays: DE-BY}, {holidays: NYSE}]"))
+    week = (datetime(2026, 1, 4, tzinfo=UTC), datetime(2026, 1, 9, tzinfo=UTC))
+    found = ticks_between(schedule, *week, 9)
+    # At 00:30 in Berlin; the 6th is Epiphany.
+    assert [tick.astimezone(BERLIN).day for tick in found] == [5, 7, 8, 9]
+    assert "2026-11-26" in job(tmp_path, "[{holidays: NYSE}]").exclude  # Thanksgiving
+    assert "2026-01-06" not in job(tmp_path, "[{holidays: DE-BE}]").exclude
+
+
+def test_the_zone_of_the_job_decides_which_day_it_is(tmp_path: Path) -> None:
+    spec = job(tmp_path, "[{holidays: DE-BY}]", zone="America/New_York")
+    day = (datetime(2026, 1, 6, tzinfo=UTC), datetime(2026, 1, 7, 12, tzinfo=UTC))
+    assert ticks_between(schedule_of(spec), *day, 9) == [datetime(2026, 1, 7, 5, 30, tzinfo=UTC)]
+
+
+def test_holidays_are_those_of_last_year_and_of_the_years_ahead(tmp_path: Path) -> None:
+    *days, whose = job(tmp_path, "[{holidays: de-by}]").exclude
+    assert (days[0], days[-1][:4]) == (f"{YEAR - YEARS_BACK}-01-01", str(YEAR + YEARS_AHEAD))
+    assert whose == f"holidays DE-BY until {YEAR + YEARS_AHEAD}"
+
+
+def test_a_job_that_is_loaded_in_the_next_year_has_holidays_for_one_more(tmp_path: Path) -> None:
+    before, after = (job(tmp_path, "[{holidays: DE-BY}]", year) for year in (YEAR, YEAR + 1))
+    assert after.when != before.when
+    assert not any(text.startswith("2032") for text in before.exclude)
+    assert "2032-01-06" in after.exclude
+    assert holidays_ending(before.exclude, YEAR + YEARS_AHEAD - 1) == {}
+    assert holidays_ending(before.exclude, YEAR + YEARS_AHEAD) == {"DE-BY": YEAR + YEARS_AHEAD}
+
+
+def test_what_a_loaded_job_says_of_its_holidays_names_them_again() -> None:
+    loaded = holidays_of("DE-BY", YEAR)
+    resolved, faults = resolved_without_files({"exclude": list(loaded)}, YEAR + 3)
+    spec = JobSpec.model_validate({"name": "a", "task": "t", "every": 60, **resolved})
+    assert not faults
+    assert spec.exclude[-1] == f"holidays DE-BY until {YEAR + 3 + YEARS_AHEAD}"
+    assert "2034-01-06" in spec.exclude
+
+
+def test_a_job_that_comes_from_no_file_names_holidays_and_no_files() -> None:
+    items = ["SAT", {"holidays": "AT"}, {"file": "/etc/passwd"}, {"ical": "a.ics"}]
+    resolved, faults = resolved_without_files({"exclude": items}, YEAR)
+    assert [(fault.path, fault.what) for fault in faults] == [
+        ((2,), "{file: /etc/passwd}: calendar files are for jobs of schedule files"),
+        ((3,), "{ical: a.ics}: calendar files are for jobs of schedule files"),
+    ]
+    assert "2026-10-26" in resolved["exclude"][1]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "expected"),
+    [
+        (
+            "[{holidays: DE-BX}]",
+            "DE has no part 'BX' with holidays of its own (known are BB, BE, BW, BY, HB, HE, HH,",
+        ),
+        ("[{holidays: LI-X}]", "LI has no part 'X' with holidays of its own (write LI)"),
+        (
+            "[{holidays: NYSEX}]",
+            "'NYSEX' is no country and no market whose holidays are known (did you mean 'NYSE'?)",
+        ),
+        (
+            "[{holidays: Germany}]",
+            "'Germany' is no country and no market whose holidays are known (such as {holidays: DE}"
+            ", {holidays: DE-BY} or {holidays: NYSE})",
+        ),
+        ("[{holidays: BV}]", "'BV': no holidays are known of 2026 (list the dates)"),
+        ("[{holiday: DE}]", "{'holiday': 'DE'} does not name one calendar (did you mean 'holidays"),
+        ("[{holidays: [DE]}]", "'holidays': ['DE'] is not a name"),
+        ("[holidays XX until 2030]", "'XX' is no country and no market whose holidays are known"),
+    ],
+)
+def test_what_names_no_holidays_is_refused_with_a_hint(
+    tmp_path: Path, exclude: str, expected: str
+) -> None:
+    assert problem(tmp_path, exclude).startswith(expected)
+
+
+def test_norway_is_a_country(tmp_path: Path) -> None:
+    assert "2026-05-17" in job(tmp_path, "[{holidays: NO}]").exclude
+
+
+def test_a_file_of_dates_cannot_say_that_it_has_holidays(tmp_path: Path) -> None:
+    (tmp_path / "days.txt").write_text("2026-12-24\nholidays DE until 2099\n")
+    with pytest.raises(ScheduleFilesInvalid, match=r"days.txt:2: 'holidays DE until 2099' is not"):
+        job(tmp_path, "[{file: days.txt}]")
+
+
+def test_without_the_library_it_is_said_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holidays_of.cache_clear()
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    assert problem(tmp_path, "[{holidays: DE}]") == (
+        "'DE': the library 'holidays' is not installed (pip install 'celery-beat-supervisor"
+        "[holidays]' where files and jobs are loaded)"
+    )
