@@ -33,7 +33,6 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from threading import Thread
@@ -48,6 +47,7 @@ from redis.exceptions import RedisError
 
 from supervisor.errors import SecretMissing
 from supervisor.job.fields import is_address
+from supervisor.job.notices import Answer
 from supervisor.job.secrets import resolved
 from supervisor.ledger.functions import MOST_PINGS
 from supervisor.ledger.ledger import Ledger
@@ -146,14 +146,6 @@ PATHS = {
 
 #: Refusals that may pass.
 MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
-
-
-class Answer(StrEnum):
-    """refused: trying again would not help. unavailable: it may."""
-
-    TAKEN = "taken"
-    REFUSED = "refused"
-    UNAVAILABLE = "unavailable"
 
 
 class NoRedirects(HTTPRedirectHandler):
