@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from supervisor.errors import NotConfigured
 from supervisor.web.budget import Budget
 from supervisor.web.http import Problem, problem_response
+from supervisor.web.roles import Role
 
 SHORTEST_TOKEN = 16
 
@@ -202,10 +203,15 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """is_bearer: sent the token itself. root: of the visitor's session, empty without one."""
+    """is_bearer: sent the token itself. root: of the visitor's session, empty without one.
+
+    name: of whoever acts, empty for one who may only read. role: None for one who may not even.
+    """
 
     is_bearer: bool
     root: str
+    name: str = ""
+    role: Role | None = None
 
     @property
     def has_session(self) -> bool:
@@ -229,7 +235,7 @@ class AccessCheck:
         root, path = split_root(scope["path"])
         scope = {**scope, "path": path}
         request = Request(scope)
-        visitor = visitor_of(request, root, self._access.token, self._clock())
+        visitor = visitor_of(request, root, self._access, self._clock())
         scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": Budget()}
         answer = refusal(request, visitor, self._access)
         if root and not visitor.has_session and not answer and request.method in READING:
@@ -238,17 +244,19 @@ class AccessCheck:
         await (answer or self._app)(scope, receive, send)
 
 
-def visitor_of(request: Request, root: str, token: str | None, now: datetime) -> Visitor:
+def visitor_of(request: Request, root: str, access: Access, now: datetime) -> Visitor:
     """`root`: what the address begins with; it is a session's only with the cookie to it."""
+    token = access.token
+    anonymous = Visitor(is_bearer=False, root="", role=Role.VIEWER if access.is_local else None)
     if token is None:
-        return Visitor(is_bearer=False, root="")
+        return anonymous
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     cookie = request.cookies.get(COOKIE, "")
     has_session = is_session(token, cookie, now) and is_same(root, root_of(token, cookie))
-    return Visitor(
-        is_bearer=scheme.lower() == "bearer" and is_same(given.strip(), token),
-        root=root if has_session else "",
-    )
+    is_bearer = scheme.lower() == "bearer" and is_same(given.strip(), token)
+    if not is_bearer and not has_session:
+        return anonymous
+    return Visitor(is_bearer, root if has_session else "", "token", Role.EDITOR)
 
 
 def address_of(request: Request) -> str:

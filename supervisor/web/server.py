@@ -28,6 +28,7 @@ from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
+from supervisor.web.roles import guarded
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -105,16 +106,18 @@ def create(
     threads, edits = Threads(), JobEdits(ledger, app)
     watch = Watch(ledger, is_stopping)
     return Starlette(
-        routes=[
-            *health_routes(ledger, metrics or Metrics(ledger, broker)),
-            *api_routes(Api(ledger, broker, edits), threads),
-            *event_routes(watch),
-            *login_routes(access),
-            *editor_routes(ledger, edits, threads),
-            *action_routes(ledger, edits, threads),
-            *page_routes(ledger, access, broker, edits, threads),
-            Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
-        ],
+        routes=guarded(
+            [
+                *health_routes(ledger, metrics or Metrics(ledger, broker)),
+                *api_routes(Api(ledger, broker, edits), threads),
+                *event_routes(watch),
+                *login_routes(access),
+                *editor_routes(ledger, edits, threads),
+                *action_routes(ledger, edits, threads),
+                *page_routes(ledger, access, broker, edits, threads),
+                Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
+            ]
+        ),
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AccessCheck, access=access, clock=lambda: datetime.now(UTC)),
