@@ -3,7 +3,8 @@
 After it has emitted, the leading beat compares RedBeat's schedule with the jobs of this source:
 
 1. An entry that is no job becomes one, as `supervisor import redbeat` would translate it. What is
-   due at that very moment has been emitted by RedBeat's own code, for the last time.
+   due at that very moment has been emitted by RedBeat's own code, for the last time. Where no job
+   can have the entry's name, or another one has it, the job gets the nearest one, and keeps it.
 2. A job whose entry was saved again becomes what that says: its hash has a field `adopted`, the
    definition that the job was made of. One that is not enabled is paused.
 3. A job whose entry was deleted is removed. Without `adopt_entries` all are, and the entries stay.
@@ -23,7 +24,7 @@ from celery import Celery
 from redbeat.decoder import RedBeatJSONDecoder, RedBeatJSONEncoder
 from redbeat.schedulers import RedBeatSchedulerEntry
 
-from supervisor.beat.entries import Entries, SavedEntry
+from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry
 from supervisor.beat.import_celery import OF_BEAT, translate
 from supervisor.beat.put import put_jobs
 from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
@@ -62,9 +63,11 @@ class Adopted:
 
     def begin(self) -> None:
         """Before a beat that has begun to lead emits anything."""
+        self._entries.learn_names()
         own = self._jobs(self._ledger.origins())
         if own and not self._is_wanted:
             self._apply(dict.fromkeys(own), {})
+            self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
         self._own = own if self._is_wanted else frozenset()
 
@@ -76,7 +79,12 @@ class Adopted:
         origins = self._ledger.origins()
         own = self._jobs(origins)
         found = self._entries.saved_by_app(own, but=origins)
-        self._own = self._jobs(self._ledger.origins()) if self._follow(own, found) else own
+        wanted, adopted = self._wanted(own, found, taken=set(origins))
+        self._own = own
+        if wanted:
+            self._apply(wanted, adopted)
+            self._entries.learn_names()
+            self._own = self._jobs(self._ledger.origins())
         self._next = time.monotonic() + REST * (time.monotonic() - began)
 
     def record(self, emissions: Iterable[Emission]) -> None:
@@ -88,93 +96,102 @@ class Adopted:
             last = {"last_run_at": ran[name][-1].nominal_at, "total_run_count": count}
             self._entries.write_meta(name, json.dumps(last, cls=RedBeatJSONEncoder))
 
-    def _follow(self, own: frozenset[str], found: Mapping[str, SavedEntry]) -> bool:
-        """Returns whether there was anything to do."""
+    def _wanted(
+        self, own: frozenset[str], found: Mapping[str, SavedEntry], taken: set[str]
+    ) -> tuple[dict[str, JobSpec | None], dict[str, AdoptedEntry]]:
+        """Jobs to load or, without a spec, to remove; and what they are made of. taken: names."""
         wanted: dict[str, JobSpec | None] = {}
-        definitions: dict[str, str] = {}
-        for name, entry in self._changed(own, found):
+        adopted: dict[str, AdoptedEntry] = {}
+        # Names that jobs can have go to the entries that have them.
+        changed = sorted(
+            self._changed(own, found), key=lambda found: job_name(found[0]) != found[0]
+        )
+        for name, saved in changed:
             if len(wanted) == ENTRIES_PER_TURN:
                 break
-            spec = self._translated(name, entry.definition) if entry.definition else None
+            known = self._entries.job(name)
+            job = known if known in own else job_name(name, {*taken, *wanted})
+            entry = AdoptedEntry(name, saved.definition or "")
+            spec = self._translated(job, entry) if saved.definition else None
             if spec is not None:
-                wanted[name], definitions[name] = spec, entry.definition or ""
-            elif name in own:
-                wanted[name] = None
-        self._apply(wanted, definitions)
-        return bool(wanted)
+                wanted[job], adopted[job] = spec, entry
+            elif job in own:
+                wanted[job] = None
+        return wanted, adopted
 
-    def _apply(self, wanted: Mapping[str, JobSpec | None], definitions: Mapping[str, str]) -> None:
+    def _apply(
+        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
+    ) -> None:
         """All at once; each for itself where one of them is refused."""
         try:
-            self._put(wanted, definitions)
+            self._put(wanted, adopted)
         except (InvalidJob, JobElsewhere, TooManyJobs) as error:
-            for name, spec in wanted.items() if len(wanted) > 1 else ():
-                self._apply({name: spec}, {n: t for n, t in definitions.items() if n == name})
+            for job, spec in wanted.items() if len(wanted) > 1 else ():
+                self._apply({job: spec}, {j: entry for j, entry in adopted.items() if j == job})
             if len(wanted) == 1:
-                self._refuse({name: definitions.get(name, "") for name in wanted}, error)
+                for job in wanted:
+                    self._refuse(adopted.get(job, AdoptedEntry(job, "")), error)
 
     def _changed(
         self, own: frozenset[str], found: Mapping[str, SavedEntry]
     ) -> Iterator[tuple[str, SavedEntry]]:
         for name, entry in found.items():
-            if name in own:
+            if self._entries.job(name) in own:
                 is_new = entry.definition != entry.adopted
             else:
                 is_new = entry.is_stock and entry.definition != self._refused.get(name)
             if is_new and name != OF_BEAT:
                 yield name, entry
-        yield from ((name, SavedEntry()) for name in own - found.keys())
+        yield from ((name, SavedEntry()) for name in {*map(self._entries.name, own)} - found.keys())
 
-    def _translated(self, name: str, definition: str) -> JobSpec | None:
+    def _translated(self, job: str, entry: AdoptedEntry) -> JobSpec | None:
         try:
-            return spec_of(self._app, name, definition).kept_apart(self._ledger.keys.prefix)
+            return spec_of(self._app, job, entry).kept_apart(self._ledger.keys.prefix)
         except NotTranslatable as error:
-            self._refuse({name: definition}, error)
+            self._refuse(entry, error)
             return None
 
-    def _refuse(self, definitions: Mapping[str, str], why: Exception) -> None:
-        for name, definition in definitions.items():
-            if self._refused.get(name) != definition:
-                log.warning("entry stays unguarded", entry=name, reason=str(why))
-        self._refused.update(definitions)
+    def _refuse(self, entry: AdoptedEntry, why: Exception) -> None:
+        if self._refused.get(entry.name) != entry.definition:
+            log.warning("entry stays unguarded", entry=entry.name, reason=str(why))
+        self._refused[entry.name] = entry.definition
 
-    def _put(self, wanted: Mapping[str, JobSpec | None], definitions: Mapping[str, str]) -> None:
+    def _put(
+        self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
+    ) -> None:
         if not wanted:
             return
-        changes = put_jobs(
-            self._ledger, self._entries, wanted, REDBEAT, PLACE, definitions=definitions
-        )
+        changes = put_jobs(self._ledger, self._entries, wanted, REDBEAT, PLACE, adopted=adopted)
         for event, names in (
             ("entry adopted", changes.added),
             ("adopted entry edited", changes.changed),
             ("adopted entry removed", changes.removed),
         ):
-            for name in names:
-                log.info(event, job=name)
+            for job in names:
+                log.info(event, job=job, entry=adopted[job].name if job in adopted else None)
         written = {*changes.added, *changes.changed}
-        self._entries.note_adopted({n: t for n, t in definitions.items() if n not in written})
+        left = {job: entry.definition for job, entry in adopted.items() if job not in written}
+        self._entries.note_adopted(left)
 
     @staticmethod
     def _jobs(origins: Mapping[str, Origin]) -> frozenset[str]:
         return frozenset(name for name, at in origins.items() if at.source == REDBEAT)
 
 
-def spec_of(app: Celery, name: str, definition: str) -> JobSpec:
-    """The job that is made of an entry of this name. Raises NotTranslatable."""
-    if job_name(name) != name:
-        raise NotTranslatable(f"a job cannot have its name; {job_name(name)!r} is one that it can")
+def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:
+    """The job of this name that is made of the entry. Raises NotTranslatable."""
     try:
-        fields = dict(RedBeatSchedulerEntry.decode_definition(definition))
+        fields = dict(RedBeatSchedulerEntry.decode_definition(entry.definition))
     except Exception as error:  # its decoder builds objects out of what it finds
         raise NotTranslatable(f"RedBeat cannot decode it: {error}") from error
-    found = translate("RedBeat", name, fields, app, datetime.now(UTC))
+    found = translate("RedBeat", entry.name, fields, app, datetime.now(UTC))
     if isinstance(found, LeftOut):
         raise NotTranslatable(found.why)
     if found.lost:
         raise NotTranslatable("; ".join(found.lost))
     values = without_defaults(found.values)
     values |= {key: escaped(values[key]) for key in ("args", "kwargs") if key in values}
-    spec, faults = check_job(name, values, {}, None)
+    spec, faults = check_job(job, values, {}, None)
     if faults:
         raise NotTranslatable("; ".join(fault.what for fault in faults))
     return spec

@@ -52,6 +52,14 @@ class DueEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptedEntry:
+    """What a job is made of: the name of an entry and its definition."""
+
+    name: str
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
 class SavedEntry:
     """An entry that an app's own code has saved. adopted: the definition that a job was made of.
 
@@ -73,13 +81,29 @@ class Entries:
         self._prefix: str = conf.key_prefix
         self._schedule: str = conf.schedule_key
         self._static: str = conf.statics_key
+        self._names: Mapping[str, str] = {}
+        self._jobs: Mapping[str, str] = {}
+
+    def learn_names(self) -> None:
+        """Which jobs have another name than their entries: those that adopted.py has made."""
+        self._names = self._client.hgetall(self._keys.entries)
+        self._jobs = {entry: job for job, entry in self._names.items()}
 
     @property
     def keys(self) -> EntryKeys:
         return EntryKeys(self._prefix, self._schedule)
 
     def key(self, job: str) -> str:
-        return self._prefix + job
+        return self._prefix + self.name(job)
+
+    def name(self, job: str) -> str:
+        """Of the job's entry."""
+        return self._names.get(job, job)
+
+    def job(self, entry: str) -> str | None:
+        """The name of the job whose entry has this name, if it is one's; None for none's."""
+        job = self._jobs.get(entry, entry)
+        return job if self.name(job) == entry else None
 
     def write(self, pipe: Pipeline, spec: JobSpec, next_at: datetime | None) -> None:
         """Enters one job and when it is next due; the caller executes the pipeline."""
@@ -136,19 +160,20 @@ class Entries:
         return bool(self._client.hexists(key, SPEC_FIELD))
 
     def saved_by_app(self, jobs: Set[str], but: Collection[str]) -> dict[str, SavedEntry]:
-        """The entries of these jobs, and those of no job, by name; none of `beat_schedule`.
+        """The entries of these jobs, and those of no job, by their names; none of `beat_schedule`.
 
         but: all jobs that are loaded.
         """
         listed = self._client.zrange(self._schedule, 0, -1)
         names = {key.removeprefix(self._prefix) for key in listed}
-        others = names - set(but) - self._client.smembers(self._static)
+        own = set(map(self.name, jobs)) & names
+        others = names - set(map(self.name, but)) - self._client.smembers(self._static)
         found = {}
-        for chunk in chunks(sorted((jobs & names) | others)):
+        for chunk in chunks(sorted(own | others)):
             with self._client.pipeline(transaction=False) as pipe:
                 for name in chunk:
-                    pipe.hmget(self.key(name), "definition", ADOPTED_FIELD)
-                    pipe.hexists(self.key(name), SPEC_FIELD)
+                    pipe.hmget(self._prefix + name, "definition", ADOPTED_FIELD)
+                    pipe.hexists(self._prefix + name, SPEC_FIELD)
                 replies = pipe.execute()
             for name, (definition, adopted), is_ours in zip(
                 chunk, replies[::2], replies[1::2], strict=True
@@ -212,16 +237,20 @@ class Entries:
             self._client.zadd(self._schedule, scores, xx=True)
 
     def soon(self, after: datetime, until: datetime) -> list[str]:
-        """Names of the entries that will be due in that time, its end included."""
+        """Names of the jobs that will be due in that time, its end included."""
         keys = self._client.zrangebyscore(
             self._schedule, f"({after.timestamp()}", until.timestamp()
         )
-        return [key.removeprefix(self._prefix) for key in keys]
+        return [job for key in keys if (job := self._job_of(key))]
+
+    def _job_of(self, key: str) -> str | None:
+        return self.job(key.removeprefix(self._prefix))
 
     def strange(self, specs: Mapping[str, JobSpec]) -> list[str]:
         """Jobs whose entry is missing or differs, and entries of ours without a job."""
         listed = dict(self._client.zscan_iter(self._schedule, count=1_000))
-        ours = {key.removeprefix(self._prefix) for key in listed}
+        self.learn_names()
+        ours = {job for key in listed if (job := self._job_of(key))}
         found = []
         for names in chunks(sorted({*specs, *ours})):
             with self._client.pipeline(transaction=False) as pipe:
@@ -236,7 +265,7 @@ class Entries:
 
     def load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
         """One round trip. Leaves out jobs that only another version of this code can read."""
-        names = [key.removeprefix(self._prefix) for key in entry_keys]
+        names = [self._job_of(key) or "" for key in entry_keys]
         with self._client.pipeline(transaction=False) as pipe:
             pipe.hmget(self._keys.jobs, names)
             for name in names:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from supervisor.beat.entries import Entries, definition_text
+from supervisor.beat.entries import AdoptedEntry, Entries, definition_text
 from supervisor.beat.load import has_new_times, outgoing, stated_pauses
 from supervisor.errors import InvalidJob, InvalidRequest, JobConflict, JobElsewhere, TooManyJobs
 from supervisor.job.changes import Changes, difference
@@ -45,10 +45,10 @@ def put_jobs(
     source: str,
     place: str,
     versions: Versions | None = None,
-    definitions: Mapping[str, str] | None = None,
+    adopted: Mapping[str, AdoptedEntry] | None = None,
 ) -> Changes:
     """As `put_in_place`, whose origins are not asked for."""
-    return put_in_place(ledger, entries, wanted, source, place, versions, definitions)[0]
+    return put_in_place(ledger, entries, wanted, source, place, versions, adopted)[0]
 
 
 def put_in_place(
@@ -58,13 +58,13 @@ def put_in_place(
     source: str,
     place: str,
     versions: Versions | None = None,
-    definitions: Mapping[str, str] | None = None,
+    adopted: Mapping[str, AdoptedEntry] | None = None,
 ) -> tuple[Changes, dict[str, Origin]]:
     """Loads these jobs, or removes those that are None; what is as wanted stays untouched.
 
     Gives the origins that the jobs were loaded with, whatever became of them since: what others did
     then is an edit of another version. versions: those that the caller has seen, 0 for "is not
-    loaded"; None for any. definitions: of jobs that are made of RedBeat's entries. Raises
+    loaded"; None for any. adopted: the entries of RedBeat's that jobs are made of. Raises
     JobConflict when one of them is another by now, JobElsewhere for a job of another source,
     TooManyJobs, and InvalidJob where jobs that follow others would have no one to follow. Then
     nothing was changed. Raises InvalidRequest for a source that is no name, or files.
@@ -82,7 +82,7 @@ def put_in_place(
         check_following(ledger, wanted)
         now = ledger.now()
         settle(ledger, loaded, specs, changes, now)
-        outcome = changes_of(ledger, loaded, specs, changes, place, now, definitions or {})
+        outcome = changes_of(ledger, loaded, specs, changes, place, now, adopted or {})
         reply = ledger.load(list(outcome), entries.keys, source, links=links)
         if reply.verdict is LoadVerdict.LOADED:
             origin = Origin(source, int(reply.details[0]), place)
@@ -183,7 +183,7 @@ def changes_of(
     changes: Changes,
     place: str,
     now: datetime,
-    definitions: Mapping[str, str],
+    adopted: Mapping[str, AdoptedEntry],
 ) -> Iterator[JobChange]:
     """What load.lua is to do, for jobs that are still of the versions that were read."""
     paused = stated_pauses(ledger, [*changes.added, *loaded.unread])
@@ -192,12 +192,15 @@ def changes_of(
         spec, before = wanted[name], loaded.specs.get(name)
         is_new = has_new_times(name, loaded, wanted)
         was_paused = before.paused if before else paused[name]
+        entry = adopted.get(name)
+        is_renamed = entry is not None and entry.name != name
         yield JobChange(
             name,
             spec,
             version=version_of(loaded, name),
-            place=place,
-            definition=definitions.get(name) or definition_text(spec),
+            place=f"{place}: {entry.name}" if entry and is_renamed else place,
+            definition=entry.definition if entry else definition_text(spec),
+            entry=entry.name if entry and is_renamed else "",
             has_new_times=is_new,
             is_paused=spec.paused if spec.paused != was_paused else None,
             next_at=schedule_of(spec).next_after(now) if is_new else None,

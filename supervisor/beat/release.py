@@ -89,6 +89,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     cancel_runs(ledger)
     taken = take_messages(app, ledger)
     entries.take_from_static()
+    entries.learn_names()
     adopted = adopted_of(ledger)
     for name in ledger.scheduled():  # RedBeat keeps the `meta` that it finds
         with client.pipeline(transaction=True) as pipe:

@@ -76,6 +76,9 @@ TEMPLATES = {
     "jobs": "jobs",
     # HASH    job name -> "<source> <version> <place>"; where each loaded job is from
     "sources": "sources",
+    # HASH    job name -> name of its entry in RedBeat's schedule; only of jobs that are made of
+    #         entries whose names they could not have
+    "entries": "entries",
     # ZSET    job -> version; the newest EDITS_KEPT jobs that were loaded, edited or removed
     "edited": "index:edited",
     # ZSET    job -> ms at which it was removed; goes with the job's hash, which has its last spec

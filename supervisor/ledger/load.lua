@@ -7,7 +7,7 @@
 --       were loaded last, as the writer has seen it, or ''; of other sources: the last edit of an `after` that the
 --       writer has seen, or that and, after a slash, the last removal, or ''; how many jobs may be loaded at
 --       run time; then of each job
---       name, the version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove
+--       name, the name of its entry in RedBeat's schedule or '' for the same, the version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove
 --       it, '=' to change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`:
 --       what it was made of), '1' when its
 --       times are new (or ''), '1' or '0' when it is to be paused or resumed (or ''), when it is next due in
@@ -20,8 +20,10 @@
 --       {'full', number}                 so many jobs would be loaded at run time
 
 local source, at, entries, digest, seen, most = unpack(ARGV, 1, 6)
-local FIRST, FIELDS = 7, 9
+local FIRST, FIELDS = 7, 10
 local is_of_files = source == 'files'
+
+local function entry_of(job) return entries .. (hget(K.entries, job) or job) end
 
 local function origin_of(job)
   local text = hget(K.sources, job)
@@ -54,8 +56,8 @@ end
 if is_outdated() then return { 'outdated' } end
 local more = 0
 for i = FIRST, #ARGV, FIELDS do
-  local job, text = ARGV[i], ARGV[i + 2]
-  local why_not = refusal_of(job, ARGV[i + 1], ARGV[i + 8])
+  local job, text = ARGV[i], ARGV[i + 3]
+  local why_not = refusal_of(job, ARGV[i + 2], ARGV[i + 9])
   if why_not then return why_not end
   local is_loaded = redis.call('HEXISTS', K.jobs, job) == 1
   if text == '' and is_loaded then more = more - 1 end
@@ -84,13 +86,13 @@ end
 -- zero: an entry that is never due again.
 local function enter(job, text, definition, is_retimed, next_at)
   if source == 'redbeat' then
-    redis.call('HSET', entries .. job, 'spec', text, 'adopted', definition)
+    redis.call('HSET', entry_of(job), 'spec', text, 'adopted', definition)
   else
-    redis.call('HSET', entries .. job, 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
+    redis.call('HSET', entry_of(job), 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
   end
   if not is_retimed then return end
   local score = next_at == '' and '-1' or string.format('%.3f', next_at / 1000)
-  redis.call('ZADD', KEYS[1], score, entries .. job)
+  redis.call('ZADD', KEYS[1], score, entry_of(job))
   redis.call('HSET', K.job(job), 'next', next_at)
 end
 
@@ -119,12 +121,14 @@ local function follow(job, text)
 end
 
 local function leave(job)
-  if source == 'redbeat' and redis.call('HEXISTS', entries .. job, 'definition') == 1 then
-    redis.call('HDEL', entries .. job, 'spec', 'adopted')  -- RedBeat's own code goes on with it
+  local entry = entry_of(job)
+  redis.call('HDEL', K.entries, job)
+  if source == 'redbeat' and redis.call('HEXISTS', entry, 'definition') == 1 then
+    redis.call('HDEL', entry, 'spec', 'adopted')  -- RedBeat's own code goes on with it
     return
   end
-  redis.call('ZREM', KEYS[1], entries .. job)
-  redis.call('DEL', entries .. job)
+  redis.call('ZREM', KEYS[1], entry)
+  redis.call('DEL', entry)
 end
 
 local function remove(job)
@@ -142,8 +146,9 @@ local function remove(job)
   outlive(job, HISTORY_TTL)
 end
 
-local function load(job, text, stands_at, definition, is_retimed, paused, next_at)
+local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at)
   follow(job, text)
+  if entry ~= '' then redis.call('HSET', K.entries, job, entry) end
   redis.call('HSET', K.jobs, job, text)
   redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)
   enter(job, text, definition, is_retimed, next_at)
@@ -171,13 +176,13 @@ end
 
 local loaded = {}
 for i = FIRST, #ARGV, FIELDS do
-  local job, _, text, stands_at, definition, is_retimed, paused, next_at = unpack(ARGV, i, i + 7)
+  local job, entry, _, text, stands_at, definition, is_retimed, paused, next_at = unpack(ARGV, i, i + 8)
   if text == '=' then
     move(job, stands_at)
   elseif text == '' then
     remove(job)
   else
-    load(job, text, stands_at, definition, is_retimed == '1', paused, next_at)
+    load(job, entry, text, stands_at, definition, is_retimed == '1', paused, next_at)
     loaded[job] = true
   end
   if text ~= '=' then redis.call('ZADD', K.edited, version, job) end

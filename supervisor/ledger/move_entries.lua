@@ -26,6 +26,9 @@ local function is_ours(entry, job)
   return is_readable and tasks[definition.task]
 end
 
+local job_of = {}
+for _, job in ipairs(redis.call('HKEYS', K.entries)) do job_of[hget(K.entries, job)] = job end
+
 local moved = 0
 local listed = redis.call('ZRANGE', schedule, 0, -1, 'WITHSCORES')
 for i = 1, #listed, 2 do
@@ -33,7 +36,7 @@ for i = 1, #listed, 2 do
   local name = string.sub(key, #before + 1)
   local fields, entry = redis.call('HGETALL', key), {}
   for j = 1, #fields, 2 do entry[fields[j]] = fields[j + 1] end
-  local job = hget(K.jobs, name)
+  local job = hget(K.jobs, job_of[name] or name)
   if #fields > 0 and is_ours(entry, job) then
     -- Of a job that is no more, nothing is kept; nor of one that has its entry already.
     if (job or not entry.spec) and redis.call('EXISTS', prefix .. name) == 0 then

@@ -114,7 +114,8 @@ class JobChange:
     """What is to be done with one job that is loaded or not.
 
     version: the job's at present, 0 of one that is not loaded; None for any. spec: None to remove
-    the job. place: for people. definition: its entry for RedBeat. is_paused: None where that has
+    the job. place: for people. definition: its entry for RedBeat. entry: the name of that, where it
+    is another than the job's. is_paused: None where that has
     not changed. next_at: when it is next due, of one with new times. due_at: when it would have
     been next due as it was: by then the change is refused.
     """
@@ -124,6 +125,7 @@ class JobChange:
     version: int | None = None
     place: str = ""
     definition: str = ""
+    entry: str = ""
     has_new_times: bool = False
     is_paused: bool | None = None
     next_at: datetime | None = None
@@ -178,6 +180,7 @@ def change_facts(change: JobChange) -> tuple[str | int, ...]:
     """As load.lua reads it."""
     return (
         change.job,
+        change.entry,
         "" if change.version is None else change.version,
         change.spec.model_dump_json(exclude_defaults=True) if change.spec else "",
         change.place,
@@ -191,7 +194,7 @@ def change_facts(change: JobChange) -> tuple[str | int, ...]:
 
 def move_facts(job: str, place: str) -> tuple[str | int, ...]:
     """As load.lua reads it: a job that has changed nothing but its place."""
-    return (job, "", "=", place, "", "", "", "", "")
+    return (job, "", "", "=", place, "", "", "", "", "")
 
 
 def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str | int, ...]:

@@ -57,6 +57,11 @@ def adopted(app: Celery) -> list[str]:
     return [job.name for job in jobs.list(source="redbeat", app=app)]
 
 
+def unguarded(app: Celery, ledger: Ledger) -> list[str]:
+    found = Entries(app, ledger.client, ledger.keys).unguarded()
+    return sorted(found.keys() - {"celery.backend_cleanup"})
+
+
 def test_a_saved_entry_is_a_job_after_a_turn(app: Celery, beat: SupervisedScheduler) -> None:
     save(app, "hourly", args=["${HOME}"], kwargs={"tenant": 7}, options={"queue": "slow"})
     save(app, "nightly", crontab(30, 2, app=app), enabled=False)
@@ -113,6 +118,39 @@ def test_an_entry_that_is_saved_again_is_the_jobs_new_schedule(
     assert not jobs.get("edited", app=app).paused
 
 
+def test_an_entry_whose_name_no_job_can_have_keeps_it(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
+    saved = save(app, "tenant 42", timedelta(seconds=1))
+    save(app, "tenant-42", 2 * HOUR)
+    save(app, "poll in/box")
+    beat.tick()
+    assert adopted(app) == ["poll-in-box", "tenant-42", "tenant-42-2"]
+    assert jobs.get("poll-in-box", app=app).place == "RedBeat's schedule: poll in/box"
+    assert jobs.get("tenant-42", app=app).spec.every == 2 * HOUR
+    with closing(SupervisedScheduler(app, lazy=True)) as beside:  # it knows the names as well
+        assert unguarded(app, ledger) == []
+
+        def runs() -> list[str]:
+            beat.tick()
+            beside.tick()
+            return [run.id for run in ledger.history("tenant-42-2")]
+
+        wait_until(lambda: len(runs()) > 1)
+    assert read(app, "tenant 42").last_run_at > saved.last_run_at
+    assert ledger.history("tenant-42") == []
+    save(app, "tenant 42")
+    beat.tick()
+    assert jobs.get("tenant-42-2", app=app).spec.every == HOUR
+    saved.delete()
+    beat.tick()
+    assert adopted(app) == ["poll-in-box", "tenant-42"]
+    with pytest.raises(KeyError):
+        read(app, "tenant 42")
+    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    assert unguarded(app, ledger) == ["poll in/box", "tenant-42"]
+
+
 def test_a_deleted_entry_is_a_removed_job(app: Celery, beat: SupervisedScheduler) -> None:
     entry = save(app, "gone")
     beat.tick()
@@ -128,7 +166,6 @@ def test_a_deleted_entry_is_a_removed_job(app: Celery, beat: SupervisedScheduler
     ("name", "more", "why"),
     [
         ("easter", {"when": rrule("YEARLY", byeaster=0)}, "no key for 'byeaster'"),
-        ("poll inbox", {}, "a job cannot have its name; 'poll-inbox'"),
         ("routed", {"options": {"routing_key": "a.b"}}, "option 'routing_key'"),
     ],
 )
