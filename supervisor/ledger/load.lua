@@ -7,8 +7,8 @@
 --       were loaded last, as the writer has seen it, or ''; of other sources: the last edit of an `after` that the
 --       writer has seen, or that and, after a slash, the last removal, or ''; how many jobs may be loaded at
 --       run time; then of each job
---       name, the name of its entry in RedBeat's schedule or '' for the same, the version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove
---       it, '=' to change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`:
+--       name, the name of its entry in RedBeat's schedule (or '' for the same, or for the one that it has), the
+--       version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove it, '=' to change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`:
 --       what it was made of), '1' when its
 --       times are new (or ''), '1' or '0' when it is to be paused or resumed (or ''), when it is next due in
 --       ms (or ''), and when it would have been next due as it was (or '')
