@@ -7,11 +7,11 @@
 --       were loaded last, as the writer has seen it, or ''; of other sources: the last edit of an `after` that the
 --       writer has seen, or that and, after a slash, the last removal, or ''; how many jobs may be loaded at
 --       run time; then of each job
---       name, the name of its entry in RedBeat's schedule (or '' for the same, or for the one that it has), the
---       version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove it, '=' to change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`:
---       what it was made of), '1' when its
---       times are new (or ''), '1' or '0' when it is to be paused or resumed (or ''), when it is next due in
---       ms (or ''), and when it would have been next due as it was (or '')
+--       name, the name of its entry in RedBeat's schedule ('' for the same, or for the one that it has), the
+--       version that it has now (0 when it is not loaded, '' for any), its spec (JSON, '' to remove it, '=' to
+--       change nothing but its place), where it stands, its definition for RedBeat (of the source `redbeat`: what
+--       it was made of), '1' when its times are new (or ''), '1' or '0' when it is to be paused or resumed (or
+--       ''), when it is next due in ms (or ''), and when it would have been next due as it was (or '')
 -- gives {'loaded', version}, or, when nothing was changed,
 --       {'outdated'}                     other files were loaded meanwhile, or who follows whom is another
 --       {'changed', job, version}        the job has another version
