@@ -46,6 +46,8 @@ from supervisor.operate import control
 from supervisor.operate.shapes import (
     STEP_COLUMNS,
     LogText,
+    failure_lines,
+    failure_shape,
     harmless,
     items_words,
     job_shape,
@@ -199,7 +201,8 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     """Raises UnknownRun."""
     run = known(ledger, run_id)
     log = [line_shape(line) for line in ledger.reports.lines(run_id)]
-    shape = run_shape(run) | {"log": log}
+    failures = [failure_shape(failure) for failure in ledger.reports.failures(run_id)]
+    shape = run_shape(run) | {"log": log, "failures": failures}
     if run.has_steps:
         steps = [step_shape(step) for step in ledger.steps.records(run_id)]
         shape |= {"steps": steps, "params": params_of(ledger, run)}
@@ -238,6 +241,9 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     print_parts(ledger, run)
     for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
         click.echo(text)
+    for failure in ledger.reports.failures(run.id):
+        for line in failure_lines(failure):
+            click.echo(line)
 
 
 def print_parts(ledger: Ledger, run: Run) -> None:

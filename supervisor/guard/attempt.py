@@ -51,8 +51,17 @@ from supervisor.guard.delivery import Delivery
 from supervisor.guard.interrupts import RAISED, way_to_this_code
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
+from supervisor.guard.tracebacks import traceback_text
 from supervisor.job.run import ReportedProgress, RunState, StepId
-from supervisor.job.secrets import has_references, put, resolved, texts_in
+from supervisor.job.secrets import (
+    MASK,
+    has_references,
+    hidden_in,
+    put,
+    resolved,
+    texts_in,
+    without_hidden,
+)
 from supervisor.job.steps import Params
 from supervisor.ledger.connection import RedisError, may_pass
 from supervisor.ledger.ledger import Ledger
@@ -132,6 +141,7 @@ class Attempt:
     main process ended it. asked_to_end: what is raised in the code for that, or would be.
     returned: by a step, for the steps after it. next: how it is tried again.
     written: each text of the arguments that has a reference, and the secret it became -> the text.
+    hidden: each secret and masked value in the arguments -> what is shown in its place.
     """
 
     def __init__(self, guard: Guard, delivery: Delivery) -> None:
@@ -149,6 +159,7 @@ class Attempt:
         self.returned: dict[str, Any] | None = None
         self.next: NextAttempt | None = None
         self.written: dict[str, str] = {}
+        self.hidden: dict[str, str] = {}
 
     @property
     def run_id(self) -> str:
@@ -237,28 +248,37 @@ class Attempt:
             child_table.record_end(self._granted.token, outcome, self._work_ended_at)
 
     def end(
-        self, outcome: RunState, reason: str = "", returned: Mapping[str, Any] | None = None
+        self,
+        outcome: RunState,
+        reason: str = "",
+        returned: Mapping[str, Any] | None = None,
+        failure: BaseException | None = None,
     ) -> None:
-        """Reports how it ended; `lost` when the process is going down under it."""
+        """Reports how it ended; `lost` when the process is going down under it.
+
+        failure: what its code raised, whose traceback is kept.
+        """
         token, ended_at = self._granted.token, self._work_ended_at
+        reason, traceback = self.shown(reason), self._traceback_of(failure)
         # A server that hangs may hold up the report for longer than this process lives.
         self.record_end(outcome)
         finish = self._guard.ledger.finish
         self._report(
             outcome,
             reason,
-            lambda: finish(self.run_id, token, outcome, reason, returned, ended_at=ended_at),
+            lambda: finish(self.run_id, token, outcome, reason, returned, ended_at, traceback),
         )
 
-    def retry(self, delay: timedelta, reason: str) -> None:
+    def retry(self, delay: timedelta, reason: str, failure: BaseException | None = None) -> None:
         """Reports that it failed, and that its run is tried again after `delay`."""
         token, ended_at = self._granted.token, self._work_ended_at
+        reason, traceback = self.shown(reason), self._traceback_of(failure)
         asked = self.next.asked if self.next else NOTHING
         retry = self._guard.ledger.retry
         self._report(
             RunState.RETRYING,
             reason,
-            lambda: retry(self.run_id, token, delay, reason, asked, ended_at=ended_at),
+            lambda: retry(self.run_id, token, delay, reason, asked, ended_at, traceback),
         )
 
     def retry_by_backoff(self, failure: Exception) -> timedelta:
@@ -277,10 +297,27 @@ class Attempt:
         given = deepcopy({"args": list(args), "kwargs": dict(kwargs)})
         for path, text in list(texts_in(given)):
             if self.delivery.is_written(path) and has_references(text):
-                secret = resolved(text, environ)
+                secret = resolved(text, environ, self.hidden)
                 self.written |= {text: text, **({secret: text} if secret else {})}
                 put(given, path, secret)
         return given["args"], given["kwargs"]
+
+    def hide(self, *arguments: Any) -> None:
+        """What of these arguments the job's `mask` hides is not shown in its log either."""
+        self.hidden |= dict.fromkeys(hidden_in(self.delivery.mask, arguments), MASK)
+
+    def shown(self, text: str) -> str:
+        """A text that its code made, as it may be shown."""
+        return without_hidden(text, self.hidden)
+
+    def _traceback_of(self, failure: BaseException | None) -> str:
+        if failure is None:
+            return ""
+        try:
+            return traceback_text(failure, self.shown)
+        except Exception as error:  # noqa: BLE001 - it asks the job's exceptions for their texts
+            log.warning("traceback not kept", run=self.run_id, error=repr(error))
+            return ""
 
     @property
     def _granted(self) -> Grant:

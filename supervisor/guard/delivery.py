@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.job.run import Reference, RunRules, StepId
-from supervisor.job.secrets import ArgumentPath
+from supervisor.job.secrets import ArgumentPath, Mask
 from supervisor.ledger.requests import Work
 
 #: The header that makes a message a supervised run's.
@@ -48,6 +48,7 @@ class Delivery:
     references: Sequence[Reference] = ()
     sent_after: int | None = None
     lock: str = ""
+    mask: Mask = False
 
     @classmethod
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
@@ -63,6 +64,7 @@ class Delivery:
             references=header.get("references", ()),
             sent_after=header.get(RETRIES),
             lock=str(header["rules"].get("lock", "")),
+            mask=header["rules"].get("mask", False),
         )
 
     @property

@@ -61,6 +61,16 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt failed, at `at`; `step` as in a LogLine."""
+
+    attempt: int
+    at: datetime
+    traceback: str
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReportedProgress:
     """As the job reported it; `at` is by the clock of `Reported`."""
 

@@ -52,12 +52,20 @@ def named(found: re.Match[str]) -> bool:
     return bool(found["name"] or found["file"])
 
 
-def resolved(value: Any, environ: Mapping[str, str]) -> Any:
+def resolved(value: Any, environ: Mapping[str, str], seen: dict[str, str] | None = None) -> Any:
     """The value with secrets in place of references. Raises SecretMissing.
 
-    environ: the variables, and the directory of secrets by SUPERVISOR_SECRETS_DIR.
+    environ: the variables, and the directory of secrets by SUPERVISOR_SECRETS_DIR. seen: is filled
+    with each secret and its reference.
     """
-    return mapped(value, lambda text: TOKEN.sub(lambda found: secret(found, environ), text))
+
+    def of(found: re.Match[str]) -> str:
+        value = secret(found, environ)
+        if seen is not None and named(found):
+            seen[value] = found[0]
+        return value
+
+    return mapped(value, lambda text: TOKEN.sub(of, text))
 
 
 def escaped(value: Any) -> Any:
@@ -154,3 +162,29 @@ def without(names: Collection[str], value: Any) -> Any:
             return [without(names, item) for item in value]
         case _:
             return value
+
+
+#: Shorter texts are no secrets, and stand in many others.
+SHORTEST_HIDDEN = 4
+
+
+def hidden_in(mask: Mask, value: Any) -> Iterator[str]:
+    """Each text and number of the arguments that `masked` hides, as other texts may quote it."""
+    match value:
+        case Mapping():
+            for name, item in value.items():
+                is_named = mask and mask is not True and name in mask
+                yield from hidden_in(True if is_named else mask, item)
+        case list() | tuple():
+            for item in value:
+                yield from hidden_in(mask, item)
+        case str() | int() | float() if mask is True and not isinstance(value, bool):
+            yield str(value)
+
+
+def without_hidden(text: str, hidden: Mapping[str, str]) -> str:
+    """The text with what is to be shown in place of each hidden text, the longest first."""
+    for each in sorted(hidden, key=len, reverse=True):
+        if len(each) >= SHORTEST_HIDDEN:
+            text = text.replace(each, hidden[each]).replace(repr(each)[1:-1], hidden[each])
+    return text

@@ -8,6 +8,16 @@ local function note_in_log(run, outcome, reason)
   redis.call('PEXPIRE', K.log(root), HISTORY_TTL)
 end
 
+-- How an attempt failed, in full, beside its reason. Of many steps or items that fail, the first keep theirs.
+local function keep_traceback(run, text)
+  if (text or '') == '' then return end
+  local root = root_of(run.id)
+  local key, step = K.tracebacks(root), string.sub(run.id, #root + 2)
+  if redis.call('HLEN', key) >= MOST_TRACEBACKS and redis.call('HEXISTS', key, step) == 0 then return end
+  redis.call('HSET', key, step, cjson.encode({ attempt = run.attempt, at = now, text = text }))
+  redis.call('PEXPIRE', key, HISTORY_TTL)
+end
+
 -- The attempt ends; `is_last`: and with it the run, whose end writes what there is of a run of its own.
 local function end_attempt(run, outcome, reason, token, is_last)
   local fields = { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }

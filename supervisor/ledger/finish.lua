@@ -6,7 +6,8 @@
 --       started, and never will), reason,
 --       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
 --       long ago in ms the attempt's work was over; then for retry its options and which of its arguments
---       are to be resolved (JSON, or ''), of a step that succeeded what it returned: name, JSON, name ...
+--       are to be resolved (JSON, or ''), and for retry, failed and timed_out the traceback, if there is one;
+--       of a step that succeeded what it returned: name, JSON, name ...
 -- gives {verdict, run id, ...}; verdict:
 --       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
@@ -50,9 +51,10 @@ if outcome == 'lost' or outcome == 'unbegun' or (stopped and outcome ~= 'succeed
   return { verdict == 'rescued' and verdict or 'ended', unpack(next_up) }
 end
 if outcome ~= 'retry' then
-  for i = 9, run.parent and #ARGV or 0, 2 do
+  for i = 9, run.parent and outcome == 'succeeded' and #ARGV or 0, 2 do
     redis.call('HSET', K.run(id), 'out:' .. ARGV[i], ARGV[i + 1])
   end
+  if outcome ~= 'succeeded' then keep_traceback(run, ARGV[9]) end
   end_attempt(run, outcome, reason, token, true)
   return { 'ended', unpack(finish(run, outcome, reason, now + HANDOVER_DELAY)) }
 end
@@ -66,6 +68,7 @@ end
 if ARGV[9] ~= '' then
   redis.call('HSET', K.run(id), 'retry_options', (hget(K.run(id), 'retry_options') or '') .. ARGV[9] .. '\n')
 end
+keep_traceback(run, ARGV[11])
 end_attempt(run, 'failed', reason, token)
 count(run.job, 'retried')
 local held, deadline = 'queued:' .. id, delay + run.rules.start_deadline

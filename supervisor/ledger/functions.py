@@ -151,6 +151,9 @@ GRANTS_KEPT = 100
 #: Of a run that is tried again and again, so many attempts are remembered one by one.
 ATTEMPTS_KEPT = 100
 
+#: Of a run with steps, or with a batch, so many that failed keep their traceback.
+MOST_TRACEBACKS = 20
+
 #: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
 #: hangs may be at it for longer, and then there are two messages: the second begins nothing.
 HANDOVER_DELAY = timedelta(seconds=2)
@@ -227,7 +230,7 @@ local SCHEMA = {SCHEMA}
 local HISTORY_TTL = {to_ms(HISTORY_TTL)}
 local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}
 local HANDOVER_DELAY = {to_ms(HANDOVER_DELAY)}
-local LINES_KEPT = {LINES_KEPT}
+local LINES_KEPT, MOST_TRACEBACKS = {LINES_KEPT}, {MOST_TRACEBACKS}
 local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'
 local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}
 local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}

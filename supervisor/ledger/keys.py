@@ -52,6 +52,10 @@ TEMPLATES = {
     #         LINES_KEPT lines of a run's log, of all attempts and steps; expires HISTORY_TTL after
     #         the last line, or after the run ended
     "log": "run:%s:log",
+    # HASH    step ('' for the run itself) -> JSON: how its last failed attempt ended (attempt, at
+    #         in ms, text); of up to MOST_TRACEBACKS steps and items; expires HISTORY_TTL after
+    #         the last of them was written
+    "tracebacks": "run:%s:tracebacks",
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
     #         removed: the spec (JSON) of a job that is not loaded any more;
@@ -188,6 +192,9 @@ class Keys:
 
     def log(self, run_id: str) -> str:
         return self._build("log", run_id)
+
+    def tracebacks(self, run_id: str) -> str:
+        return self._build("tracebacks", run_id)
 
     def job(self, name: str) -> str:
         return self._build("job", name)

@@ -450,15 +450,17 @@ class Ledger(Readings):
         reason: str = "",
         returned: Mapping[str, Any] | None = None,
         ended_at: float | None = None,
+        traceback: str = "",
     ) -> Finished:
         """Ends an attempt, in its own name; `outcome` lost lets the job's `on_crash` decide.
 
         returned: by a step, for the params of its run. ended_at: when its work was over, by
-        `times.clock`; now without it.
+        `times.clock`; now without it. traceback: of one that failed.
         """
         facts = (outcome.value, reason[:REASON_LENGTH], 0, "", "")
         values = [(name, json.dumps(value)) for name, value in (returned or {}).items()]
-        return self._finish((run_id, token, *facts), ended_at, [*chain.from_iterable(values)])
+        more = [traceback] if traceback else [*chain.from_iterable(values)]
+        return self._finish((run_id, token, *facts), ended_at, more)
 
     def report_dead(self, run_id: str, token: str, reason: str) -> Finished:
         """Ends an attempt whose process is gone: it is lost, or what it was being ended for."""
@@ -477,23 +479,24 @@ class Ledger(Readings):
         reason: str = "",
         asked: CallArguments = NOTHING,
         ended_at: float | None = None,
+        traceback: str = "",
     ) -> Finished:
         """Ends a failed attempt; the next is due after `delay`, and the lock is kept.
 
-        asked: what the next attempt, and those after it, have in place of the run's own. ended_at:
-        as for `finish`.
+        asked: what the next attempt, and those after it, have in place of the run's own. ended_at
+        and traceback: as for `finish`.
         """
         args, kwargs, *more = asked.facts
         facts = ("retry", reason[:REASON_LENGTH], to_ms(delay), args, kwargs)
-        return self._finish((run_id, token, *facts), ended_at, more)
+        return self._finish((run_id, token, *facts), ended_at, [*more, traceback])
 
     def _finish(
-        self, facts: tuple[str | int, ...], ended_at: float | None, returned: Sequence[str] = ()
+        self, facts: tuple[str | int, ...], ended_at: float | None, more: Sequence[str] = ()
     ) -> Finished:
         def call() -> Call:
             """Made again each time that it is sent, which may be for long."""
             ago = 0 if ended_at is None else ms_since(ended_at)
-            return Call((*facts, ago, *returned))
+            return Call((*facts, ago, *more))
 
         return finished(self._functions.as_of_sending("finish", call))
 

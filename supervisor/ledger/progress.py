@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
-from supervisor.job.run import LogLine, Progress, Reported, log_place, parse_number
+from supervisor.job.run import Failure, LogLine, Progress, Reported, log_place, parse_number
 from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
@@ -41,6 +42,14 @@ class Reports:
         lines = [line_from(line_id, fields) for line_id, fields in entries]
         return [line for line in lines if step is None or is_of(line.step, step)]
 
+    def failures(self, run_id: str) -> list[Failure]:
+        """How the run failed, and its steps and items, oldest first; of a step, only itself."""
+        whole, step = log_place(run_id)
+        texts = self._client.hgetall(self._keys.tracebacks(whole))
+        found = [failure_from(label or None, text) for label, text in texts.items()]
+        own = [failure for failure in found if step is None or is_of(failure.step, step)]
+        return sorted(own, key=lambda failure: (failure.at, failure.step or ""))
+
 
 def is_of(label: str | None, step: str) -> bool:
     return label is not None and (label == step or label.startswith(f"{step}#"))
@@ -59,6 +68,11 @@ def line_from(line_id: str, fields: Mapping[str, str]) -> LogLine:
         text=fields["text"],
         step=fields.get("step"),
     )
+
+
+def failure_from(step: str | None, text: str) -> Failure:
+    fields = json.loads(text)
+    return Failure(int(fields["attempt"]), instant(fields["at"]), fields["text"], step)
 
 
 def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:

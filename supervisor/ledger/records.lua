@@ -109,7 +109,7 @@ local function forget_run(id)
     redis.call('UNLINK', K.run(below), K.below(below), K.items(below), K.states(below), K.kept(below))
   end
   if steps then redis.call('UNLINK', K.below(id), K.params(id)) end
-  redis.call('UNLINK', K.run(id), K.log(id))
+  redis.call('UNLINK', K.run(id), K.log(id), K.tracebacks(id))
 end
 
 -- Enters a run into its job's history; the oldest ended runs make room.

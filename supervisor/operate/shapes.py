@@ -108,6 +108,15 @@ class Step(Shape):
     run: Run | None
 
 
+class Failure(Shape):
+    """The last failed attempt of the run, or of one of its steps or items."""
+
+    at: Instant
+    attempt: int
+    step: str | None
+    traceback: str
+
+
 class LogLine(Shape):
     at: Instant
     attempt: int
@@ -174,6 +183,10 @@ def step_shape(step: records.StepRecord) -> dict[str, Any]:
     return Step.model_validate(step).model_dump(mode="json")
 
 
+def failure_shape(failure: records.Failure) -> dict[str, Any]:
+    return Failure.model_validate(failure).model_dump(mode="json")
+
+
 def line_shape(line: records.LogLine) -> dict[str, Any]:
     return LogLine.model_validate(line).model_dump(mode="json")
 
@@ -204,9 +217,15 @@ class LogText:
             yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
 
 
-def label_of(line: records.LogLine) -> str:
+def failure_lines(failure: records.Failure) -> Iterator[str]:
+    """The traceback as text, below whose it is."""
+    yield f"{stamp(failure.at)}  {label_of(failure, always=True)}failed"
+    yield from (f"  {harmless(line)}" for line in failure.traceback.splitlines())
+
+
+def label_of(line: records.LogLine | records.Failure, *, always: bool = False) -> str:
     """``load#3, attempt 2: ``, or nothing for a first attempt of a run without steps."""
-    attempt = f"attempt {line.attempt}" if line.attempt > 1 else None
+    attempt = f"attempt {line.attempt}" if line.attempt > 1 or always else None
     label = ", ".join(filter(None, (line.step, attempt)))
     return f"{label}: " if label else ""
 

@@ -28,7 +28,7 @@ from supervisor.ledger.queues import Queues
 from supervisor.operate import control
 from supervisor.operate.job_documents import Document
 from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
-from supervisor.operate.shapes import Job, LogLine, Run, Step, params_shape
+from supervisor.operate.shapes import Failure, Job, LogLine, Run, Step, params_shape
 from supervisor.web import api_shapes
 from supervisor.web.api_shapes import Error, WholeJob, WholeRun
 from supervisor.web.budget import Threads
@@ -294,6 +294,8 @@ class Api:
         if found.has_steps:
             whole.steps = [Step.model_validate(step) for step in self._ledger.steps.records(run)]
             whole.params = params_shape(found, self._ledger.steps.params(run))
+        failures = self._ledger.reports.failures(run)
+        whole.failures = [Failure.model_validate(failure) for failure in failures]
         return whole
 
     @operation("get", "/queues")

@@ -12,7 +12,7 @@ from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate.control import LONGEST_NOTE
-from supervisor.operate.shapes import Instant, Job, Run, Shape, Step
+from supervisor.operate.shapes import Failure, Instant, Job, Run, Shape, Step
 from supervisor.times import Duration
 
 
@@ -52,6 +52,9 @@ class WholeRun(Run):
 
     steps: list[Step] | None = None
     params: dict[str, Any] | None = None
+    failures: list[Failure] = Field(
+        default_factory=list, description="With their tracebacks, the latest last."
+    )
 
 
 class Queue(Shape):

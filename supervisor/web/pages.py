@@ -122,7 +122,7 @@ def job_log(asked: Asked) -> Context:
     found = asked.ledger.history(asked.target, RUNS_SHOWN)
     last = next((run for run in found if run.started_at), None)
     lines = asked.ledger.reports.lines(last.id) if last else []
-    return {"logged": last, "lines": lines[-LINES_SHOWN:], "line_count": len(lines)}
+    return {"logged": last, "lines": lines[-LINES_SHOWN:], "line_count": len(lines), "failures": []}
 
 
 def run(asked: Asked) -> Context:
@@ -158,8 +158,9 @@ def steps(asked: Asked) -> Context:
 
 
 def run_log(asked: Asked) -> Context:
-    lines = asked.ledger.reports.lines(asked.target)
-    return {"logged": None, "lines": lines, "line_count": len(lines)}
+    reports = asked.ledger.reports
+    lines, failures = reports.lines(asked.target), reports.failures(asked.target)
+    return {"logged": None, "lines": lines, "line_count": len(lines), "failures": failures}
 
 
 def failures(asked: Asked) -> Context:

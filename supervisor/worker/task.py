@@ -225,9 +225,11 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         if attempt.delivery.references:
             args, kwargs = attempt.with_secrets(args, kwargs, os.environ)
         if run is None or run.step is None:
+            attempt.hide(args, kwargs)
             ignore_refused(attempt.confirm())
             return body(*args, **kwargs)
         kwargs = filled(self.run, args, kwargs, run.params)
+        attempt.hide(args, kwargs)
         ignore_refused(attempt.confirm())
         returned = body(*args, **kwargs)
         if run.item is None:
@@ -293,11 +295,12 @@ def report(attempt: Attempt, task: Any, retval: Any, state: str | None) -> None:
             delay = (
                 following.delay if following else until(None, value.when, task.default_retry_delay)
             )
-            error = following.error if following else None
-            attempt.retry(delay, reason_of(error or value.exc or value))
+            error = (following.error if following else None) or value.exc or value
+            attempt.retry(delay, reason_of(error), failure_in(error))
         case states.FAILURE:
             timed_out = isinstance(value, (SoftTimeLimitExceeded, TimeLimitExceeded))
-            attempt.end(RunState.TIMED_OUT if timed_out else RunState.FAILED, reason_of(value))
+            outcome = RunState.TIMED_OUT if timed_out else RunState.FAILED
+            attempt.end(outcome, reason_of(value), failure=failure_in(value))
         case states.IGNORED | states.REJECTED:  # the job itself raised Ignore or Reject
             attempt.end(RunState.SUCCEEDED, state.lower())
         case _:
@@ -339,6 +342,11 @@ def of_base(error: BaseException) -> Exception:
     if type(error).__module__ == "gevent.timeout":
         return TimeLimitExceeded(getattr(error, "seconds", None))
     return JobRaised(error)
+
+
+def failure_in(error: Any) -> BaseException | None:
+    """What has a traceback: `retry` may be given a text, or an exception that nobody raised."""
+    return error if isinstance(error, BaseException) and error.__traceback__ else None
 
 
 def reason_of(error: Any) -> str:

@@ -197,6 +197,33 @@ jobs:
     assert ("ann" in said, "monday" in said, SECRET in said) == (True, True, False)
 
 
+def test_how_a_run_failed_is_shown_without_its_secrets(team: Project) -> None:
+    team.deploy(f"""
+jobs:
+  report:
+    {{{EVERY_DAY}, kwargs: {{fails: true, password: "${{REPORT_PASSWORD}}"}}}}
+  masked: {{{EVERY_DAY}, mask: [password], kwargs: {{fails: true, password: {SECRET}}}}}
+""")
+    said = ""
+    for job, shown in {"report": "${REPORT_PASSWORD}", "masked": "***"}.items():
+        failed = team.run_when(run_of(team, job), "failed")
+        assert failed.reason == f"ValueError: no login with {shown}"
+        [failure] = team.ledger.reports.failures(failed.id)
+        assert failure.traceback.startswith("Traceback (most recent call last):\n")
+        assert "in spend\n" in failure.traceback.splitlines()[1] + "\n"
+        assert failure.traceback.endswith(f"ValueError: no login with {shown}\n")
+        with visiting(team.ledger, Access()) as client:
+            page, api = client.get(f"/runs/{failed.id}"), client.get(f"/api/v1/runs/{failed.id}")
+        assert "in spend" in page.text
+        [served] = api.json()["failures"]
+        [printed] = json.loads(output_of(team, ["show", failed.id, "--json"]))["failures"]
+        assert served == printed
+        assert served["traceback"] == failure.traceback
+        said += page.text + api.text + output_of(team, ["show", failed.id])
+    assert "in spend" in said
+    assert SECRET not in said
+
+
 def test_nothing_of_a_runs_arguments_or_errors_is_in_the_metrics(team: Project) -> None:
     team.deploy(f"""
 jobs:
@@ -209,6 +236,8 @@ jobs:
 """)
     failed = team.run_when(run_of(team, "report"), "failed")
     assert SECRET in str(failed.reason)
+    [failure] = team.ledger.reports.failures(failed.id)
+    assert failure.traceback.endswith(f"ValueError: no login with {SECRET}\n")
     team.run_when(run_of(team, "in-steps"), "succeeded")
     text = metrics_of(team.ledger)
     assert 'supervisor_runs_finished_total{job="report",outcome="failed"} 1' in text

@@ -13,12 +13,12 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.guard.progress import PATIENCE, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.connection import connect_for_heartbeat
-from supervisor.ledger.functions import HISTORY_TTL
+from supervisor.ledger.functions import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.progress import Reports
 from supervisor.settings import Settings
-from tests.ledger.jobs import begin, begun, job, lease_runs_out, run_id, ticks
+from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
 from tests.waiting import patience, wait_until
 
@@ -159,6 +159,51 @@ def test_a_step_logs_to_the_whole_run_under_its_label(ledger: Ledger, run: str) 
     assert texts(ledger, step) == ["of the step"]
     assert ledger.run(run).progress is None
     assert ledger.run(step).progress is not None
+
+
+# How attempts failed.
+
+
+def failures(ledger: Ledger, run: str) -> list[tuple[str | None, int, str]]:
+    return [(found.step, found.attempt, found.traceback) for found in ledger.reports.failures(run)]
+
+
+def test_the_last_failed_attempt_keeps_its_traceback(ledger: Ledger, run: str) -> None:
+    ledger.retry(run, "token", timedelta(), "not so", traceback="the first")
+    assert failures(ledger, run) == [(None, 1, "the first")]
+    ledger.rescue()
+    begin(ledger, run, "second")
+    ledger.finish(run, "second", RunState.FAILED, "not so", traceback="the second")
+    assert failures(ledger, run) == [(None, 2, "the second")]
+    assert TTL_MS - 10_000 < ledger.client.pttl(ledger.keys.tracebacks(run)) <= TTL_MS
+
+
+def test_a_run_that_succeeds_leaves_no_more_than_before(ledger: Ledger, run: str) -> None:
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    assert not ledger.client.exists(ledger.keys.tracebacks(run))
+
+
+def test_a_run_that_is_forgotten_takes_its_traceback_along(ledger: Ledger) -> None:
+    spec = begun(ledger, history=1)
+    first = run_id(spec, 0)
+    ledger.finish(first, "token", RunState.FAILED, traceback="why")
+    assert failures(ledger, first)
+    ledger.admit(ticks(spec, 1))
+    assert not ledger.client.exists(ledger.keys.tracebacks(first))
+
+
+def test_of_many_items_that_fail_the_first_keep_their_tracebacks(ledger: Ledger) -> None:
+    step = {"task": "a", "priority": 1, "foreach": "items", "on_item_failure": "ignore"}
+    items = list(range(MOST_TRACEBACKS + 2))
+    spec = admitted(ledger, 0, task=None, steps=[step], params={"items": items})
+    whole = run_id(spec, 0)
+    ledger.steps.expand(f"{whole}/a", items)
+    for item in items:
+        begin(ledger, f"{whole}/a#{item}", f"token-{item}")
+        ledger.finish(f"{whole}/a#{item}", f"token-{item}", RunState.FAILED, traceback="why")
+    kept = {f"a#{item}" for item in items[:MOST_TRACEBACKS]}
+    assert {step for step, _, _ in failures(ledger, whole)} == kept
+    assert failures(ledger, f"{whole}/a#1") == [("a#1", 1, "why")]
 
 
 # The thread that writes.
