@@ -20,7 +20,7 @@ SupervisorError
 ├── ArgumentsNotJson       arguments of a run that are not JSON
 ├── InvalidRedisUrl        an address of Redis that cannot be read
 ├── InvalidPrefix          a prefix of the ledger's keys that is no plain text
-├── NotConfigured          a setting that the command needs is absent
+├── NotConfigured          a setting that the command needs is absent, or cannot be read
 ├── RedBeatElsewhere       RedBeat is set to another Redis than the ledger's
 ├── SecretMissing          a reference to a secret that this process does not have
 ├── UnsafeContent          a guarded call asks for a message that is not JSON
@@ -247,7 +247,7 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 
 
 class NotConfigured(SupervisorError):
-    """A setting that is needed here is absent."""
+    """A setting that is needed here is absent, or cannot be read."""
 
     exit_code = USAGE
 

@@ -23,6 +23,11 @@ URL_FILE = STATE_DIR / "url"
 #: The variable of `serve` whose value opens its page and its API.
 TOKEN = "SUPERVISOR_TOKEN"
 
+#: Where beat and `serve` tell what is of no job, and what all webhooks are signed with that have no
+#: secret of their own.
+NOTIFY = "SUPERVISOR_NOTIFY"
+NOTIFY_SECRET = "SUPERVISOR_NOTIFY_SECRET"
+
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 DEFAULT_PREFIX = "supervisor"
 

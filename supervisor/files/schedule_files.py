@@ -41,7 +41,8 @@ def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterat
             yield JobFault(("params",), what, "give it to a step, in its 'kwargs'", path)
     steps = [{"args": step.args, "kwargs": step.kwargs} for step in spec.steps]
     given: dict[str, Any] = {"args": spec.args, "kwargs": spec.kwargs, "steps": steps}
-    for key, value in {**given, "ping_url": spec.ping_url}.items():
+    secrets = [[each.url, each.secret] for each in spec.notify]
+    for key, value in {**given, "ping_url": spec.ping_url, "notify": secrets}.items():
         for path, text in texts_in(value):
             if found := malformed(text):
                 what = f"{key!r}: {found[0]!r} is not a reference to a secret"
@@ -239,6 +240,9 @@ class _Loading:
         values = self._mapping_at(file, document, "defaults")
         resolved, file_faults = self.calendars.resolve(values)
         defaults, faults = check_defaults(resolved)
+        if "notify" in defaults:
+            shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
+            faults += reference_faults(shared, self.environ)
         for fault in [*faults, *item_faults("exclude", file_faults)]:
             line = document.line_of(_place(("defaults",), fault, values))
             self._problem(file, line, f"defaults: {fault.what}", fault.hint)
@@ -257,7 +261,8 @@ class _Loading:
             self.specs[name] = spec.kept_apart(self.prefix)
             if spec.after:
                 self.documents[name] = (document, file)
-            faults += reference_faults(spec, self.environ)
+            missing = reference_faults(spec, self.environ)
+            faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
             for fault in [*faults, *item_faults("exclude", file_faults)]:
                 at = document.line_of(_place(("jobs", name), fault, own))
                 self._problem(file, at, fault.what, fault.hint, job=name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from supervisor.job.secrets import TOKEN, masked
+from supervisor.job.secrets import MASK, TOKEN, masked
 from supervisor.job.spec import JobSpec, StepSpec
 
 #: Keys of a job and of a step that its `mask` is about.
@@ -67,6 +67,8 @@ def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
             found += step_edits(before, after)
         elif key == "ping_url":
             found.append(Edit(key, masked_url(old[key]), masked_url(new[key])))
+        elif key == "notify":
+            found.append(Edit(key, masked_destinations(old[key]), masked_destinations(new[key])))
         else:
             found.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
     return tuple(found)
@@ -77,11 +79,32 @@ def shown(spec: JobSpec, key: str, value: Any) -> Any:
 
 
 def masked_url(url: str | None) -> str | None:
-    """An address is a secret, for anyone may use it: ``https://hc-ping.com/***``."""
+    """An address is a secret, for anyone may use it: ``https://hc-ping.com/***``.
+
+    Of those that are no web's, nothing but the service is shown: a key may stand first in them.
+    """
     if url is None or TOKEN.fullmatch(url):
         return url
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}/***"
+    scheme, is_whole, _ = url.partition("://")
+    if scheme in ("http", "https"):
+        return f"{scheme}://{urlsplit(url).hostname}/{MASK}"
+    return f"{scheme}://{MASK}" if is_whole and not TOKEN.search(scheme) else MASK
+
+
+def masked_destinations(written: Sequence[Any]) -> list[Any]:
+    """Of `notify`, as a schedule file has it."""
+    return [
+        {key: masked_part(key, value) for key, value in item.items()}
+        if isinstance(item, dict)
+        else masked_url(item)
+        for item in written
+    ]
+
+
+def masked_part(key: str, value: Any) -> Any:
+    if key == "secret":
+        return value if TOKEN.fullmatch(value) else MASK
+    return masked_url(value) if key == "url" else value
 
 
 def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:

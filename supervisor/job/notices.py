@@ -50,6 +50,8 @@ class Destination(BaseModel):
     """An address, or a reference to one such as ${SLACK_URL}; a secret."""
     events: frozenset[Event] = DEFAULT_EVENTS
     """Which events are told there."""
+    secret: str | None = Field(default=None, repr=False)
+    """What a webhook is signed with, or a reference to it."""
 
     @field_serializer("events")
     def _in_order(self, events: frozenset[Event]) -> list[str]:

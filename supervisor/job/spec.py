@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from supervisor.job.destinations import Notify
 from supervisor.job.faults import ItemFault, conflict, inside
 from supervisor.job.fields import (
     NAME_PATTERN,
@@ -221,6 +222,8 @@ class JobSpec(When):
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
+    notify: Annotated[Notify, Field(repr=False)] = ()
+    """Where people are told that it failed, missed a run, recovered: addresses, with events."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
     labels: Labels = {}  # noqa: RUF012 - pydantic copies it

@@ -13,7 +13,7 @@ from typing import Any
 
 from supervisor.files.import_text import entry_text
 from supervisor.files.job_checks import KEYS, JobFault
-from supervisor.job.changes import ARGUMENTS, masked_url
+from supervisor.job.changes import ARGUMENTS, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.job.when import KINDS, When
@@ -26,7 +26,7 @@ Document = dict[str, Any]
 FIRST = ("task", "steps", "params", "args", "kwargs", "description", *KINDS, *When.model_fields)
 ORDER = tuple(dict.fromkeys((*(key for key in FIRST if key in KEYS), *KEYS)))
 
-#: Keys in which a mask may stand for a value.
+#: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
 HIDING = (*ARGUMENTS, "steps", "ping_url")
 
 
@@ -46,13 +46,15 @@ def own_serial(spec: JobSpec, prefix: str) -> bool | str:
 
 
 def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
-    """With `***` for what `mask` hides, and for the secret part of `ping_url`."""
+    """With `***` for what `mask` hides, and for the secret part of addresses."""
     document = document_of(spec, prefix)
     for key in ARGUMENTS:
         if key in document:
             document[key] = masked(spec.mask, document[key])
     if "ping_url" in document:
         document["ping_url"] = masked_url(document["ping_url"])
+    if "notify" in document:
+        document["notify"] = masked_destinations(document["notify"])
     if "steps" in document:
         document["steps"] = [
             {
@@ -70,10 +72,38 @@ def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PR
     hides_the_same = given.get("mask", False) == shown.get("mask", False)
     is_same_work = given.get("task") == shown.get("task") and tasks(given) == tasks(shown)
     kept = HIDING if hides_the_same and is_same_work else ("ping_url",)
-    return {
+    found = {
         key: filled(value, shown.get(key), real.get(key)) if key in kept else value
         for key, value in given.items()
     }
+    if isinstance(given.get("notify"), list) and "notify" in real:
+        found["notify"] = addressed(given["notify"], shown["notify"], real["notify"])
+    return found
+
+
+def addressed(given: list[Any], shown: list[Any], real: list[Any]) -> list[Any]:
+    """Destinations, each found by what is shown of its address: its events may be edited, and
+    others added or removed beside it. Of several that look the same, all have to be there still.
+    """
+    found = list(given)
+    for url in {keys_of(each)["url"] for each in shown}:
+        places = [n for n, each in enumerate(given) if keys_of(each).get("url") == url]
+        known = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
+        if len(places) == len(known):
+            for place, number in zip(places, known, strict=True):
+                found[place] = with_secrets(given[place], shown[number], real[number])
+    return found
+
+
+def with_secrets(given: Any, shown: Any, real: Any) -> Any:
+    keys, hidden = keys_of(given), keys_of(shown)
+    secrets = {key: value for key, value in keys_of(real).items() if key in ("url", "secret")}
+    kept = {key: value for key, value in secrets.items() if keys.get(key) == hidden[key]}
+    return {**keys, **kept} if isinstance(given, dict) else kept["url"]
+
+
+def keys_of(destination: Any) -> Document:
+    return destination if isinstance(destination, dict) else {"url": destination}
 
 
 def tasks(document: Mapping[str, Any]) -> list[Any]:
@@ -95,10 +125,11 @@ def filled(given: Any, shown: Any, real: Any) -> Any:
 def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable[JobFault]:
     """Of each `***` that stands for no value; it would be loaded as a text of three stars."""
     real = document_of(loaded) if loaded else {}
-    for key in HIDING:
+    for key in (*HIDING, "notify"):
         known = dict(texts_in(real.get(key)))
         for path, text in texts_in(document.get(key)):
-            is_hidden = text == MASK or (key == "ping_url" and text.endswith(f"/{MASK}"))
+            is_address = key in ("ping_url", "notify") and text.endswith(f"/{MASK}")
+            is_hidden = text == MASK or is_address
             if is_hidden and known.get(path) != text:
                 what = f"{key!r}: {MASK} stands for a value that is hidden here"
                 yield JobFault(

@@ -163,6 +163,28 @@ def test_a_plan_shows_no_value_that_is_masked() -> None:
     assert (edit.old, edit.new) == ("***", "***")
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("${SLACK_URL}", "${SLACK_URL}"),
+        ("https://user:geheim@hooks.test:8443/geheim?key=geheim", "https://hooks.test/***"),
+        ("slack://geheim/b/c", "slack://***"),
+        ("mailtos://ann:geheim@mail.test?to=ops@test", "mailtos://***"),
+        ("${HOST}/geheim", "***"),
+        (
+            {"url": "https://h/geheim", "secret": "geheim"},
+            {"url": "https://h/***", "secret": "***"},
+        ),
+        ({"url": "${A}", "secret": "${B}"}, {"url": "${A}", "secret": "${B}"}),
+    ],
+)
+def test_a_plan_shows_no_address_of_a_notice(written: Any, shown: Any) -> None:
+    base = {"name": "j", "task": "t", "every": "1h"}
+    [edit] = edits(JobSpec(**base), JobSpec(**base, notify=[written]))
+    assert (edit.old, edit.new) == ([], [shown])
+    assert "geheim" not in repr(JobSpec(**base, notify=[written]))
+
+
 def test_a_mask_hides_names_at_any_depth_or_everything() -> None:
     value = {"a": 1, "b": [{"a": {"c": 2}}, 3]}
     assert masked(["a"], value) == {"a": "***", "b": [{"a": "***"}, 3]}

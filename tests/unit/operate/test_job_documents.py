@@ -38,6 +38,12 @@ def spec(**keys: Any) -> JobSpec:
         {"every": None, "cron": "30 2 * * *", "dst": {"gap": "skip", "fold": "both"}},
         {"task": None, "steps": STEPS, "params": {"x": [{}]}, "mask": True},
         {"description": "on: - 'x' \"y\" \u00e9 #", "ping_url": "https://hc-ping.com/0b1c"},
+        {
+            "notify": [
+                "${SLACK_URL}",
+                {"url": "https://h/x?y=1", "events": ["late"], "secret": "${S}"},
+            ]
+        },
     ],
 )
 def test_an_exported_job_loads_as_the_same_job(
@@ -60,6 +66,7 @@ def test_what_is_shown_keeps_what_it_hides_when_it_comes_back() -> None:
         spec(task=None, steps=STEPS, params={"password": "geheim"}, mask=["password"]),
         spec(args=["geheim"], kwargs={"x": "geheim"}, mask=True),
         spec(ping_url="https://hc-ping.com/geheim"),
+        spec(notify=["slack://geheim/b/c", {"url": "https://h/geheim", "secret": "geheim"}]),
     ):
         shown = shown_document(loaded)
         assert "geheim" not in str(shown)
@@ -91,3 +98,30 @@ def test_three_stars_that_a_job_has_are_its_own() -> None:
     loaded = spec(args=["***"])
     assert list(mask_faults(document_of(loaded), loaded)) == []
     assert list(mask_faults({"args": ["***"]}, None))
+
+
+def test_destinations_are_edited_beside_others_whose_address_is_hidden() -> None:
+    pager, hook = "pagerduty://geheim@k", "https://hooks.test/geheim"
+    loaded = spec(notify=[pager, {"url": hook, "events": ["late"], "secret": "geheim"}])
+    shown = {"url": "https://hooks.test/***", "events": ["lost"], "secret": "***"}
+    given = {**shown_document(loaded), "notify": ["${NEW}", shown, "pagerduty://***"]}
+    assert revealed(given, loaded)["notify"] == [
+        "${NEW}",
+        {"url": hook, "events": ["lost"], "secret": "geheim"},
+        pager,
+    ]
+
+
+def test_of_two_hidden_addresses_alike_none_is_guessed() -> None:
+    loaded = spec(notify=["slack://one/a/b", "slack://two/a/b"])
+    given = revealed({**shown_document(loaded), "notify": ["slack://***"]}, loaded)
+    assert [fault.path for fault in mask_faults(given, loaded)] == [(0,)]
+
+
+@pytest.mark.parametrize("url", ["https://evil.test/***", "slack://***"])
+def test_a_secret_goes_to_no_address_but_its_own(url: str) -> None:
+    loaded = spec(notify=[{"url": "https://hooks.test/x", "secret": "geheim"}])
+    shown = shown_document(loaded)
+    given = revealed({**shown, "notify": [{"url": url, "secret": "***"}]}, loaded)
+    assert "geheim" not in str(given)
+    assert len(list(mask_faults(given, loaded))) == 2
