@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
@@ -23,7 +23,7 @@ from celery import signals
 
 from supervisor import process
 from supervisor.beat.entries import DueEntry, Entries
-from supervisor.job.spec import MOST_JOBS
+from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
 from supervisor.ledger.reads import chunks
@@ -111,13 +111,21 @@ class Emitted:
 
 
 class Emitter:
+    """as_admitted: a job as its runs are admitted; the same each time for the same job."""
+
     def __init__(
-        self, ledger: Ledger, entries: Entries, envelopes: Envelopes, leadership: Leadership
+        self,
+        ledger: Ledger,
+        entries: Entries,
+        envelopes: Envelopes,
+        leadership: Leadership,
+        as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
     ) -> None:
         self._ledger = ledger
         self._entries = entries
         self._envelopes = envelopes
         self._leadership = leadership
+        self._as_admitted = as_admitted
         self._prebuilt_for: str | None = None
         self._prebuilt_until = datetime.min.replace(tzinfo=UTC)
         self._to_prebuild: list[str] = []
@@ -139,7 +147,7 @@ class Emitter:
                     emitted.is_all = False
                     break
                 entries = self._entries.load(keys)
-                emissions = emissions_of(entries, now)
+                emissions = emissions_of(entries, now, self._as_admitted)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
                     admitting.add_tick(self._envelopes.filled(tick))
@@ -211,10 +219,14 @@ class Emitter:
             self._to_prebuild = self._to_prebuild[JOBS_PER_PORTION:]
             for spec in self._ledger.some_specs(jobs).values():
                 schedule_of(spec)
-                self._envelopes.prebuild(spec)
+                self._envelopes.prebuild(self._as_admitted(spec))
 
 
-def emissions_of(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
+def emissions_of(
+    entries: Sequence[DueEntry],
+    now: datetime,
+    as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
+) -> list[Emission]:
     """What is due for the jobs among the entries."""
     found = []
     for entry in entries:
@@ -222,7 +234,8 @@ def emissions_of(entries: Sequence[DueEntry], now: datetime) -> list[Emission]:
             continue
         watermark, pause = entry.mark.watermark or now, entry.mark.pause
         try:
-            found.append(emission(entry.spec, schedule_of(entry.spec), watermark, now, pause))
+            spec = as_admitted(entry.spec)
+            found.append(emission(spec, schedule_of(spec), watermark, now, pause))
         except Exception:  # a job that cannot be decided on keeps no other from its ticks
             log.exception("tick not decided", job=entry.spec.name)
     return found

@@ -31,7 +31,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -266,12 +266,21 @@ TURN_SECONDS = 3.0
 
 
 class Pinger:
-    """Sends the pings, those of several jobs side by side."""
+    """Sends the pings, those of several jobs side by side.
 
-    def __init__(self, ledger: Ledger, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    keeps: a ping that is left in the list for now, since another is to see it first.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        keeps: Callable[[Ping], bool] = lambda _: False,
+    ) -> None:
         self._ledger = ledger
         self._pings = Pings(ledger.client, ledger.keys)
         self._timeout = timeout_seconds
+        self._keeps = keeps
         self._sending: set[str] = set()
         self._waits: dict[str, tuple[float, float]] = {}
         self._slow: set[str] = set()
@@ -286,7 +295,8 @@ class Pinger:
         """Whether a thread began, or there is nothing beyond the `limit` oldest."""
         with self._lock:
             busy = set(self._sending)  # their pings may have been sent since they were read
-        pings = self._pings.oldest(limit)
+        listed = self._pings.oldest(limit)
+        pings = [ping for ping in listed if not self._keeps(ping)]
         began = False
         for job in dict.fromkeys(ping.job for ping in pings):
             if job not in busy and self._is_to_send(job):
@@ -295,7 +305,7 @@ class Pinger:
                     target=self._run, args=(job, own, now), name="supervisor-ping", daemon=True
                 ).start()
                 began = True
-        return began or len(pings) < limit
+        return began or len(listed) < limit
 
     def _is_to_send(self, job: str) -> bool:
         """Whether a thread may begin for the job, which it then counts as begun."""

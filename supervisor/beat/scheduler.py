@@ -14,8 +14,8 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 4. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there. Publish again messages that vanished, and take those of ended runs out of their queues.
-5. Notify: starts and ends of runs to their jobs' `ping_url`, and calls that ended before they began
-   to Celery's result backend, both from threads.
+5. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, and calls that
+   ended before they began to Celery's result backend, all from threads.
 6. Audit some of the jobs: each nominal time was counted once and has an outcome.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference at the first turn after it has, from which on it
@@ -57,6 +57,7 @@ from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
+from supervisor.integrations.sentry import CheckIns
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
@@ -192,12 +193,19 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         envelopes = Envelopes(
             app, self._ledger.client, self._publisher.send, self._publisher.signer
         )
-        self._emitter = Emitter(self._ledger, self._entries, envelopes, self._leader.leadership)
+        self._check_ins = CheckIns(self._ledger, owner_of(app))
+        self._emitter = Emitter(
+            self._ledger,
+            self._entries,
+            envelopes,
+            self._leader.leadership,
+            self._check_ins.monitored,
+        )
         self._following = Following(self._ledger, self._leader.leadership)
         self._starts = Starts(self._ledger)
         self._vanished = VanishedMessages(app, self._ledger)
         self._sweeper = Sweeper(app, self._ledger)
-        self._pinger = Pinger(self._ledger)
+        self._pinger = Pinger(self._ledger, keeps=self._check_ins.keeps)
         self._revoker = Revoker(app, self._ledger)
         self._auditor = Auditor(self._ledger, self._revive)
         adopts = bool(app.supervisor["adopt_entries"])  # type: ignore[attr-defined]
@@ -429,6 +437,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _notify(self, look: Look) -> None:
         if look.has_pings:
+            self._check_ins.look()
             self._pinger.look(look.at)
         if look.has_revocations:
             self._revoker.look(look.at)

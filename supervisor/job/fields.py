@@ -162,6 +162,12 @@ PingUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(https?://|\$\{)", "maxLength": LONGEST_URL}),
 ]
 
+#: As Sentry has names of monitors; one of digits alone it takes for an id.
+MonitorSlug = (
+    Annotated[bool, Field(strict=True)]
+    | Annotated[str, Field(pattern=r"^[0-9]*[a-z_-][a-z0-9_-]*$", max_length=50)]
+)
+
 _NAME = {"type": "string", "minLength": 1}
 _ITEM = {
     "anyOf": [

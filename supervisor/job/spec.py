@@ -26,6 +26,7 @@ from supervisor.job.fields import (
     DueBy,
     Labels,
     MessagePriority,
+    MonitorSlug,
     Name,
     PingUrl,
     QueueName,
@@ -224,6 +225,8 @@ class JobSpec(When):
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     notify: Annotated[Notify, Field(repr=False)] = ()
     """Where people are told that it failed, missed a run, recovered: addresses, with events."""
+    sentry_monitor: MonitorSlug | None = None
+    """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app says."""
     description: Annotated[str, Field(max_length=1000)] = ""
     """A sentence for the people who are called at night."""
     labels: Labels = {}  # noqa: RUF012 - pydantic copies it
@@ -468,7 +471,7 @@ class JobSpec(When):
         key = self.key.replace("{task}", self.work) if self.key and has_template else None
         rules = {
             "key": key,
-            "ping": bool(self.ping_url),
+            "ping": bool(self.ping_url or self.sentry_monitor),
             "mask": self.mask,
             "max_duration_ms": self.max_duration and to_ms(self.max_duration),
             "min_duration_ms": self.min_duration and to_ms(self.min_duration),

@@ -1,0 +1,240 @@
+"""Check-ins of runs at Sentry Crons, where the app has initialised `sentry_sdk` in beat.
+
+1. A job has a monitor where it says so (`sentry_monitor`), or where the SDK would give one to
+   RedBeat's own entries: `CeleryIntegration(monitor_beat_tasks=True)`, without those that
+   `exclude_beat_tasks` names. Runs of the latter are admitted as if the job said so.
+2. The functions that begin and end such runs write that down, as for a job with `ping_url`: a
+   worker that is killed loses none, and no run waits for Sentry.
+3. At each turn of beat that finds any, a thread gives them to the SDK: `in_progress` with the first
+   attempt, `ok` or `error` with the end of the run. Both have the same id, which is made of the
+   run's: a check-in that is sent again changes nothing.
+
+A missed check-in is Sentry's to see: it is told the schedule, and how late a start may be. Nothing
+here does anything in a process that has not imported the SDK itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
+from typing import Any
+from uuid import UUID, uuid5
+
+from supervisor.job.spec import KEPT_AT_HAND, JobSpec
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.notifications import Ping, PingKind, Pings
+from supervisor.ledger.reads import chunks
+from supervisor.logs import get_logger
+from supervisor.schedule.cron import NICKNAMES
+from supervisor.ticks.expectations import (
+    UNKNOWN_DURATION,
+    interval_of,
+    late_after,
+    next_ticks,
+    work_until_success,
+)
+
+log = get_logger("supervisor.sentry")
+
+#: Sentry has no word for a run that was cancelled or replaced: it did not do its work.
+STATUSES = {
+    PingKind.START: "in_progress",
+    PingKind.SUCCESS: "ok",
+    PingKind.FAIL: "error",
+    PingKind.LOG: "error",
+}
+
+#: An interval is said in the largest of these that it is made of.
+UNITS = {
+    "day": timedelta(days=1),
+    "hour": timedelta(hours=1),
+    "minute": timedelta(minutes=1),
+}
+
+#: 28 days, the most that Sentry takes for a margin or a runtime.
+MOST_MINUTES = 40_320
+
+#: The SDK drops what its queue has no room for, 100 by default: it is waited for after so many.
+PER_FLUSH = 50
+FLUSH_SECONDS = 5.0
+
+PINGS_PER_LOOK = 1_000
+
+NAMESPACE = UUID("0c1ac2a5-9b2f-5e0e-8d8e-5d3d52f5a8c4")
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """config: None where Sentry cannot express the schedule; then the monitor has to be there."""
+
+    slug: str
+    config: dict[str, Any] | None
+
+
+class CheckIns:
+    """Of one beat. `monitored` is called in its turns, and `look` once in each that has pings.
+
+    owner: the app's name in the ledger.
+    """
+
+    def __init__(self, ledger: Ledger, owner: str) -> None:
+        self._ledger = ledger
+        self._place = f"{ledger.keys.prefix} of {owner}"
+        self._pings = Pings(ledger.client, ledger.keys)
+        self._known: dict[str, tuple[JobSpec, JobSpec]] = {}
+        self._passed_on: frozenset[str] = frozenset()
+        self._thread: threading.Thread | None = None
+
+    def monitored(self, spec: JobSpec) -> JobSpec:
+        """As its runs are admitted: with `sentry_monitor`, where the SDK gives it a monitor."""
+        if spec.sentry_monitor is not None or beat_integration() is None:
+            return spec
+        made_for, found = self._known.get(spec.name, (None, spec))
+        if made_for is not spec:
+            if len(self._known) >= KEPT_AT_HAND:
+                self._known.clear()
+            has_one = monitor_of(spec, datetime.now(UTC)) is not None
+            found = spec.model_copy(update={"sentry_monitor": True}) if has_one else spec
+            self._known[spec.name] = spec, found
+        return found
+
+    def look(self) -> None:
+        """Returns at once; a thread sends the check-ins and ends by itself."""
+        is_sending = self._thread is not None and self._thread.is_alive()
+        if client() is not None and not is_sending:
+            self._thread = threading.Thread(
+                target=self._run, name="supervisor-check-ins", daemon=True
+            )
+            self._thread.start()
+
+    def keeps(self, ping: Ping) -> bool:
+        """Whether it is still to check in, before anybody removes it from the list."""
+        return client() is not None and ping.text not in self._passed_on
+
+    def _run(self) -> None:
+        try:
+            listed = self._pings.oldest(PINGS_PER_LOOK)
+            self._passed_on &= {ping.text for ping in listed}
+            pings = [ping for ping in listed if ping.text not in self._passed_on]
+            self._send_all(pings, self._ledger.some_specs({ping.job for ping in pings}))
+        except RedisError as error:
+            log.warning("check-ins not sent", error=str(error))
+
+    def _send_all(self, pings: Sequence[Ping], specs: Mapping[str, JobSpec]) -> None:
+        """Those that a `ping_url` waits for come first: Sentry may be slow."""
+        given = {ping: specs[ping.job] for ping in pings if ping.job in specs}
+        monitors = {ping: monitor_of(spec, ping.at) for ping, spec in given.items()}
+        own = sorted(
+            (ping for ping in pings if monitors.get(ping)),
+            key=lambda ping: given[ping].ping_url is None,
+        )
+        self._passed_on |= {ping.text for ping in pings if not monitors.get(ping)}
+        for portion in chunks(own, PER_FLUSH):
+            for ping in portion:
+                if monitor := monitors[ping]:
+                    check_in(monitor, ping, self._place)
+            self._passed_on |= {ping.text for ping in portion if given[ping].ping_url}
+            if sending := client():
+                sending.flush(timeout=FLUSH_SECONDS)
+            for ping in portion:
+                if given[ping].ping_url is None:
+                    self._pings.done(ping)
+
+
+def client() -> Any | None:
+    """That of the SDK, if the app has initialised it."""
+    sdk = sys.modules.get("sentry_sdk")
+    found = sdk.get_client() if sdk else None
+    return found if found is not None and found.is_active() else None
+
+
+def beat_integration() -> Any | None:
+    found = client()
+    integration = found.get_integration("celery") if found is not None else None
+    return integration if getattr(integration, "monitor_beat_tasks", False) else None
+
+
+def monitor_of(spec: JobSpec, now: datetime) -> Monitor | None:
+    """Its monitor, if it is to have one."""
+    if spec.sentry_monitor is False:
+        return None
+    config = monitor_config(spec, now)
+    if spec.sentry_monitor is not None:
+        return Monitor(spec.name if spec.sentry_monitor is True else spec.sentry_monitor, config)
+    integration = beat_integration()
+    if integration is None or is_excluded(spec.name, integration.exclude_beat_tasks):
+        return None
+    if config is None:
+        log.warning("job without monitor", job=spec.name, schedule=spec.schedule, hint=HINT)
+        return None
+    return Monitor(spec.name, config)
+
+
+HINT = "Sentry cannot express its schedule; sentry_monitor in the job's file gives it one"
+
+
+def is_excluded(job: str, patterns: Sequence[str] | None) -> bool:
+    from sentry_sdk.utils import match_regex_list
+
+    return bool(match_regex_list(job, patterns))
+
+
+def monitor_config(spec: JobSpec, now: datetime) -> dict[str, Any] | None:
+    """What Sentry is to expect of the job; None where it cannot express when the job runs."""
+    schedule = monitor_schedule(spec)
+    if schedule is None:
+        return None
+    interval = interval_of(next_ticks(spec, now))
+    limit = spec.max_duration or spec.time_limit or spec.soft_time_limit
+    usual = limit or min(UNKNOWN_DURATION, interval or UNKNOWN_DURATION)
+    late = late_after(spec, interval, usual) + (spec.jitter or timedelta())
+    config = {
+        "schedule": schedule,
+        "timezone": spec.timezone,
+        "checkin_margin": minutes(late),
+    }
+    if limit:
+        config["max_runtime"] = minutes(work_until_success(spec, limit))
+    return config
+
+
+def monitor_schedule(spec: JobSpec) -> dict[str, Any] | None:
+    if spec.exclude or spec.end_at:
+        return None
+    if len(spec.cron_lines) == 1:
+        [line] = spec.cron_lines
+        return {"type": "crontab", "value": NICKNAMES.get(line.strip().lower(), line)}
+    for unit, length in UNITS.items():
+        if spec.every and not spec.every % length:
+            return {"type": "interval", "value": spec.every // length, "unit": unit}
+    return None
+
+
+def minutes(duration: timedelta) -> int:
+    return min(MOST_MINUTES, max(1, ceil(duration / timedelta(minutes=1))))
+
+
+def check_in(monitor: Monitor, ping: Ping, place: str) -> None:
+    from sentry_sdk.crons import capture_checkin
+
+    # Of several attempts Sentry knows the duration by itself, from the first start on.
+    is_first = ping.kind is not PingKind.START and ping.attempt == 1
+    capture_checkin(
+        monitor_slug=monitor.slug,
+        check_in_id=check_in_id(ping.run, place),
+        status=STATUSES[ping.kind],
+        duration=ping.lasted.total_seconds() if is_first else None,
+        monitor_config=monitor.config,
+    )
+
+
+def check_in_id(run_id: str, place: str) -> str:
+    """The same for all check-ins of a run; Sentry knows each in all of its projects."""
+    options = client().options  # type: ignore[union-attr]
+    project = f"{options['dsn']} {options['environment']}"
+    return uuid5(NAMESPACE, f"{project} {place} {run_id}").hex

@@ -1,0 +1,120 @@
+"""What reaches Sentry Crons of the same jobs, with RedBeat's own scheduler and supervised."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from supervisor.ledger.replies import ms_of
+from tests.adoption.conftest import Deploy
+from tests.adoption.stranger import Stranger
+from tests.listener import Listener, listening
+from tests.waiting import wait_until
+
+CheckIn = dict[str, Any]
+
+#: Those that RedBeat has too: without their own word for it, as the app's SDK says.
+JOBS = """
+jobs:
+  fine: {task: fine, cron: "0 * * * *"}
+  breaks: {task: breaks, every: 1h, ping_url: "%s/ping"}
+  quiet: {task: quiet, every: 1h}
+  often: {task: often, every: 1s}
+  dies: {task: dies, every: 1h}
+  again: {task: again, every: 1h, time_limit: 10m}
+  renamed: {task: fine, rrule: FREQ=HOURLY, sentry_monitor: hourly-tidying}
+  silent: {task: fine, every: 1h, sentry_monitor: false}
+"""
+
+#: The slugs of those that RedBeat alone has not, and of an entry that is no job.
+DONE = ("dies", "again", "hourly-tidying", "unguarded")
+
+
+@pytest.fixture
+def sentry() -> Iterator[Listener]:
+    pytest.importorskip("sentry_sdk")
+    with listening() as listener:
+        yield listener
+
+
+def deployed(deploy: Deploy, sentry: Listener, *, is_supervised: bool) -> Stranger:
+    dsn = sentry.url.replace("http://", "http://key@") + "/1"
+    stranger = deploy("checked", is_supervised, SENTRY_DSN=dsn)
+    stranger.worker("-c", "1")
+    return stranger
+
+
+def check_ins(sentry: Listener) -> dict[str, list[CheckIn]]:
+    """By slug, in the order in which they came."""
+    found: dict[str, list[CheckIn]] = defaultdict(list)
+    for path, envelope in sentry.heard:
+        if "/envelope/" not in path:
+            continue
+        _, *lines = (json.loads(line) for line in envelope.splitlines() if line)
+        for header, item in pairwise(lines):
+            if header.get("type") == "check_in":
+                found[item["monitor_slug"]].append(item)
+    return found
+
+
+def statuses(sentry: Listener) -> dict[str, list[str]]:
+    return {slug: [item["status"] for item in own] for slug, own in check_ins(sentry).items()}
+
+
+def due(stranger: Stranger, *jobs: str) -> None:
+    """As if nothing had emitted these for an hour: they are caught up with."""
+    ledger = stranger.ledger
+    before = ledger.now() - timedelta(hours=1)
+    for job in jobs:
+        ledger.client.hset(ledger.keys.job(job), "watermark", ms_of(before))
+        ledger.client.zadd("redbeat::schedule", {f"redbeat:{job}": before.timestamp()}, xx=True)
+
+
+def ended(stranger: Stranger, job: str) -> int:
+    counters = stranger.ledger.job(job).counters
+    return sum(count for name, count in counters.items() if name.startswith("finished:"))
+
+
+def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Listener) -> None:
+    plain = deployed(deploy, sentry, is_supervised=False)
+    plain.code("from checked import enter; enter('fine', 'breaks', 'quiet', 'often'); print(0)")
+    plain.start("beat", "beat", "-l", "info")
+    ends = {"fine": ["in_progress", "ok"], "breaks": ["in_progress", "error"]}
+    wait_until(lambda: statuses(sentry) == ends, 40)
+    wait_until(lambda: plain.log("worker").count("often") > 1, 20)
+    plain.stop()
+    assert statuses(sentry) == ends
+    of_redbeat = check_ins(sentry)
+    sentry.heard.clear()
+
+    stranger = deployed(deploy, sentry, is_supervised=True)
+    stranger.schedule(JOBS % sentry.url)
+    stranger.code("from checked import enter; enter('unguarded'); print(0)")
+    stranger.start("beat", "beat", "-l", "info")
+    wait_until(lambda: "silent" in stranger.ledger.scheduled(), 30)
+    jobs = ("fine", "breaks", "quiet", "dies", "again", "renamed", "silent")
+    due(stranger, *jobs)
+    wait_until(lambda: all(ended(stranger, job) for job in (*jobs, "often")), 40)
+    ends |= {slug: ["in_progress", "ok"] for slug in DONE}
+    wait_until(lambda: statuses(sentry) == ends, 20)
+    wait_until(lambda: {"/ping/start", "/ping/fail"} <= {*sentry.paths}, 20)
+    ours = check_ins(sentry)
+    for slug, (began, end) in of_redbeat.items():
+        for theirs, own in zip((began, end), ours[slug], strict=True):
+            assert own["environment"] == theirs["environment"]
+            # RedBeat's has no margin: it says that a run begins when it sends the message.
+            assert own["monitor_config"].pop("checkin_margin") == 6
+            assert own["monitor_config"] == theirs["monitor_config"]
+    assert all(began["check_in_id"] == end["check_in_id"] for began, end in ours.values())
+    assert len({began["check_in_id"] for began, _ in ours.values()}) == len(ours)
+    assert "monitor_config" not in ours["hourly-tidying"][0]
+    assert ours["again"][1]["monitor_config"]["max_runtime"] == 10
+    assert ours["again"][1]["duration"] is None
+    assert ours["fine"][1]["duration"] < 60
+    assert stranger.log("beat").count("job without monitor") == 1
