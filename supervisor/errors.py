@@ -63,7 +63,7 @@ def closest(word: object, known: Iterable[str]) -> str | None:
     return hint.removeprefix(" (").removesuffix(")") or None
 
 
-#: What the command line exits with, where all is not fine: docs/settings.md has the table.
+#: What the command line exits with where all is not fine: docs/reference/commands.md.
 WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5
 
 
@@ -225,6 +225,8 @@ class RunEnded(SupervisorError):
 class InvalidKey(SupervisorError, ValueError):
     """The lock's key is no template, or names an argument that the run does not have."""
 
+    exit_code = USAGE
+
 
 class NotTranslatable(SupervisorError, ValueError):
     """What is to be imported cannot be expressed in a schedule file."""
@@ -255,6 +257,8 @@ class NotConfigured(SupervisorError):
 class RedBeatElsewhere(SupervisorError):
     """An app's `redbeat_redis_url` leads to another Redis than the ledger's."""
 
+    exit_code = USAGE
+
     def __init__(self, redbeat: object, ledger: object) -> None:
         super().__init__(
             f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger"
@@ -272,6 +276,8 @@ class InvalidRedisUrl(SupervisorError, ValueError):
 
 class InvalidPrefix(SupervisorError, ValueError):
     """The prefix of the ledger's keys is no plain text."""
+
+    exit_code = USAGE
 
     def __init__(self, prefix: str) -> None:
         shown = prefix if len(prefix) <= 100 else f"{prefix[:100]}..."
@@ -344,6 +350,8 @@ class UpgradeBlocked(WrongSchema):
 
 class ForeignLedger(SupervisorError):
     """The ledger holds the jobs of another app, which a beat or an `apply` would remove."""
+
+    exit_code = REFUSED
 
     def __init__(self, owner: str, own: str) -> None:
         self.owner = owner

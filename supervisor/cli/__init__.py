@@ -1,7 +1,8 @@
 """The `supervisor` command, and the same verbs as `celery -A proj supervisor`.
 
 Exit codes: 0 success, 1 something is wrong or failed, 2 a mistake in the command line or the setup,
-3 not found, 4 refused in the present state, 5 the ledger is unavailable (docs/settings.md).
+3 not found, 4 refused in the present state, 5 the ledger is unavailable
+(docs/reference/commands.md).
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ MODULES = {
     "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why"),
 }
+
+
+# Where a shell asks what it may complete; see there.
+if "_SUPERVISOR_COMPLETE" in os.environ:
+    import_module("supervisor.cli.completion")
 
 
 class Verbs(click.Group):

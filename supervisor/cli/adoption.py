@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.common import Context, Failure, json_option, pass_context, print_json
+from supervisor.cli.common import Context, Failure, json_option, pass_context, print_done
 from supervisor.cli.files import GRID, app_of, deliver, header, refuse_to_overwrite, where
 from supervisor.errors import REFUSED
 from supervisor.files.schedule_files import load
@@ -20,7 +20,6 @@ ADOPTED = "adopted.yaml"
 @click.command()
 @where
 @click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
-@json_option
 @pass_context
 def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Import all schedules of the app named with -A: what it needs beside `supervise(app)`.
@@ -40,13 +39,13 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     if dry_run:
         app = app if is_supervised else supervise(app)
         if as_json:
-            print_json(report_shape(app, sources))
+            print_done("adopt", [], done=False, **report_shape(app, sources))
             return
         for line in report(app, sources):
             click.echo(harmless(line))
         return
     if not sources and as_json:
-        print_json({"file": None, "jobs": [], "reports": []})
+        print_done("adopt", [], reports=[])
         return
     if not sources:
         click.echo("the app has no schedule that is not a job already: nothing was written")
@@ -57,7 +56,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     names = " and ".join(source.name for source in sources)
     items = [item for source in sources for item in source.items]
     head, remarks = header(names, zone_remark(app), GRID), list(renamed(sources))
-    deliver(head, items, output, remarks, as_json=as_json)
+    deliver(head, items, output, remarks, "adopt", as_json=as_json)
 
 
 def jobs_in(directory: Path, but: Path) -> set[str]:
@@ -72,8 +71,9 @@ def jobs_in(directory: Path, but: Path) -> set[str]:
 @click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
 @click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
 @click.option("--no-entries", is_flag=True, help="Leave no entry of a job to RedBeat.")
+@json_option
 @pass_context
-def release(context: Context, dry_run: bool, yes: bool, no_entries: bool) -> None:
+def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_json: bool) -> None:
     """Give the app named with -A back: RedBeat's own entries in place of jobs, and no key of ours.
 
     Stop its workers and beats before; take supervise() out of it after. What RedBeat cannot emit at
@@ -91,16 +91,24 @@ def release(context: Context, dry_run: bool, yes: bool, no_entries: bool) -> Non
     count = sum(1 for _ in keys_of(ledger))
     for name, why in found.lost.items():
         click.echo(f"{name}: no entry: {harmless(why)}", err=True)
-    would = "would be " if dry_run else ""
+    would, taken = "would be " if dry_run else "", None
     if there and not dry_run and not yes:
         what = f"these are running: {', '.join(there)}; stop them, or say --yes"
         raise Failure(harmless(what), REFUSED)
     if not dry_run:
         taken = give_back(app, ledger, found)
-        if taken is None:
+        if taken is None and not as_json:
             click.echo("messages of runs were left to this kind of broker: purge them", err=True)
-        else:
+        elif not as_json:
             click.echo(f"messages of runs taken out of queues: {taken}")
-    click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
-    click.echo(f"keys of the ledger {would}removed: {count}")
+    if as_json:
+        results = [{"name": one.name, "state": "written"} for one in found.entries]
+        results += [
+            {"name": one, "state": "lost", "reason": why} for one, why in found.lost.items()
+        ]
+        counts = {"keys_removed": count, "messages_taken": taken}
+        print_done("release", results, done=not dry_run, **counts)
+    else:
+        click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
+        click.echo(f"keys of the ledger {would}removed: {count}")
     raise SystemExit(1 if found.lost else 0)

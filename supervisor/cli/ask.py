@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from supervisor.cli.common import Context, Failure, pass_context, print_json
+from supervisor.cli.completion import jobs_and_runs
 from supervisor.errors import UnknownJob
 from supervisor.job.run import Blocker
 from supervisor.ledger.ledger import Ledger
@@ -156,7 +157,7 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=jobs_and_runs)
 @click.argument("time", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: sentences and facts.")
 @pass_context

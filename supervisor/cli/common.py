@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -25,6 +25,8 @@ from supervisor.times import asked, parse_duration
 if TYPE_CHECKING:
     from celery import Celery
 
+    from supervisor.deploy.directory import Difference
+    from supervisor.job.changes import Changes
     from supervisor.job.spec import JobSpec
     from supervisor.ledger.ledger import Ledger
 
@@ -111,6 +113,23 @@ def print_json(value: Any) -> None:
     """Non-ASCII letters as they are; what a terminal cannot print is escaped."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     click.echo("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
+
+
+def print_done(
+    verb: str, results: Iterable[Mapping[str, Any]], *, done: bool = True, **more: Any
+) -> None:
+    """The JSON of all verbs that act (docs/reference/commands.md).
+
+    results: `name` and `state` of each thing, and what else there is to say of it. done: not with
+    `--dry-run`, `--check` and the like.
+    """
+    print_json({"verb": verb, "done": done, "results": list(results), **more})
+
+
+def changed(changes: Changes | Difference) -> list[dict[str, Any]]:
+    """Jobs that were loaded or removed, and files that were written or removed, as results."""
+    words = ("added", "changed", "removed")
+    return [{"name": name, "state": word} for word in words for name in getattr(changes, word)]
 
 
 def print_table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from supervisor.cli.common import Context, documentation, pass_context, print_json
-from supervisor.errors import Problem, ScheduleFilesInvalid, SupervisorError
+from supervisor.cli.common import (
+    Context,
+    Failure,
+    documentation,
+    json_option,
+    pass_context,
+    print_done,
+    print_json,
+)
+from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
 from supervisor.files.import_text import Item, write
 from supervisor.files.schedule_files import ScheduleSet, load
 from supervisor.files.schedule_schema import json_schema
@@ -69,6 +77,7 @@ def check_connection(context: Context) -> None:
 
 
 @click.command()
+@click.option("--json", is_flag=True, expose_value=False, help="It is JSON anyway.")
 def schema() -> None:
     """Print the JSON Schema of a schedule file, for your editor."""
     click.echo(json.dumps(json_schema(), indent=2))
@@ -139,11 +148,12 @@ keys   {page}
 
 @click.command()
 @path_argument
+@json_option
 @pass_context
-def init(context: Context, path: Path | None) -> None:
+def init(context: Context, path: Path | None, as_json: bool) -> None:
     """Write a first schedule file, example.yaml, into the directory PATH, by default schedules.
 
-    With -A it names a task of the app. An existing file is never overwritten.
+    With -A it names a task of the app. An existing file is never overwritten: exits 4.
     """
     directory = context.schedules(path)
     file = directory / "example.yaml"
@@ -153,7 +163,10 @@ def init(context: Context, path: Path | None) -> None:
             made.write(EXAMPLE.format(task=task_of(context)))
     except FileExistsError as error:
         what = f"{error.filename} exists already: nothing was written"
-        raise click.ClickException(what) from error
+        raise Failure(what, REFUSED) from error
+    if as_json:
+        print_done("init", [{"name": str(file), "state": "written", "jobs": ["example"]}])
+        return
     command = f"supervisor -A {context.app_name or 'proj'}"
     page = documentation() / "schedule-file.md"
     click.echo(NEXT.format(file=file, directory=directory, command=command, page=page), nl=False)
@@ -190,7 +203,8 @@ def import_() -> None:
 
 
 def where(command: Command) -> Command:
-    """The options that say where the file goes."""
+    """The options that say where the file goes, and --json."""
+    command = json_option(command)
     command = click.option("--force", is_flag=True, help="Overwrite FILE.")(command)
     return click.option(
         "-o",
@@ -204,31 +218,31 @@ def where(command: Command) -> Command:
 @import_.command("beat-schedule")
 @where
 @pass_context
-def beat_schedule(context: Context, output: Path | None, force: bool) -> None:
+def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the `beat_schedule` of the app named with -A."""
     from supervisor.beat.import_celery import read_beat_schedule
 
-    _import_of_app(context, "beat_schedule", read_beat_schedule, output, force)
+    _import_of_app(context, "beat_schedule", read_beat_schedule, output, force, as_json)
 
 
 @import_.command("redbeat")
 @where
 @pass_context
-def redbeat(context: Context, output: Path | None, force: bool) -> None:
+def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import the entries that RedBeat keeps in Redis for the app named with -A."""
     from supervisor.beat.import_celery import read_redbeat
 
-    _import_of_app(context, "RedBeat", read_redbeat, output, force)
+    _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
 
 
 @import_.command("django-celery-beat")
 @where
 @pass_context
-def django_celery_beat(context: Context, output: Path | None, force: bool) -> None:
+def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
     """Import django-celery-beat's tables, by the Django settings of the app named with -A."""
     from supervisor.operate.import_django import read_django
 
-    _import_of_app(context, "django-celery-beat", read_django, output, force)
+    _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
 
 
 def _import_of_app(
@@ -237,13 +251,14 @@ def _import_of_app(
     read: Callable[[Celery, datetime], list[Item]],
     output: Path | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     from supervisor.beat.import_celery import zone_remark
 
     refuse_to_overwrite(output, force)
     app = app_of(context, "import")
     items = read(app, datetime.now(UTC))
-    deliver(header(source, zone_remark(app), GRID), items, output)
+    deliver(header(source, zone_remark(app), GRID), items, output, as_json=as_json)
 
 
 @import_.command("crontab")
@@ -260,7 +275,13 @@ def _import_of_app(
 @click.option("--system", is_flag=True, help="FILE has a user column, as /etc/crontab.")
 @where
 def crontab(
-    file: str, task: str, timezone: str, system: bool, output: Path | None, force: bool
+    file: str,
+    task: str,
+    timezone: str,
+    system: bool,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Import a crontab; FILE may be - for standard input."""
     if timezone not in zone_names():
@@ -269,7 +290,7 @@ def crontab(
     name = "stdin" if file == "-" else file
     items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
     zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
-    deliver(header(f"the crontab {name}", zone), items, output)
+    deliver(header(f"the crontab {name}", zone), items, output, as_json=as_json)
 
 
 def header(source: str, *remarks: str) -> list[str]:
@@ -292,7 +313,7 @@ def _text_of(file: str) -> str:
 
 def refuse_to_overwrite(output: Path | None, force: bool) -> None:
     if output is not None and output.exists() and not force:
-        raise click.UsageError(f"{output} exists; --force overwrites it")
+        raise Failure(f"{output} exists; --force overwrites it", REFUSED)
 
 
 def deliver(
@@ -300,27 +321,40 @@ def deliver(
     items: Iterable[Item],
     output: Path | None,
     remarks: Sequence[str] = (),
+    verb: str = "import",
     *,
-    as_json: bool = False,
+    as_json: bool,
 ) -> None:
-    """Writes the file, and exits. as_json: what was written is printed as JSON, with an output."""
+    """Writes the file, and exits."""
     written = write(header, items)
     reports = [*written.reports, *remarks]
     for report in () if as_json else reports:
         click.echo(report, err=True)
-    if output is None:
-        click.echo(written.text, nl=False)
+    if output is not None:
+        write_file(written.text, written.jobs, output, verb, reports, as_json=as_json)
     elif as_json:
-        replace_file(written.text, output)
-        print_json({"file": str(output), "jobs": list(written.jobs), "reports": reports})
+        result = {"name": "-", "state": "printed", "jobs": written.jobs, "text": written.text}
+        print_done(verb, [result], reports=reports)
     else:
-        write_file(written.text, len(written.jobs), output)
+        click.echo(written.text, nl=False)
     raise SystemExit(1 if reports else 0)
 
 
-def write_file(text: str, jobs: int, output: Path) -> None:
+def write_file(
+    text: str,
+    jobs: Sequence[str],
+    output: Path,
+    verb: str,
+    reports: Sequence[str] = (),
+    *,
+    as_json: bool,
+) -> None:
     replace_file(text, output)
-    click.echo(f"{output}: {plural(jobs, 'job')}")
+    if as_json:
+        result = {"name": str(output), "state": "written", "jobs": list(jobs)}
+        print_done(verb, [result], reports=list(reports))
+    else:
+        click.echo(f"{output}: {plural(len(jobs), 'job')}")
 
 
 def replace_file(text: str, output: Path) -> None:

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from supervisor.cli.common import Context, choosing, is_chosen, json_option, pass_context
+from supervisor.cli.common import (
+    Context,
+    changed,
+    choosing,
+    is_chosen,
+    json_option,
+    pass_context,
+    print_done,
+)
+from supervisor.cli.completion import job_names
 from supervisor.cli.files import print_problems, refuse_to_overwrite, write_file
 from supervisor.cli.plans import plan_on, show
 from supervisor.errors import JobElsewhere, NotConfigured, ScheduleFilesInvalid, UnknownJob
@@ -22,8 +31,8 @@ from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import AT_RUN_TIME
-from supervisor.operate.job_documents import schedule_text
-from supervisor.operate.tables import summary
+from supervisor.operate.job_documents import schedule_json, schedule_text
+from supervisor.operate.tables import plan_shape, summary
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -45,19 +54,25 @@ def put(context: Context, file: Path, dry_run: bool, as_json: bool) -> None:
     loaded = context.ledger.loaded(list(wanted.specs))
     refuse_others(loaded, "of standard input" if str(file) == "-" else str(file))
     refuse_lost_followers(context, wanted.specs)
-    show(plan_on(context, loaded, wanted), as_json)
+    found = plan_on(context, loaded, wanted)
+    if not as_json:
+        show(found)
+    changes = found.changes
     if not dry_run:
-        done = put_at_run_time(context, app, wanted.specs, None)
-        click.echo(f"put: {summary(done)}", err=as_json)
+        changes = put_at_run_time(context, app, wanted.specs, None)
+        click.echo(f"put: {summary(changes)}", err=as_json)
+    if as_json:
+        print_done("put", changed(changes), done=not dry_run, plan=plan_shape(found))
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=job_names)
 @click.option(
     "--if-version", type=click.IntRange(min=1), help="Only if the job still has this version."
 )
+@json_option
 @pass_context
-def remove(context: Context, names: tuple[str, ...], if_version: int | None) -> None:
+def remove(context: Context, names: tuple[str, ...], if_version: int | None, as_json: bool) -> None:
     """Remove jobs that were put at run time, all or none. Running runs go on to their end.
 
     Exits 3 if one of them is not loaded, 4 if it is another source's or has another version.
@@ -67,15 +82,19 @@ def remove(context: Context, names: tuple[str, ...], if_version: int | None) -> 
     app = app_of(context, "remove")
     refuse_unknown(context, context.ledger.loaded(list(names)), names)
     done = put_at_run_time(context, app, dict.fromkeys(names), if_version)
+    if as_json:
+        print_done("remove", changed(done))
+        return
     for name in done.removed:
         click.echo(f"{name} removed")
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=job_names)
 @choosing
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
+@json_option
 @pass_context
 def export(
     context: Context,
@@ -85,10 +104,12 @@ def export(
     label: str | None,
     output: Path | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Write loaded jobs, of any source, as a schedule file; by default all of them.
 
-    What `mask` hides elsewhere is written out: the file is to load the same jobs.
+    What `mask` hides elsewhere is written out: the file is to load the same jobs. With --json it is
+    written as JSON, which is a schedule file too.
     """
 
     refuse_to_overwrite(output, force)
@@ -101,11 +122,11 @@ def export(
         for name, spec in loaded.specs.items()
         if is_chosen(spec, loaded.origins[name].source, prefix, source, label)
     ]
-    text = schedule_text(specs, context.prefix)
+    text = schedule_json(specs, context.prefix) if as_json else schedule_text(specs, context.prefix)
     if output is None:
         click.echo(text, nl=False)
     else:
-        write_file(text, len(specs), output)
+        write_file(text, [spec.name for spec in specs], output, "export", as_json=as_json)
 
 
 def app_of(context: Context, verb: str) -> Celery:

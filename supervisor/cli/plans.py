@@ -15,9 +15,11 @@ from supervisor.cli.common import (
     Context,
     MomentType,
     Named,
+    changed,
     json_option,
     moment_of,
     pass_context,
+    print_done,
     print_json,
     print_table,
 )
@@ -59,7 +61,10 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
     exit_if_clashing(loaded, wanted, as_json)
     found = plan_on(context, loaded.of(FILES), wanted)
-    show(found, as_json)
+    if as_json:
+        print_json(plan_shape(found))
+    else:
+        show(found)
     warn_of_removal(loaded, wanted)
     if exit_code and found.changes:
         sys.exit(1)
@@ -94,9 +99,12 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
     exit_if_clashing(everything, wanted, as_json)
     loaded = everything.of(FILES)
     found = plan_on(context, loaded, wanted)
-    show(found, as_json)
+    if not as_json or not yes:
+        show(found, err=as_json)
     warn_of_removal(everything, wanted)
     if not found.changes and not take_over:
+        if as_json:
+            print_done("apply", [], plan=plan_shape(found))
         return
     warn_of_beat(context, wanted)
     if not yes:
@@ -109,6 +117,8 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
         ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen, places=wanted.sources
     )
     click.echo(f"applied: {summary(done)}", err=as_json)
+    if as_json:
+        print_done("apply", changed(done), plan=plan_shape(found))
 
 
 def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
@@ -132,12 +142,9 @@ def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
     return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
 
 
-def show(found: Plan, as_json: bool) -> None:
-    if as_json:
-        print_json(plan_shape(found))
-        return
+def show(found: Plan, *, err: bool = False) -> None:
     for line in plan_lines(found):
-        click.echo(harmless(line))
+        click.echo(harmless(line), err=err)
 
 
 def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:

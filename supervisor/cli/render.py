@@ -11,7 +11,14 @@ from typing import IO, Any
 
 import click
 
-from supervisor.cli.common import Context, DurationType, pass_context
+from supervisor.cli.common import (
+    Context,
+    DurationType,
+    changed,
+    json_option,
+    pass_context,
+    print_done,
+)
 from supervisor.cli.service import schedules_option
 from supervisor.deploy import directory, image, images, targets
 from supervisor.deploy.directory import Files, texts_of
@@ -33,6 +40,7 @@ class Request:
 
     output: Path
     check: bool
+    as_json: bool
     schedules: Path
     plan: Plan
     environment: tuple[tuple[str, str], ...]
@@ -95,8 +103,8 @@ PROCESSES = (
 
 
 def with_output(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --output and --check."""
-    for option in reversed(OUTPUT):
+    """Adds --output, --check and --json."""
+    for option in reversed((*OUTPUT, json_option)):
         command = option(command)
     return command
 
@@ -110,6 +118,7 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
         /,
         output: Path,
         check: bool,
+        as_json: bool,
         schedules: Path | None,
         concurrency: int,
         longest_run: timedelta | None,
@@ -126,7 +135,7 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
             concurrency,
             longest_run or (timedelta(seconds=limit) if limit else LONGEST_RUN),
         )
-        render(Request(output, check, found, plan, environment), **own)
+        render(Request(output, check, as_json, found, plan, environment), **own)
 
     command.__doc__ = render.__doc__
     command.__name__ = render.__name__.removesuffix("_")
@@ -142,16 +151,15 @@ def app_name(context: Context) -> str:
     return context.app_name
 
 
-def deliver(output: Path, target: str, files: Files, *, check: bool) -> None:
+def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bool) -> None:
     """Writes the files, or with `check` exits 1 when they are not what lies there."""
-    if not check:
-        found = directory.write(output, target, files)
+    change = directory.difference if check else directory.write
+    found = change(output, target, files)
+    if as_json:
+        print_done("render", changed(found), done=not check)
+    elif found or not check:
         click.echo("\n".join(found.lines()) or f"{output}: nothing to change")
-        return
-    found = directory.difference(output, target, files)
-    for line in found.lines():
-        click.echo(line)
-    if found:
+    if found and check:
         raise click.ClickException(f"{output} is not what would be rendered")
 
 
@@ -200,7 +208,7 @@ def systemd_(
         environment=request.environment,
     )
     files = targets.render_systemd(request.plan, options)
-    deliver(request.output, "systemd", files, check=request.check)
+    deliver(request.output, "systemd", files, check=request.check, as_json=request.as_json)
 
 
 @render.command("compose")
@@ -236,7 +244,7 @@ def compose_(
         environment=request.environment,
     )
     files = targets.render_compose(request.plan, options)
-    deliver(request.output, "compose", files, check=request.check)
+    deliver(request.output, "compose", files, check=request.check, as_json=request.as_json)
 
 
 @render.command("kubernetes")
@@ -258,7 +266,7 @@ def kubernetes_(
         environment=request.environment,
     )
     files = targets.render_kubernetes(request.plan, options)
-    deliver(request.output, "kubernetes", files, check=request.check)
+    deliver(request.output, "kubernetes", files, check=request.check, as_json=request.as_json)
 
 
 @render.command("image")
@@ -279,15 +287,20 @@ def kubernetes_(
 )
 @pass_context
 def image_(
-    context: Context, output: Path, check: bool, requirements: Path, copied: tuple[Path, ...]
+    context: Context,
+    output: Path,
+    check: bool,
+    as_json: bool,
+    requirements: Path,
+    copied: tuple[Path, ...],
 ) -> None:
     """A Dockerfile of the app, to be built in the current directory."""
     options = ImageOptions.of(app_name(context), requirements, copied)
-    deliver(output, "image", image.render_image(options), check=check)
+    deliver(output, "image", image.render_image(options), check=check, as_json=as_json)
 
 
 @render.command("monitoring")
 @with_output
-def monitoring_(output: Path, check: bool) -> None:
+def monitoring_(output: Path, check: bool, as_json: bool) -> None:
     """Rules and configuration of Prometheus and Alertmanager, and a dashboard of Grafana."""
-    deliver(output, "monitoring", render_monitoring(), check=check)
+    deliver(output, "monitoring", render_monitoring(), check=check, as_json=as_json)

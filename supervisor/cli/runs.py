@@ -29,10 +29,12 @@ from supervisor.cli.common import (
     json_option,
     moment_of,
     pass_context,
+    print_done,
     print_json,
     print_table,
     table_lines,
 )
+from supervisor.cli.completion import job_names, open_run_ids, run_ids
 from supervisor.cli.files import app_of
 from supervisor.errors import UnknownRun
 from supervisor.job.fields import PRIORITIES
@@ -345,7 +347,7 @@ def print_unguarded(context: Context, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=job_names)
 @click.option(
     "--limit",
     type=click.IntRange(1, 1000),
@@ -391,7 +393,7 @@ def runs(
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=run_ids)
 @click.option(
     "--follow", "follows", is_flag=True, help="Follow it until it has ended; exit 1 if it failed."
 )
@@ -420,7 +422,7 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=job_names)
 @click.option("--args", "args_text", help="Positional arguments, a JSON list.")
 @click.option("--kwargs", "kwargs_text", help="Keyword arguments, a JSON object.")
 @click.option("--params", "params_text", help="Parameters of a job with steps, a JSON object.")
@@ -435,7 +437,7 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
 @click.option(
     "--at", type=MomentType(ahead=True), help="Run then, not now: 2h, 09:05, 2026-03-01T02:00."
 )
-@click.option("--after", help="Run once this run has ended.")
+@click.option("--after", help="Run once this run has ended.", shell_complete=run_ids)
 @click.option(
     "--after-policy",
     type=click.Choice([word.value for word in AfterPolicy]),
@@ -480,7 +482,7 @@ def trigger(
     moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
     run = control.trigger(ledger, job, request, moment)
     if as_json:
-        print_json(run_shape(run))
+        print_done("trigger", [{"name": run.id, **run_shape(run)}])
     else:
         reason = harmless(why(run))
         click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
@@ -489,14 +491,19 @@ def trigger(
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=open_run_ids)
+@json_option
 @pass_context
-def cancel(context: Context, run: str) -> None:
+def cancel(context: Context, run: str, as_json: bool) -> None:
     """Cancel a run, or RUN/STEP: at once, or within its `stop_grace` if it is running.
 
     Exits 4 if it has ended already.
     """
-    click.echo(f"{run} {control.cancel(context.ledger, run).value}")
+    state = control.cancel(context.ledger, run).value
+    if as_json:
+        print_done("cancel", [{"name": run, "state": state}])
+    else:
+        click.echo(f"{run} {state}")
 
 
 def parsed(option: str, text: str | None, kind: type) -> Any:

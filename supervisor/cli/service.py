@@ -24,8 +24,10 @@ from supervisor.cli.common import (
     DurationType,
     json_option,
     pass_context,
+    print_done,
     print_json,
 )
+from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology, WorkerSpec
@@ -34,6 +36,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queues
 from supervisor.ledger.queues import queues as queues_of
+from supervisor.operate.shapes import instant
 from supervisor.operate.words import stamp
 from supervisor.settings import TOKEN, Settings
 from supervisor.web.access import Access
@@ -51,7 +54,7 @@ MOST_LISTED = 5
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
 @click.option(
     "--wait",
     "patience",
@@ -59,33 +62,45 @@ MOST_LISTED = 5
     help="Wait up to this long for running runs (10m, 30s); exit 1 if any are left.",
 )
 @click.option("--force", is_flag=True, help="Accept a queue that no worker consumes.")
+@json_option
 @pass_context
-def drain(context: Context, queue: str, patience: timedelta | None, force: bool) -> None:
+def drain(
+    context: Context, queue: str, patience: timedelta | None, force: bool, as_json: bool
+) -> None:
     """Start no more runs from QUEUE: running ones go on, due ones wait until `undrain`."""
     ledger = context.ledger
     if not force:
         check_known(ledger, queue)
     since = ledger.drains.drain(queue)
-    click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it")
+    click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it", err=as_json)
     running = ledger.drains.at_work(queue)
     if patience is not None:
         deadline = time.monotonic() + patience.total_seconds()
         while running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             running = ledger.drains.at_work(queue)
-    click.echo(running_words(queue, running))
+    if as_json:
+        facts = {"since": instant(since), "running": list(running)}
+        print_done("drain", [{"name": queue, "state": "drained", **facts}])
+    else:
+        click.echo(running_words(queue, running))
     if running and patience is not None:
         sys.exit(1)
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", shell_complete=queue_names)
+@json_option
 @pass_context
-def undrain(context: Context, queue: str) -> None:
+def undrain(context: Context, queue: str, as_json: bool) -> None:
     """Start runs from QUEUE again, first those that are queued."""
     since = context.ledger.drains.undrain(queue)
     if not since:
         check_known(context.ledger, queue)
+    if as_json:
+        result = {"name": queue, "state": "undrained", "drained_since": instant(since)}
+        print_done("undrain", [result])
+        return
     was = f"it had been drained since {stamp(since)}" if since else "it was not drained"
     click.echo(f"runs start from {queue} again; {was}")
 
@@ -118,8 +133,9 @@ PATIENCE_SECONDS = 5
 @click.argument("what", type=click.Choice(["beat", "worker", "serve"]))
 @click.option("--name", help="The worker's name, as given to celery -n: default@%h.")
 @click.option("--port", default=9809, show_default=True, help="Port of `supervisor serve`.")
+@json_option
 @pass_context
-def health(context: Context, what: str, name: str | None, port: int) -> None:
+def health(context: Context, what: str, name: str | None, port: int, as_json: bool) -> None:
     """Exit 0 if this host's beat, worker or server is healthy, 1 if not.
 
     For liveness probes: one request to Redis, or to the server here. A beat on standby is healthy,
@@ -128,16 +144,20 @@ def health(context: Context, what: str, name: str | None, port: int) -> None:
     """
     if (what == "worker") != (name is not None):
         raise click.UsageError("a worker needs --name, and nothing else takes it")
+    known = True
     if what == "serve":
         fault = fault_of_server(port)
     else:
         try:
             fault = fault_of(what, name, present(context))
         except (RedisError, OSError) as error:
-            click.echo(f"unknown: the ledger is unavailable ({error})")
-            return
-    click.echo(fault or "fine")
-    if fault:
+            fault, known = f"unknown: the ledger is unavailable ({error})", False
+    if as_json:
+        healthy = fault is None if known else None
+        print_json({"process": what, "name": name, "healthy": healthy, "fault": fault})
+    else:
+        click.echo(fault or "fine")
+    if fault and known:
         sys.exit(1)
 
 

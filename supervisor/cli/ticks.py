@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -12,16 +13,21 @@ import click
 
 from supervisor.cli.common import (
     Context,
+    Failure,
     MomentType,
     Named,
     json_option,
     moment_of,
     pass_context,
+    print_done,
     print_json,
     print_table,
 )
+from supervisor.cli.completion import job_names
+from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.replies import Admission
 from supervisor.operate import control
 from supervisor.operate.shapes import harmless, instant
 from supervisor.operate.table_layout import Columns
@@ -34,7 +40,7 @@ from supervisor.times import INSTANT
 
 
 @click.command("next")
-@click.argument("job")
+@click.argument("job", shell_complete=job_names)
 @click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, show_default=True)
 @click.option(
     "--after", type=MomentType(ahead=True), help="Start here instead of now: 2h, 2026-03-01."
@@ -78,7 +84,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 
 
 @click.command("backfill")
-@click.argument("job")
+@click.argument("job", shell_complete=job_names)
 @click.option("--from", "start", type=MomentType(), required=True, help="The first nominal time.")
 @click.option("--to", "end", type=MomentType(), required=True, help="The end, not included.")
 @click.option(
@@ -89,13 +95,21 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 )
 @click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
+@json_option
 @pass_context
 def backfill_ticks(
-    context: Context, job: str, start: Named, end: Named, overlap: str, limit: int, dry_run: bool
+    context: Context,
+    job: str,
+    start: Named,
+    end: Named,
+    overlap: str,
+    limit: int,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Run a job for nominal times in the past, one after the other, paused or not.
 
-    Times without an offset are in the job's zone. Exits 1 if there are more than --limit.
+    Times without an offset are in the job's zone. Exits 4 if there are more than --limit.
     """
     spec = context.ledger.spec(job)
     if not spec.has_schedule:
@@ -108,21 +122,44 @@ def backfill_ticks(
         raise click.UsageError("--to is in the future: those times will have runs of their own")
     ticks = ticks_of(spec, first, last, limit + 1)
     if len(ticks) > limit:
-        raise click.ClickException(
-            f"more than {limit} nominal times: raise --limit, or do it in parts"
-        )
+        what = f"more than {limit} nominal times: raise --limit, or do it in parts"
+        raise Failure(what, REFUSED)
+    if dry_run and as_json:
+        print_done("backfill", (planned(spec, tick) for tick in ticks), done=False)
+        return
     if dry_run:
         for tick in ticks:
             click.echo(instant(tick))
         return
     admissions = backfill(context.ledger, spec, ticks, OverlapPolicy(overlap))
+    if as_json:
+        print_done("backfill", map(placed_shape, admissions, ticks))
+        return
     placed = Counter(admission.placement.value for admission in admissions)
     counts = ", ".join(f"{count} {placement}" for placement, count in sorted(placed.items()))
     click.echo(f"{len(ticks)} nominal times: {counts or 'none'}")
 
 
+def planned(spec: JobSpec, tick: datetime) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "state": "planned",
+        "reason": None,
+        "nominal_at": instant(tick),
+    }
+
+
+def placed_shape(admission: Admission, tick: datetime) -> dict[str, Any]:
+    return {
+        "name": admission.run_id,
+        "state": admission.placement.value,
+        "reason": admission.reason,
+        "nominal_at": instant(tick),
+    }
+
+
 @click.command("audit")
-@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=job_names)
 @click.option(
     "--from", "start", type=MomentType(), help="Also compare record by record, from here."
 )
@@ -212,34 +249,48 @@ def records_shape(found: Records) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
 @click.option("--note", default="", help="The reason; `supervisor jobs` shows it.")
 @click.option(
     "--until",
     type=MomentType(ahead=True),
     help="When the jobs resume by themselves: 1h (from now), 06:00, 2026-03-01T06:00.",
 )
+@json_option
 @pass_context
-def pause(context: Context, names: tuple[str, ...], note: str, until: Named | None) -> None:
+def pause(
+    context: Context, names: tuple[str, ...], note: str, until: Named | None, as_json: bool
+) -> None:
     """Exclude the ticks of these jobs until they are resumed; `trigger` still works."""
-    now = context.ledger.now()
+    now, results = context.ledger.now(), []
     for spec in [context.ledger.spec(name) for name in names]:
         moment = control.pause(context.ledger, spec.name, note, moment_of(until, spec.zone, now))
         end = moment and moment.astimezone(spec.zone).isoformat(timespec="seconds")
         until_when = f" until {end}" if end else ""
-        click.echo(f"{spec.name} paused{until_when}")
+        click.echo(f"{spec.name} paused{until_when}", err=as_json)
+        results.append(
+            {"name": spec.name, "state": "paused", "note": note, "until": instant(moment)}
+        )
+    if as_json:
+        print_done("pause", results)
 
 
 @click.command()
-@click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
 @click.option(
     "--catch-up",
     is_flag=True,
     help="Run the ticks of the pause, as `catchup` does after an outage.",
 )
+@json_option
 @pass_context
-def resume(context: Context, names: tuple[str, ...], catch_up: bool) -> None:
+def resume(context: Context, names: tuple[str, ...], catch_up: bool, as_json: bool) -> None:
     """Emit the ticks of these jobs again, from now on."""
+    results = []
     for spec in [context.ledger.spec(name) for name in names]:
         caught_up = control.resume(context.ledger, spec.name, catch_up=catch_up)
-        click.echo(f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else ""))
+        words = f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else "")
+        click.echo(words, err=as_json)
+        results.append({"name": spec.name, "state": "resumed", "caught_up": caught_up})
+    if as_json:
+        print_done("resume", results)

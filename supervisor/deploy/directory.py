@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from supervisor.errors import SupervisorError
+from supervisor.errors import REFUSED, SupervisorError
 from supervisor.files.schedule_files import load
 from supervisor.files.yaml_source import text_of
 
@@ -79,6 +79,8 @@ def unit_command(arguments: Iterable[str]) -> str:
 
 class ForeignFile(SupervisorError):
     """A file that was not rendered is in the place of one that is to be."""
+
+    exit_code = REFUSED
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -7,6 +7,7 @@ edit would show what `mask` hides, or hand it to another task.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -147,6 +148,12 @@ def schedule_text(
     head = "".join(f"# {line}\n" for line in header)
     entries = [entry_text(spec.name, document_of(spec, prefix)) for spec in specs]
     return head + ("jobs:\n" + "\n".join(entries) if entries else "jobs: {}\n")
+
+
+def schedule_json(specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX) -> str:
+    """The same as JSON, which YAML includes."""
+    jobs = {spec.name: document_of(spec, prefix) for spec in specs}
+    return json.dumps({"jobs": jobs}, indent=2, ensure_ascii=False) + "\n"
 
 
 def document_text(document: Document) -> str:

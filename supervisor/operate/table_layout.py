@@ -2,17 +2,17 @@
 
 What fits is aligned text. What does not fit is made to, in this order:
 
-1. Cells of columns that may fold are wrapped between words.
-2. The last column, if it may fold, goes below its row.
-3. The least important column is left out and the layout tried again; a last line names these.
+1. A name of more than half the width has a line of its own, above the rest of its row.
+2. Cells of columns that may fold are wrapped between words.
+3. The last column, if it may fold, goes below its row.
+4. The least important column is left out and the layout tried again; a last line names these.
 
 No cell is ever cut, so that a name or the id of a run can be copied. A line that is still too long
-is wrapped by the terminal.
+is wrapped by the terminal. Widths are those of a terminal, where a CJK character takes two cells.
 """
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +22,8 @@ GAP = 2
 INDENT = "    "
 
 Row = Sequence[str]
+Block = Sequence[str]
+"""The lines of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +43,43 @@ class Columns:
 
 def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> list[str]:
     """The header and the rows; without a `width` each is one line, however long."""
-    rows = list(rows)
+    rows = [columns.names, *rows]
     if width is None:
-        return list(aligned([columns.names, *rows]))
+        return [line for block in aligned(rows) for line in block]
+    above = [row[0] if cell_len(row[0]) > width // 2 else "" for row in rows]
+    rest = [("", *row[1:]) if name else row for name, row in zip(above, rows, strict=True)]
     left_out: list[str] = []
-    found: list[str] = []
+    blocks: list[Block] = []
     for dropped in (*columns.drops, None):
         shown = [number for number, name in enumerate(columns.names) if name not in left_out]
-        names = tuple(columns.names[number] for number in shown)
-        cells = [[row[number] for number in shown] for row in rows]
+        cells = [[row[number] for number in shown] for row in rest]
         for attempt in (aligned, folded, hung):
-            found = list(attempt([names, *cells], columns.folds, width))
-            if all(cell_len(line) <= width for line in found):
-                return [*found, *notes(left_out)]
+            blocks = list(attempt(cells, columns.folds, width))
+            if all(cell_len(line) <= width for block in blocks for line in block):
+                return [*named(above, blocks), *notes(left_out)]
         if dropped:
             left_out.append(dropped)
-    return [*found, *notes(left_out)]
+    return [*named(above, blocks), *notes(left_out)]
+
+
+def named(above: Sequence[str], blocks: Sequence[Block]) -> Iterator[str]:
+    for name, block in zip(above, blocks, strict=True):
+        if name:
+            yield name
+        yield from (line for line in block if line)
 
 
 def notes(left_out: Sequence[str]) -> list[str]:
     return [f"(too narrow for: {', '.join(left_out)})"] if left_out else []
 
 
-def aligned(rows: Sequence[Row], folds: Sequence[str] = (), width: int = 0) -> Iterator[str]:
+def aligned(rows: Sequence[Row], folds: Sequence[str] = (), width: int = 0) -> Iterator[Block]:
     widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
     for row in rows:
-        yield joined(row, widths)
+        yield [joined(row, widths)]
 
 
-def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[str]:
+def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
     """The columns that may fold share the width that the others leave."""
     natural = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
     least = [max(map(longest_word, cells)) for cells in zip(*rows, strict=True)]
@@ -86,11 +96,13 @@ def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[st
             wrapped(cell, widths[number]) if number in folding else [cell]
             for number, cell in enumerate(row)
         ]
-        for line in range(max(map(len, cells))):
-            yield joined([cell[line] if line < len(cell) else "" for cell in cells], widths)
+        yield [
+            joined([cell[line] if line < len(cell) else "" for cell in cells], widths)
+            for line in range(max(map(len, cells)))
+        ]
 
 
-def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[str]:
+def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
     """The last column of each row stands below it."""
     if rows[0][-1] not in folds:
         yield from folded(rows, folds, width)
@@ -98,9 +110,8 @@ def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[str]
     above = [row[:-1] for row in rows]
     widths = [max(map(cell_len, cells)) for cells in zip(*above, strict=True)]
     for row in rows:
-        yield joined(row[:-1], widths)
-        if row[-1]:
-            yield from (INDENT + line for line in wrapped(row[-1], width - len(INDENT)))
+        below = wrapped(row[-1], width - len(INDENT)) if row[-1] else []
+        yield [joined(row[:-1], widths), *(INDENT + line for line in below)]
 
 
 def joined(row: Row, widths: Sequence[int]) -> str:
@@ -111,8 +122,14 @@ def joined(row: Row, widths: Sequence[int]) -> str:
 
 
 def wrapped(cell: str, width: int) -> list[str]:
-    within = max(1, width)
-    return textwrap.wrap(cell, within, break_long_words=False, break_on_hyphens=False) or [""]
+    lines = [""]
+    for word in cell.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def longest_word(cell: str) -> int:

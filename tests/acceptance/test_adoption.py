@@ -216,8 +216,8 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
 def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Shop) -> None:
     (shop.directory / "schedules").mkdir()
     (shop.directory / "schedules" / "more.yaml").write_text(MORE)
-    written = json.loads(shop.supervisor("adopt", "--json").stdout)
-    assert (written["file"], len(written["jobs"])) == ("schedules/adopted.yaml", 3)
+    [written] = json.loads(shop.supervisor("adopt", "--json").stdout)["results"]
+    assert (written["name"], len(written["jobs"])) == ("schedules/adopted.yaml", 3)
     again = shop.supervisor("adopt", "--force")
     assert "adopted.yaml: 3 jobs" in again.stdout
     found = shop.supervisor("adopt", "-o", "schedules/new.yaml")
@@ -225,4 +225,4 @@ def test_adopting_again_overwrites_nothing_and_leaves_out_what_is_a_job(shop: Sh
     shop.run("-c", SAVED.replace("made later", "newer"))
     assert "new.yaml: 1 job\n" in shop.supervisor("adopt", "-o", "schedules/new.yaml").stdout
     refused = shop.supervisor("adopt")
-    assert (refused.returncode, "--force overwrites it" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--force overwrites it" in refused.stderr) == (4, True)

@@ -101,7 +101,7 @@ print(json.dumps([
 def test_a_trigger_gives_the_steps_other_params(team: Project) -> None:
     params = json.dumps({"suffix": "pdf"})
     done = team.supervisor("trigger", "documents", "--params", params, "--json")
-    run = team.run_when(json.loads(done.stdout)["run"], RunState.SUCCEEDED)
+    run = team.run_when(json.loads(done.stdout)["results"][0]["run"], RunState.SUCCEEDED)
     handed_on = json.loads(team.ledger.steps.params(run.id)["converted"])
     assert handed_on == ["a/a.pdf", "a/b.pdf", "a/c.pdf"]
     refused = team.supervisor("trigger", "documents", "--kwargs", params)

@@ -1,4 +1,4 @@
-"""What each verb exits with: docs/settings.md has the table."""
+"""What each verb exits with: docs/reference/commands.md has the table."""
 
 from __future__ import annotations
 
@@ -106,8 +106,28 @@ def test_what_has_ended_is_not_cancelled_but_refused(ledger: Ledger, redis_url: 
     assert (code, "has ended: succeeded" in said) == (errors.REFUSED, True), said
 
 
+#: What is refused as things are, though all of it is spelled right.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "exists already": ("init", "schedules"),
+    "--force": ("export", "-o", "jobs.yaml"),
+    "--limit": ("backfill", "nightly", *SPAN, "--limit", "3"),
+    "is that of the app 'another'": ("apply", "--yes"),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_is_refused_as_things_are_exits_4(
+    said: str, project: Path, ledger: Ledger, redis_url: str
+) -> None:
+    job(ledger, every="1h")
+    ledger.take_over("another")
+    (project / "schedules" / "example.yaml").write_text("jobs: {}")
+    code, output = exits(redis_url, *REFUSED[said])
+    assert (code, said in output) == (errors.REFUSED, True), output
+
+
 def test_the_page_has_a_line_for_each_code() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "commands.md").read_text()
     table = page.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = (0, errors.WRONG, errors.USAGE, errors.NOT_FOUND, errors.REFUSED, errors.UNAVAILABLE)
     assert [int(code) for code in re.findall(r"^\| (\d) \|", table, re.MULTILINE)] == [*codes]

@@ -78,7 +78,7 @@ def test_what_is_exported_is_accepted_and_is_the_same_jobs(
     again = supervisor("put", str(exported), app=APP)
     assert again.stdout.splitlines()[-1] == "put: 0 added, 0 changed, 0 removed, 3 unchanged"
     assert ledger.scheduled() == before
-    assert supervisor("export", "-o", str(exported)).exit_code == 2
+    assert supervisor("export", "-o", str(exported)).exit_code == 4
 
 
 def test_a_file_is_read_from_standard_input(file: Path, redis_url: str, ledger: Ledger) -> None:

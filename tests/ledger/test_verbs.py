@@ -140,8 +140,9 @@ def test_a_trigger_may_bring_policy_key_and_patience(
     supervisor("trigger", spec.name)
     assert supervisor("trigger", spec.name).exit_code == 1
     waits = ("trigger", spec.name, "--overlap", "queue_all", "--max-wait", "5m", "--json")
-    assert as_json(supervisor(*waits))["state"] == "waiting"
-    assert as_json(supervisor("trigger", spec.name, "--key", "b", "--json"))["state"] == "queued"
+    assert as_json(supervisor(*waits))["results"][0]["state"] == "waiting"
+    [told] = as_json(supervisor("trigger", spec.name, "--key", "b", "--json"))["results"]
+    assert told["state"] == "queued"
     assert supervisor("trigger", spec.name, "--max-wait", "soon").exit_code == 2
 
 
@@ -245,7 +246,7 @@ def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Superv
     assert [run.nominal_at.hour for run in ledger.history(spec.name)] == [2, 1, 0]
     for wrong in (("--from", "2026-03-02"), ("--from", "yesterday")):
         assert supervisor(*days, *wrong).exit_code == 2
-    assert supervisor(*days, "--limit", "2").exit_code == 1
+    assert supervisor(*days, "--limit", "2").exit_code == 4
 
 
 def test_the_audit_exits_1_until_what_it_found_is_acknowledged(

@@ -129,7 +129,8 @@ def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
     ledger: Ledger, redis_url: str
 ) -> None:
     job(ledger)
-    asked = json.loads(command(redis_url, "trigger", "nightly", "--at", "500ms", "--json").stdout)
+    told = json.loads(command(redis_url, "trigger", "nightly", "--at", "500ms", "--json").stdout)
+    [asked] = told["results"]
     assert asked["state"] == "waiting"
     wait_until(lambda: (ledger.rescue(), ledger.run(asked["run"]).state is RunState.QUEUED)[1])
     run = ledger.run(asked["run"])

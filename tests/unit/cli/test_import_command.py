@@ -122,7 +122,7 @@ def test_a_crontab_may_come_from_standard_input() -> None:
 def test_a_file_is_overwritten_only_by_force(here: Path) -> None:
     (here / "jobs.yaml").write_text("mine")
     result = supervisor("import", "crontab", "crontab", "-o", "jobs.yaml")
-    assert (result.exit_code, (here / "jobs.yaml").read_text()) == (2, "mine")
+    assert (result.exit_code, (here / "jobs.yaml").read_text()) == (4, "mine")
     assert "--force" in result.stderr
     assert supervisor("import", "crontab", "crontab", "-o", "jobs.yaml", "--force").exit_code == 0
     assert load(here / "jobs.yaml").specs

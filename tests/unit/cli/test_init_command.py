@@ -40,11 +40,11 @@ def test_what_is_there_is_not_overwritten(here: Path) -> None:
     (here / "schedules").mkdir()
     (here / "schedules" / "example.yaml").write_text("mine")
     result = supervisor("init", "schedules")
-    assert (result.exit_code, "exists already" in result.output) == (1, True)
+    assert (result.exit_code, "exists already" in result.output) == (4, True)
     assert (here / "schedules" / "example.yaml").read_text() == "mine"
 
 
 def test_a_file_in_the_directorys_place_is_left_alone(here: Path) -> None:
     (here / "schedules").write_text("mine")
     result = supervisor("init")
-    assert (result.exit_code, "schedules exists already" in result.output) == (1, True)
+    assert (result.exit_code, "schedules exists already" in result.output) == (4, True)

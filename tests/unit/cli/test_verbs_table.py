@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 
 import click
 import pytest
 
 from supervisor.cli import MODULES, main
+
+#: They run until they are stopped, and have nothing to say at their end.
+ENDLESS = ("up", "serve")
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found
+        yield from commands(found, *path, name)
+
+
+def test_every_verb_answers_in_json() -> None:
+    """docs/reference/commands.md has the shape of those that act: `print_done`."""
+    without = {
+        verb
+        for verb, command in commands(main)
+        if not any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert without == {*ENDLESS}
 
 
 @pytest.mark.parametrize("module", MODULES)

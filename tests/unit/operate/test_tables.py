@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from supervisor.job.changes import Edit
 from supervisor.operate import shapes, tables
@@ -71,7 +72,30 @@ def test_a_narrow_screen_has_reasons_below_and_names_what_is_left_out() -> None:
 
 
 def test_where_nothing_helps_the_terminal_wraps_the_line() -> None:
-    assert lines(tables.RUN_COLUMNS, RUNS, 10)[2].startswith(f"{RUN}  succeeded")
+    assert lines(tables.RUN_COLUMNS, RUNS, 10)[2:4] == [RUN, "     succeeded"]
+
+
+LONG = "a-long-name-" * 16
+WIDE = "\u4e2d\u6587" * 50
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", [LONG, WIDE], ids=["long", "wide"])
+def test_a_long_name_stands_above_its_row_and_costs_the_others_nothing(
+    width: int, name: str
+) -> None:
+    short = RUNS[1][1:]
+    text = lines(tables.RUN_COLUMNS, [(name, *short), ("short", *short)], width)
+    alone = lines(tables.RUN_COLUMNS, [("short", *short), ("", *short)], width)
+    assert text.count(name) == 1
+    assert sorted(line for line in text if line != name) == sorted(alone)
+
+
+def test_wide_characters_are_wrapped_by_the_cells_that_they_take() -> None:
+    reason = " ".join(["\u4e2d" * 10] * 8)
+    text = lines(tables.RUN_COLUMNS, [(*RUNS[0][:-1], reason)], 80)
+    assert max(map(cell_len, text)) <= 80
+    assert " ".join(text).count("\u4e2d" * 10) == 8
 
 
 @pytest.mark.parametrize(
