@@ -8,6 +8,9 @@ beat, and outlives beats. A job of schedule files can be read here, and not chan
 
 All functions take the Celery app, which is supervised; without `app`, the current one. They raise
 what redis-py raises when the ledger is unavailable.
+
+What changes something is entered in the record of actions: `by` whom, and for what `reason`.
+Without `by` it is SUPERVISOR_ACTOR or the system user.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, Origin
 from supervisor.ledger.requests import RunRequest
@@ -67,7 +71,8 @@ def put(
     *,
     if_version: int | None = None,
     app: Celery | None = None,
-    by: str = "",
+    by: str | Actor = "",
+    reason: str = "",
     source: str = AT_RUN_TIME,
     **keys: Any,
 ) -> Job:
@@ -81,20 +86,34 @@ def put(
     and TooManyJobs. Nothing is changed then.
     """
     ledger, entries = ledger_of(app)
-    spec = checked(ledger, name, keys)
-    wanted, versions = {name: spec}, {name: if_version}
-    _, origins = put_in_place(ledger, entries, wanted, source, place_of(by), versions)
+    with ledger.actions.trying(Action(actor_of(by), "put", name, reason, (name,))) as action:
+        spec = checked(ledger, name, keys)
+        wanted, versions, place = {name: spec}, {name: if_version}, place_of(by)
+        _, origins = put_in_place(ledger, entries, wanted, source, place, versions, action=action)
     return job_of(spec, origins[name], ledger.paused([name]))
 
 
 def put_many(
-    jobs: Mapping[str, Keys], *, app: Celery | None = None, by: str = "", source: str = AT_RUN_TIME
+    jobs: Mapping[str, Keys],
+    *,
+    app: Celery | None = None,
+    by: str | Actor = "",
+    reason: str = "",
+    source: str = AT_RUN_TIME,
 ) -> Changes:
     """Loads or edits all of these jobs, by name, or none of them; other jobs stay as they are.
 
     Raises InvalidJob with the problems of all jobs, and otherwise as `put`.
     """
     ledger, entries = ledger_of(app)
+    names = tuple(jobs)
+    with ledger.actions.trying(Action(actor_of(by), "put", ", ".join(names), reason, names)) as put:
+        specs = checked_all(ledger, jobs)
+        return put_jobs(ledger, entries, specs, source, place_of(by), action=put)
+
+
+def checked_all(ledger: Ledger, jobs: Mapping[str, Keys]) -> dict[str, JobSpec]:
+    """Raises InvalidJob with the problems of all jobs."""
     specs, problems = {}, []
     for name, keys in jobs.items():
         try:
@@ -103,7 +122,7 @@ def put_many(
             problems += [f"{name}: {problem}" for problem in error.problems]
     if problems:
         raise InvalidJob("", problems)
-    return put_jobs(ledger, entries, specs, source, place_of(by))
+    return specs
 
 
 def get(name: str, *, app: Celery | None = None) -> Job:
@@ -142,7 +161,8 @@ def remove(
     *,
     if_version: int | None = None,
     app: Celery | None = None,
-    by: str = "",
+    by: str | Actor = "",
+    reason: str = "",
     source: str = AT_RUN_TIME,
 ) -> bool:
     """Removes a job; returns whether it was there. Its running runs go on to their end.
@@ -150,23 +170,30 @@ def remove(
     Raises JobConflict, and JobElsewhere for a job of another source.
     """
     ledger, entries = ledger_of(app)
-    versions = {name: if_version}
-    return bool(put_jobs(ledger, entries, {name: None}, source, place_of(by), versions))
+    versions, place = {name: if_version}, place_of(by)
+    with ledger.actions.trying(Action(actor_of(by), "remove", name, reason, (name,))) as action:
+        done = put_jobs(ledger, entries, {name: None}, source, place, versions, action=action)
+    return bool(done)
 
 
 def pause(
-    name: str, *, until: datetime | None = None, note: str = "", app: Celery | None = None
+    name: str,
+    *,
+    until: datetime | None = None,
+    note: str = "",
+    app: Celery | None = None,
+    by: str | Actor = "",
 ) -> None:
     """Excludes the ticks of a job of any source until then, or until it is resumed.
 
     Raises UnknownJob, and InvalidRequest for a time in the past.
     """
-    control.pause(ledger_of(app)[0], name, note, until)
+    control.pause(ledger_of(app)[0], name, note, until, by=actor_of(by))
 
 
-def resume(name: str, *, app: Celery | None = None) -> None:
+def resume(name: str, *, app: Celery | None = None, by: str | Actor = "", reason: str = "") -> None:
     """Ends a pause. Raises UnknownJob."""
-    control.resume(ledger_of(app)[0], name)
+    control.resume(ledger_of(app)[0], name, by=actor_of(by), reason=reason)
 
 
 def trigger(
@@ -183,6 +210,8 @@ def trigger(
     after_policy: str = AfterPolicy.SUCCESS.value,
     run_id: str | None = None,
     app: Celery | None = None,
+    by: str | Actor = "",
+    reason: str = "",
 ) -> str:
     """Runs a job of any source now, paused or not; returns the id of the run.
 
@@ -203,7 +232,8 @@ def trigger(
         after=after,
         after_policy=word_of(AfterPolicy, "after_policy", after_policy),
     )
-    return control.trigger(ledger_of(app)[0], name, request, at).id
+    ledger, _ = ledger_of(app)
+    return control.trigger(ledger, name, request, at, by=actor_of(by), reason=reason).id
 
 
 def options_of(priority: int | None) -> Keys:
@@ -305,12 +335,17 @@ def job_of(spec: JobSpec, origin: Origin, paused: Collection[str]) -> Job:
     return Job(spec.name, spec, origin.source, origin.version, origin.place, is_paused)
 
 
-def place_of(by: str) -> str:
+def place_of(by: str | Actor) -> str:
     """Raises InvalidRequest."""
-    if len(by) > LONGEST_NAME or not by.isprintable():
+    name = by if isinstance(by, str) else by.words
+    if len(name) > LONGEST_NAME or not name.isprintable():
         raise InvalidRequest(f"by: up to {LONGEST_NAME} printable characters")
     at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"put at {at}" + (f" by {by}" if by else "")
+    return f"put at {at}" + (f" by {name}" if name else "")
+
+
+def actor_of(by: str | Actor) -> Actor:
+    return Actor.of_process("python", by) if isinstance(by, str) else by
 
 
 __all__ = [

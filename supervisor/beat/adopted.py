@@ -32,6 +32,7 @@ from supervisor.files.import_text import LeftOut, job_name, without_defaults
 from supervisor.files.job_checks import check_job
 from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import REDBEAT, Origin
 from supervisor.logs import get_logger
@@ -161,7 +162,15 @@ class Adopted:
     ) -> None:
         if not wanted:
             return
-        changes = put_jobs(self._ledger, self._entries, wanted, REDBEAT, PLACE, adopted=adopted)
+        changes = put_jobs(
+            self._ledger,
+            self._entries,
+            wanted,
+            REDBEAT,
+            PLACE,
+            adopted=adopted,
+            action=Action(Actor.of_process("beat", "beat"), "load", PLACE),
+        )
         for event, names in (
             ("entry adopted", changes.added),
             ("adopted entry edited", changes.changed),

@@ -15,6 +15,7 @@ from supervisor.beat.entries import Entries, definition_text
 from supervisor.errors import JobElsewhere, PlanOutdated
 from supervisor.job.changes import Changes, difference
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, with_changes
 from supervisor.ledger.functions import check_schema
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded, times_of
@@ -38,6 +39,7 @@ def load(
     now: datetime,
     planned_on: Jobs | None = None,
     places: Mapping[str, str] | None = None,
+    action: Action | None = None,
 ) -> Changes:
     """Applies the difference at once; `digest` names what is loaded from then on.
 
@@ -47,6 +49,7 @@ def load(
     planned_on: what files had loaded when a person agreed to the difference. Raises PlanOutdated
     when something else is loaded by now, JobElsewhere for the name of a job of another source, and
     WrongSchema when another version writes the ledger. places: of the jobs, as "file:line".
+    action: who asks for it, which is entered where it changes something.
 
     A job that another version has loaded and this one cannot read is replaced or removed as well.
     """
@@ -67,6 +70,7 @@ def load(
             digest=digest,
             files_version=loaded.files_version,
             moved=moved(loaded.origins, places, {*changes.added, *changes.changed}),
+            action=with_changes(action, loaded.specs, wanted, changes),
         )
         if reply.verdict is LoadVerdict.LOADED:
             return changes
@@ -74,7 +78,9 @@ def load(
             raise elsewhere(reply, places)
 
 
-def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> Changes:
+def withdraw(
+    ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime, action: Action | None = None
+) -> Changes:
     """Removes jobs of files that `wanted` no longer has, and pauses those that it pauses; all else
     stays.
 
@@ -92,7 +98,7 @@ def withdraw(ledger: Ledger, entries: Entries, wanted: Jobs, now: datetime) -> C
         return NO_CHANGES
     places = {name: origin.place for name, origin in loaded.origins.items()}
     try:
-        return load(ledger, entries, left, digest, now, planned_on=loaded.specs, places=places)
+        return load(ledger, entries, left, digest, now, loaded.specs, places, action)
     except PlanOutdated:  # `supervisor apply` loaded others at this very moment
         return NO_CHANGES
 

@@ -25,6 +25,7 @@ from supervisor.job.changes import Changes, difference
 from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.following import following_problems
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, with_changes
 from supervisor.ledger.functions import check_schema
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded
@@ -46,9 +47,10 @@ def put_jobs(
     place: str,
     versions: Versions | None = None,
     adopted: Mapping[str, AdoptedEntry] | None = None,
+    action: Action | None = None,
 ) -> Changes:
     """As `put_in_place`, whose origins are not asked for."""
-    return put_in_place(ledger, entries, wanted, source, place, versions, adopted)[0]
+    return put_in_place(ledger, entries, wanted, source, place, versions, adopted, action)[0]
 
 
 def put_in_place(
@@ -59,15 +61,17 @@ def put_in_place(
     place: str,
     versions: Versions | None = None,
     adopted: Mapping[str, AdoptedEntry] | None = None,
+    action: Action | None = None,
 ) -> tuple[Changes, dict[str, Origin]]:
     """Loads these jobs, or removes those that are None; what is as wanted stays untouched.
 
     Gives the origins that the jobs were loaded with, whatever became of them since: what others did
     then is an edit of another version. versions: those that the caller has seen, 0 for "is not
-    loaded"; None for any. adopted: the entries of RedBeat's that jobs are made of. Raises
-    JobConflict when one of them is another by now, JobElsewhere for a job of another source,
-    TooManyJobs, and InvalidJob where jobs that follow others would have no one to follow. Then
-    nothing was changed. Raises InvalidRequest for a source that is no name, or files.
+    loaded"; None for any. adopted: the entries of RedBeat's that jobs are made of. action: is
+    entered, with what it changes, if that is anything. Raises JobConflict when one of them is
+    another by now, JobElsewhere for a job of another source, TooManyJobs, and InvalidJob where jobs
+    that follow others would have no one to follow. Then nothing was changed. Raises InvalidRequest
+    for a source that is no name, or files.
     """
     check_schema(ledger.client, ledger.keys)
     check_source(source)
@@ -83,7 +87,8 @@ def put_in_place(
         now = ledger.now()
         settle(ledger, loaded, specs, changes, now)
         outcome = changes_of(ledger, loaded, specs, changes, place, now, adopted or {})
-        reply = ledger.load(list(outcome), entries.keys, source, links=links)
+        told = with_changes(action, loaded.specs, wanted, changes)
+        reply = ledger.load(list(outcome), entries.keys, source, links=links, action=told)
         if reply.verdict is LoadVerdict.LOADED:
             origin = Origin(source, int(reply.details[0]), place)
             edited = dict.fromkeys((*changes.added, *changes.changed), origin)

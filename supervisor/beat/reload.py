@@ -37,6 +37,7 @@ from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import ScheduleSet
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
@@ -367,7 +368,8 @@ class Reloading:
             yield problems
             return
         if what == WITHDRAW:
-            changes = withdraw(self._ledger, self._entries, wanted.specs, now)
+            action = Action(Actor.of_process("beat", "beat"), "load", str(self._files))
+            changes = withdraw(self._ledger, self._entries, wanted.specs, now, action)
             if changes:
                 names = {"removed": some(changes.removed), "paused": some(changes.changed)}
                 log.info("jobs withdrawn before the first turn", **names)
@@ -392,7 +394,13 @@ class Reloading:
     def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:
         """Loads what differs. The jobs that were added or changed."""
         changes = load(
-            self._ledger, self._entries, wanted.specs, wanted.digest, now, places=wanted.sources
+            self._ledger,
+            self._entries,
+            wanted.specs,
+            wanted.digest,
+            now,
+            places=wanted.sources,
+            action=Action(Actor.of_process("beat", "beat"), "load", str(self._files)),
         )
         log.info(
             "schedule files loaded",

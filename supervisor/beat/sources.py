@@ -25,6 +25,7 @@ from supervisor.beat.reload import READ_LIMITS, some
 from supervisor.errors import JobConflict, JobElsewhere, SupervisorError
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded
 from supervisor.logs import get_logger
@@ -120,7 +121,8 @@ def look_at(ledger: Ledger, entries: Entries, source: Source) -> Outcome:
         fingerprint = source.fingerprint()
         if fingerprint == ledger.client.hget(ledger.keys.beat, mark_of(source)):
             return outcome
-        reconciled = reconcile(ledger, entries, source)
+        action = Action(Actor.of_process("beat", "beat"), "load", source.name)
+        reconciled = reconcile(ledger, entries, source, action)
     except SupervisorError as error:  # such as too many jobs
         outcome.problems.append(str(error))
         return outcome
@@ -138,7 +140,12 @@ def mark_of(source: Source) -> str:
 
 
 def reconcile(
-    ledger: Ledger, entries: Entries, source: Source, *, may_remove_most: bool = False
+    ledger: Ledger,
+    entries: Entries,
+    source: Source,
+    action: Action,
+    *,
+    may_remove_most: bool = False,
 ) -> Outcome:
     """Reads the source and loads what differs.
 
@@ -161,7 +168,13 @@ def reconcile(
     versions = {name: version_in(before, name) for name in wanted}
     try:
         outcome.changes = put_jobs(
-            ledger, entries, wanted, source.name, f"read from {source.name}", versions
+            ledger,
+            entries,
+            wanted,
+            source.name,
+            f"read from {source.name}",
+            versions,
+            action=action,
         )
     except (JobConflict, JobElsewhere) as error:  # an edit at this very moment
         outcome.problems.append(f"{error}; it is looked at again")

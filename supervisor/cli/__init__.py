@@ -35,6 +35,7 @@ MODULES = {
     "runs": ("jobs", "runs", "show", "trigger", "cancel"),
     "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why"),
+    "record": ("log",),
 }
 
 

@@ -15,6 +15,7 @@ from supervisor.job.run import Blocker
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine
 from supervisor.operate.doctor_facts import DoctorFacts, read
+from supervisor.operate.record import removal_words
 from supervisor.operate.shapes import harmless, instant, run_shape, step_shape
 from supervisor.operate.tables import surprise_shape
 from supervisor.operate.why import answer
@@ -188,7 +189,9 @@ def facts_for(ledger: Ledger, job: str, time: str | None) -> Facts:
     try:
         spec = ledger.spec(job)
     except UnknownJob as error:
-        raise Failure(f"{error}{problems_of(ledger)}", error.exit_code) from error
+        words = removal_words(ledger, job)
+        removed = f"; {words}" if words else ""
+        raise Failure(f"{error}{removed}{problems_of(ledger)}", error.exit_code) from error
     if time is None:
         return facts_of_job(ledger, job)
     try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from supervisor.deploy.directory import Difference
     from supervisor.job.changes import Changes
     from supervisor.job.spec import JobSpec
+    from supervisor.ledger.actions import Action, Actor
     from supervisor.ledger.ledger import Ledger
 
 
@@ -61,6 +63,24 @@ class Context:
         from supervisor.ledger.ledger import Ledger
 
         return Ledger.open(self.effective_settings)
+
+    @property
+    def actor(self) -> Actor:
+        """Who runs this command, for the record of actions."""
+        from supervisor.ledger.actions import Actor
+
+        return Actor.of_process("cli")
+
+    @contextmanager
+    def acting(
+        self, verb: str, target: str, reason: str, jobs: Sequence[str] = ()
+    ) -> Iterator[Action]:
+        """Enters the action in the record where it is refused."""
+        from supervisor.ledger.actions import Action
+
+        action = Action(self.actor, verb, target, reason, tuple(jobs))
+        with self.ledger.actions.trying(action):
+            yield action
 
     def close(self) -> None:
         """Closes the ledger's connections, if there are any."""
@@ -149,6 +169,9 @@ def table_lines(
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+#: Of verbs that change something.
+reason_option = click.option("--reason", default="", help="Why, for the record of actions.")
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])

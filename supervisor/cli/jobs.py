@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +18,7 @@ from supervisor.cli.common import (
     json_option,
     pass_context,
     print_done,
+    reason_option,
 )
 from supervisor.cli.completion import job_names
 from supervisor.cli.files import print_problems, refuse_to_overwrite, write_file
@@ -41,9 +40,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@reason_option
 @json_option
 @pass_context
-def put(context: Context, file: Path, dry_run: bool, as_json: bool) -> None:
+def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool) -> None:
     """Load the jobs of a schedule FILE at run time, all or none; FILE may be - for standard input.
 
     Jobs that FILE does not name stay as they are. A job of the schedule files that beat follows is
@@ -51,15 +51,19 @@ def put(context: Context, file: Path, dry_run: bool, as_json: bool) -> None:
     """
     app = app_of(context, "put")
     wanted = jobs_in(context, app, file, as_json)
-    loaded = context.ledger.loaded(list(wanted.specs))
-    refuse_others(loaded, "of standard input" if str(file) == "-" else str(file))
-    refuse_lost_followers(context, wanted.specs)
+    loaded, names = context.ledger.loaded(list(wanted.specs)), list(wanted.specs)
+    entering: AbstractContextManager[object] = nullcontext()
+    if not dry_run:
+        entering = context.acting("put", ", ".join(names), reason, names)
+    with entering:
+        refuse_others(loaded, "of standard input" if str(file) == "-" else str(file))
+        refuse_lost_followers(context, wanted.specs)
     found = plan_on(context, loaded, wanted)
     if not as_json:
         show(found)
     changes = found.changes
     if not dry_run:
-        changes = put_at_run_time(context, app, wanted.specs, None)
+        changes = put_at_run_time(context, app, wanted.specs, None, "put", reason)
         click.echo(f"put: {summary(changes)}", err=as_json)
     if as_json:
         print_done("put", changed(changes), done=not dry_run, plan=plan_shape(found))
@@ -70,9 +74,12 @@ def put(context: Context, file: Path, dry_run: bool, as_json: bool) -> None:
 @click.option(
     "--if-version", type=click.IntRange(min=1), help="Only if the job still has this version."
 )
+@reason_option
 @json_option
 @pass_context
-def remove(context: Context, names: tuple[str, ...], if_version: int | None, as_json: bool) -> None:
+def remove(
+    context: Context, names: tuple[str, ...], if_version: int | None, reason: str, as_json: bool
+) -> None:
     """Remove jobs that were put at run time, all or none. Running runs go on to their end.
 
     Exits 3 if one of them is not loaded, 4 if it is another source's or has another version.
@@ -80,8 +87,9 @@ def remove(context: Context, names: tuple[str, ...], if_version: int | None, as_
     if if_version is not None and len(names) > 1:
         raise click.UsageError("--if-version is of one job: name one")
     app = app_of(context, "remove")
-    refuse_unknown(context, context.ledger.loaded(list(names)), names)
-    done = put_at_run_time(context, app, dict.fromkeys(names), if_version)
+    with context.acting("remove", ", ".join(names), reason, names):
+        refuse_unknown(context, context.ledger.loaded(list(names)), names)
+    done = put_at_run_time(context, app, dict.fromkeys(names), if_version, "remove", reason)
     if as_json:
         print_done("remove", changed(done))
         return
@@ -174,7 +182,12 @@ def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> 
 
 
 def put_at_run_time(
-    context: Context, app: Celery, wanted: Mapping[str, JobSpec | None], version: int | None
+    context: Context,
+    app: Celery,
+    wanted: Mapping[str, JobSpec | None],
+    version: int | None,
+    verb: str,
+    reason: str,
 ) -> Changes:
     from supervisor.beat.entries import Entries
     from supervisor.beat.put import put_jobs
@@ -182,14 +195,6 @@ def put_at_run_time(
 
     ledger = context.ledger
     entries = Entries(app, ledger.client, ledger.keys)
-    versions = dict.fromkeys(wanted, version)
-    return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place_of(whoever()), versions)
-
-
-def whoever() -> str:
-    """The user and the host, as far as they are known here."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"[:100]
+    versions, place = dict.fromkeys(wanted, version), place_of(context.actor)
+    with context.acting(verb, ", ".join(wanted), reason, list(wanted)) as action:
+        return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action)

@@ -22,12 +22,14 @@ from supervisor.cli.common import (
     print_done,
     print_json,
     print_table,
+    reason_option,
 )
 from supervisor.cli.files import path_argument, print_problems, read_or_exit
 from supervisor.errors import InvalidDuration, NotConfigured, did_you_mean
 from supervisor.files.schedule_files import ScheduleSet
 from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES
 from supervisor.operate.shapes import harmless
@@ -74,9 +76,12 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
 @path_argument
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--take-over", is_flag=True, help="Make this app the owner of the ledger.")
+@reason_option
 @json_option
 @pass_context
-def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_json: bool) -> None:
+def apply(
+    context: Context, path: Path | None, yes: bool, take_over: bool, reason: str, as_json: bool
+) -> None:
     """Load the schedule files at PATH now, as beat would. Prints the plan and asks first.
 
     Also files that remove more than half of the jobs, which beat does not load by itself.
@@ -93,8 +98,10 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
 
     required_settings(context.app)
     wanted, ledger = read_or_exit(context, path, as_json), context.ledger
-    if not take_over:
-        ledger.check_owner(owner_of(context.app))
+    target = str(context.schedules(path))
+    with context.acting("apply", target, reason):
+        if not take_over:
+            ledger.check_owner(owner_of(context.app))
     everything = ledger.loaded()
     exit_if_clashing(everything, wanted, as_json)
     loaded = everything.of(FILES)
@@ -111,11 +118,11 @@ def apply(context: Context, path: Path | None, yes: bool, take_over: bool, as_js
         click.confirm("Apply?", abort=True, err=True)
     if take_over:
         ledger.take_over(owner_of(context.app))
+        ledger.actions.enter(Action(context.actor, "take over", owner_of(context.app), reason))
     entries = Entries(context.app, ledger.client, ledger.keys)
-    now, seen = ledger.now(), loaded.specs
-    done = load(
-        ledger, entries, wanted.specs, wanted.digest, now, planned_on=seen, places=wanted.sources
-    )
+    now, seen, places = ledger.now(), loaded.specs, wanted.sources
+    with context.acting("apply", target, reason) as action:
+        done = load(ledger, entries, wanted.specs, wanted.digest, now, seen, places, action)
     click.echo(f"applied: {summary(done)}", err=as_json)
     if as_json:
         print_done("apply", changed(done), plan=plan_shape(found))

@@ -32,6 +32,7 @@ from supervisor.cli.common import (
     print_done,
     print_json,
     print_table,
+    reason_option,
     table_lines,
 )
 from supervisor.cli.completion import job_names, open_run_ids, run_ids
@@ -445,6 +446,7 @@ def how_far_words(ledger: Ledger, run: Run) -> str:
     show_default=True,
     help="How that run has to end; else this one is skipped.",
 )
+@reason_option
 @json_option
 @pass_context
 def trigger(
@@ -460,6 +462,7 @@ def trigger(
     at: Named | None,
     after: str | None,
     after_policy: str,
+    reason: str,
     as_json: bool,
 ) -> None:
     """Run a job now, paused or not, under its overlap policy or another. Exit 1 if skipped.
@@ -479,8 +482,9 @@ def trigger(
         after_policy=AfterPolicy(after_policy),
     )
     ledger = context.ledger
-    moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
-    run = control.trigger(ledger, job, request, moment)
+    with context.acting("trigger", job, reason, (job,)):
+        moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
+    run = control.trigger(ledger, job, request, moment, by=context.actor, reason=reason)
     if as_json:
         print_done("trigger", [{"name": run.id, **run_shape(run)}])
     else:
@@ -492,14 +496,15 @@ def trigger(
 
 @click.command()
 @click.argument("run", shell_complete=open_run_ids)
+@reason_option
 @json_option
 @pass_context
-def cancel(context: Context, run: str, as_json: bool) -> None:
+def cancel(context: Context, run: str, reason: str, as_json: bool) -> None:
     """Cancel a run, or RUN/STEP: at once, or within its `stop_grace` if it is running.
 
     Exits 4 if it has ended already.
     """
-    state = control.cancel(context.ledger, run).value
+    state = control.cancel(context.ledger, run, by=context.actor, reason=reason).value
     if as_json:
         print_done("cancel", [{"name": run, "state": state}])
     else:

@@ -26,11 +26,13 @@ from supervisor.cli.common import (
     pass_context,
     print_done,
     print_json,
+    reason_option,
 )
 from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology, WorkerSpec
+from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
@@ -62,16 +64,23 @@ MOST_LISTED = 5
     help="Wait up to this long for running runs (10m, 30s); exit 1 if any are left.",
 )
 @click.option("--force", is_flag=True, help="Accept a queue that no worker consumes.")
+@reason_option
 @json_option
 @pass_context
 def drain(
-    context: Context, queue: str, patience: timedelta | None, force: bool, as_json: bool
+    context: Context,
+    queue: str,
+    patience: timedelta | None,
+    force: bool,
+    reason: str,
+    as_json: bool,
 ) -> None:
     """Start no more runs from QUEUE: running ones go on, due ones wait until `undrain`."""
     ledger = context.ledger
-    if not force:
-        check_known(ledger, queue)
-    since = ledger.drains.drain(queue)
+    with context.acting("drain", queue, reason) as action:
+        if not force:
+            check_known(ledger, queue)
+        since = ledger.drains.drain(queue, action)
     click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it", err=as_json)
     running = ledger.drains.at_work(queue)
     if patience is not None:
@@ -90,11 +99,13 @@ def drain(
 
 @click.command()
 @click.argument("queue", shell_complete=queue_names)
+@reason_option
 @json_option
 @pass_context
-def undrain(context: Context, queue: str, as_json: bool) -> None:
+def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
     """Start runs from QUEUE again, first those that are queued."""
-    since = context.ledger.drains.undrain(queue)
+    action = Action(context.actor, "undrain", queue, reason)
+    since = context.ledger.drains.undrain(queue, action)
     if not since:
         check_known(context.ledger, queue)
     if as_json:

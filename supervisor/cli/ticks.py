@@ -22,11 +22,13 @@ from supervisor.cli.common import (
     print_done,
     print_json,
     print_table,
+    reason_option,
 )
 from supervisor.cli.completion import job_names
 from supervisor.errors import REFUSED
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Change
 from supervisor.ledger.replies import Admission
 from supervisor.operate import control
 from supervisor.operate.shapes import harmless, instant
@@ -34,7 +36,7 @@ from supervisor.operate.table_layout import Columns
 from supervisor.operate.tables import surprise_shape, surprise_text
 from supervisor.operate.words import pause_words
 from supervisor.ticks.audit import Records, audit, compare_records
-from supervisor.ticks.backfill import backfill, ticks_of
+from supervisor.ticks.backfill import ticks_of
 from supervisor.ticks.plan import Upcoming, upcoming
 from supervisor.times import INSTANT
 
@@ -95,6 +97,7 @@ def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
 )
 @click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Only list the nominal times.")
+@reason_option
 @json_option
 @pass_context
 def backfill_ticks(
@@ -105,6 +108,7 @@ def backfill_ticks(
     overlap: str,
     limit: int,
     dry_run: bool,
+    reason: str,
     as_json: bool,
 ) -> None:
     """Run a job for nominal times in the past, one after the other, paused or not.
@@ -131,7 +135,8 @@ def backfill_ticks(
         for tick in ticks:
             click.echo(instant(tick))
         return
-    admissions = backfill(context.ledger, spec, ticks, OverlapPolicy(overlap))
+    policy, by = OverlapPolicy(overlap), context.actor
+    admissions = control.backfill_ticks(context.ledger, spec, ticks, policy, by=by, reason=reason)
     if as_json:
         print_done("backfill", map(placed_shape, admissions, ticks))
         return
@@ -165,6 +170,7 @@ def placed_shape(admission: Admission, tick: datetime) -> dict[str, Any]:
 )
 @click.option("--to", "end", type=MomentType(), help="The end of that; default: the last tick.")
 @click.option("--acknowledge", is_flag=True, help="Stop counting what was found.")
+@reason_option
 @json_option
 @pass_context
 def audit_ticks(
@@ -173,6 +179,7 @@ def audit_ticks(
     start: Named | None,
     end: Named | None,
     acknowledge: bool,
+    reason: str,
     as_json: bool,
 ) -> None:
     """Compare the ticks that schedules name with those counted. Exits 1 if they differ.
@@ -199,7 +206,10 @@ def audit_ticks(
             click.echo(line)
     if acknowledge:
         for name in wrong:
-            ledger.audit_spans.acknowledge(name)
+            change = Change(name, "unaccounted_ticks", str(wrong[name]))
+            by, jobs = context.actor, (name,)
+            action = Action(by, "acknowledge", name, reason, jobs, changes=(change,))
+            ledger.audit_spans.acknowledge(name, action)
     if wrong or any(found.missing or found.doubled for found in records.values()):
         sys.exit(1)
 
@@ -256,15 +266,28 @@ def records_shape(found: Records) -> dict[str, Any]:
     type=MomentType(ahead=True),
     help="When the jobs resume by themselves: 1h (from now), 06:00, 2026-03-01T06:00.",
 )
+@reason_option
 @json_option
 @pass_context
 def pause(
-    context: Context, names: tuple[str, ...], note: str, until: Named | None, as_json: bool
+    context: Context,
+    names: tuple[str, ...],
+    note: str,
+    until: Named | None,
+    reason: str,
+    as_json: bool,
 ) -> None:
-    """Exclude the ticks of these jobs until they are resumed; `trigger` still works."""
-    now, results = context.ledger.now(), []
-    for spec in [context.ledger.spec(name) for name in names]:
-        moment = control.pause(context.ledger, spec.name, note, moment_of(until, spec.zone, now))
+    """Exclude the ticks of these jobs until they are resumed; `trigger` still works.
+
+    The note is the reason in the record of actions, unless there is another one.
+    """
+    ledger, by = context.ledger, context.actor
+    now, results = ledger.now(), []
+    with context.acting("pause", ", ".join(names), reason or note, names):
+        specs = [ledger.spec(name) for name in names]
+    for spec in specs:
+        until_then = moment_of(until, spec.zone, now)
+        moment = control.pause(ledger, spec.name, note, until_then, by=by, reason=reason)
         end = moment and moment.astimezone(spec.zone).isoformat(timespec="seconds")
         until_when = f" until {end}" if end else ""
         click.echo(f"{spec.name} paused{until_when}", err=as_json)
@@ -282,13 +305,18 @@ def pause(
     is_flag=True,
     help="Run the ticks of the pause, as `catchup` does after an outage.",
 )
+@reason_option
 @json_option
 @pass_context
-def resume(context: Context, names: tuple[str, ...], catch_up: bool, as_json: bool) -> None:
+def resume(
+    context: Context, names: tuple[str, ...], catch_up: bool, reason: str, as_json: bool
+) -> None:
     """Emit the ticks of these jobs again, from now on."""
-    results = []
-    for spec in [context.ledger.spec(name) for name in names]:
-        caught_up = control.resume(context.ledger, spec.name, catch_up=catch_up)
+    results, ledger, by = [], context.ledger, context.actor
+    with context.acting("resume", ", ".join(names), reason, names):
+        specs = [ledger.spec(name) for name in names]
+    for spec in specs:
+        caught_up = control.resume(ledger, spec.name, catch_up=catch_up, by=by, reason=reason)
         words = f"{spec.name} resumed" + (f", {caught_up} caught up" if catch_up else "")
         click.echo(words, err=as_json)
         results.append({"name": spec.name, "state": "resumed", "caught_up": caught_up})

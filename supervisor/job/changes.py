@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,3 +131,37 @@ def said(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
         return None
     words = step.model_dump(mode="json", exclude_defaults=True)
     return {key: shown(spec, key, value) for key, value in words.items()}
+
+
+# An edit in few words, on one line.
+
+
+#: Of the days that an edit of `exclude` adds, and of those that it takes out.
+MOST_DAYS_NAMED = 4
+
+
+def edit_text(edit: Edit) -> str:
+    """``5m -> 10m``; of days that are excluded, which may be very many, those that come and go."""
+    old, new = edit.old or [], edit.new or []
+    if edit.key != "exclude" or len(old) + len(new) <= 2 * MOST_DAYS_NAMED:
+        return f"{value(edit.old)} -> {value(edit.new)}"
+    parts = {
+        "more": [text for text in new if text not in old],
+        "no longer": [text for text in old if text not in new],
+    }
+    return "; ".join(f"{word}: {some_days(days)}" for word, days in parts.items() if days)
+
+
+def some_days(days: Sequence[str]) -> str:
+    """Whose holidays they are first."""
+    days, more = sorted(days, key=lambda day: day[:1].isdigit()), len(days) - MOST_DAYS_NAMED
+    return ", ".join(days[:MOST_DAYS_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def value(thing: Any) -> str:
+    """As in a schedule file, on one line."""
+    if thing is None:
+        return "none"
+    if isinstance(thing, str) and thing and thing.isprintable():
+        return thing
+    return json.dumps(thing, ensure_ascii=False)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 
+from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import instant, ms_of
@@ -91,6 +92,6 @@ class AuditSpans:
         ]
         self._functions.many("audit", calls)
 
-    def acknowledge(self, job: str) -> None:
+    def acknowledge(self, job: str, action: Action | None = None) -> None:
         """What audits found so far is known: it counts no longer, nor do unequal counters."""
-        self._functions("acknowledge", job)
+        self._functions.act(entry_of(action), "acknowledge", job)

@@ -190,6 +190,9 @@ MOST_REVOCATIONS = 10_000
 #: looks at in one turn.
 EDITS_KEPT = 2 * MOST_JOBS
 
+#: Entries of the record of actions; there may be a hundred more, for a stream drops them in blocks.
+ACTIONS_KEPT = 10_000
+
 #: Packets of calls that are sent before the replies to the first of them are read, and how many
 #: calls go into one where they are small.
 PACKETS_AHEAD = 2
@@ -240,6 +243,7 @@ local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_PREDECESSORS = {MOST_PREDECESSORS}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT = {EDITS_KEPT}
+local ACTIONS_KEPT = {ACTIONS_KEPT}
 local BOUNDS = {{{bounds}}}
 """
 
@@ -266,7 +270,9 @@ class Library:
         self.name = self.family + digest(body)[:16]
         self.text = (
             f"#!lua name={self.name}\n"
+            "local transitions = {}\n"
             "local function register(name, transition)\n"
+            "transitions[name] = transition\n"
             f"redis.register_function('{self.name}_' .. name, transition)\n"
             f"end\n{body}"
         )
@@ -321,6 +327,13 @@ class Functions:
         what it comes to for these, with the client's own connections and retries.
         """
         return self.as_of_sending(name, lambda: Call(args, keys))
+
+    def act(self, entry: str, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
+        """The same of what somebody asked for: it is entered in the record of actions.
+
+        entry: that of actions.py; empty for what nobody did.
+        """
+        return self("act", *args, name, entry, keys=keys) if entry else self(name, *args, keys=keys)
 
     def as_of_sending(self, name: str, call: Callable[[], Call]) -> Any:
         """The same for a call that tells of time: it is asked for whenever it is sent."""

@@ -128,6 +128,9 @@ TEMPLATES = {
     #         (when the service started, in ms, while its jobs are still to have their runs of that
     #         start)
     "beat": "beat",
+    # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the
+    #         ledger's function answered); who did what, about the newest ACTIONS_KEPT
+    "actions": "actions",
     # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
     #         fresh id of the process; expires PRESENCE_TTL after it was last said
     "presence": "presence:%s",

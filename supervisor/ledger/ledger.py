@@ -19,6 +19,7 @@ from supervisor.errors import ForeignLedger, UnknownRun
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
+from supervisor.ledger.actions import Action, Actions, entry_of
 from supervisor.ledger.audit import AuditSpans
 from supervisor.ledger.connection import (
     Client,
@@ -159,8 +160,11 @@ class Admitting:
     server gives runs their places while the caller makes the next.
     """
 
-    def __init__(self, calls: CallsUnderWay, leadership: Leadership | None = None) -> None:
+    def __init__(
+        self, calls: CallsUnderWay, leadership: Leadership | None = None, entry: str = ""
+    ) -> None:
         self._calls = calls
+        self._is_act, self._entry = bool(entry), entry
         self._token = leadership.token if leadership else ""
         self._keys = (leadership.key,) if leadership else ()
         self._next: list[Facts] = []
@@ -188,8 +192,11 @@ class Admitting:
     def _send(self) -> None:
         fields = max(map(len, self._next))
         filled = (facts + ("",) * (fields - len(facts)) for facts in self._next)
-        call = Call((self._token, fields, *chain.from_iterable(filled)), self._keys)
-        self._calls.send([call])
+        args = (self._token, fields, *chain.from_iterable(filled))
+        self._calls.send(
+            [Call((*args, "admit", self._entry) if self._is_act else args, self._keys)]
+        )
+        self._entry = ""
         self._sent += self._next
         self._next = []
         self._read(calls_left=PACKETS_AHEAD)
@@ -219,6 +226,7 @@ class Ledger(Readings):
         self.audit_spans = AuditSpans(self._functions)
         self.steps = Steps(self, self._functions)
         self.drains = Drains(self, self._functions)
+        self.actions = Actions(client, keys, self._functions)
         self.followers = Followers(client, keys, self._functions)
         self.figures = Figures(self._functions)
         self.presences = Presences(client, keys)
@@ -278,14 +286,21 @@ class Ledger(Readings):
             return admitting.admissions()
 
     @contextmanager
-    def admitting(self, leadership: Leadership | None = None) -> Iterator[Admitting]:
-        """For ticks that are made while the server gives earlier ones their places."""
-        with self._functions.under_way("admit") as calls:
-            yield Admitting(calls, leadership)
+    def admitting(
+        self, leadership: Leadership | None = None, action: Action | None = None
+    ) -> Iterator[Admitting]:
+        """For ticks that are made while the server gives earlier ones their places.
 
-    def trigger(self, spec: JobSpec, request: RunRequest = ANY_RUN) -> Run:
+        action: entered with the first of them.
+        """
+        with self._functions.under_way("act" if action else "admit") as calls:
+            yield Admitting(calls, leadership, entry_of(action))
+
+    def trigger(
+        self, spec: JobSpec, request: RunRequest = ANY_RUN, action: Action | None = None
+    ) -> Run:
         """Admits a run by hand, paused or not; beat publishes it. Raises InvalidKey."""
-        return self.run(self.admit_request(spec, request).run_id)
+        return self.run(self.admit_requests(spec, [request], action)[0].run_id)
 
     def admit_request(self, spec: JobSpec, request: RunRequest) -> Admission:
         """Gives a run that code or a person asks for its place. Raises InvalidKey.
@@ -294,7 +309,9 @@ class Ledger(Readings):
         """
         return self.admit_requests(spec, [request])[0]
 
-    def admit_requests(self, spec: JobSpec, requests: Sequence[RunRequest]) -> list[Admission]:
+    def admit_requests(
+        self, spec: JobSpec, requests: Sequence[RunRequest], action: Action | None = None
+    ) -> list[Admission]:
         """Several of them, in order, all in one round trip.
 
         A call whose reply is lost is made once more, under the same ids. Raises InvalidKey,
@@ -305,17 +322,17 @@ class Ledger(Readings):
         facts = [request_facts(spec, i, r) for i, r in zip(run_ids, requests, strict=True)]
         asked_at = time.monotonic()
         try:
-            admissions = self._admitted(facts)
+            admissions = self._admitted(facts, action)
         except Unavailable:
-            again, seconds = self._admitted(facts), time.monotonic() - asked_at
+            again, seconds = self._admitted(facts, action), time.monotonic() - asked_at
             admissions = [recalled(self, each, seconds) for each in again]
         for each in admissions:
             if each.placement is Placement.FAILED:
                 raise RedisError(each.reason)
         return admissions
 
-    def _admitted(self, requests: Iterable[Facts]) -> list[Admission]:
-        with self.admitting() as admitting:
+    def _admitted(self, requests: Iterable[Facts], action: Action | None) -> list[Admission]:
+        with self.admitting(action=action) as admitting:
             for facts in requests:
                 admitting.add(facts)
             return admitting.admissions()
@@ -352,13 +369,13 @@ class Ledger(Readings):
         ]
         return self._functions.many("pass", calls)
 
-    def cancel(self, run_id: str, reason: str) -> Cancellation:
+    def cancel(self, run_id: str, reason: str, action: Action | None = None) -> Cancellation:
         """Ends a run that is not running; asks a running one to end within its `stop_grace`.
 
         The items of a large batch are ended some at a time, so that others have their turn.
         """
         facts = (run_id, "cancelled", reason[:REASON_LENGTH])
-        first = verdict = self._functions("cancel", *facts)[0]
+        first = verdict = self._functions.act(entry_of(action), "cancel", *facts)[0]
         while verdict == ENDING:
             verdict = self._functions("cancel", *facts)[0]
         # Beat rescues what is left as well, and may have ended the last of them.
@@ -567,13 +584,20 @@ class Ledger(Readings):
         """A second message of a run that is at work was dropped without the ledger."""
         self.client.hincrby(self.keys.job(job), "n:duplicates", 1)
 
-    def pause(self, job: str, note: str = "", until: datetime | None = None) -> None:
+    def pause(
+        self,
+        job: str,
+        note: str = "",
+        until: datetime | None = None,
+        action: Action | None = None,
+    ) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
-        self._functions("pause", job, 1, note, ms_of(until) if until else "")
+        end = ms_of(until) if until else ""
+        self._functions.act(entry_of(action), "pause", job, 1, note, end)
 
-    def resume(self, job: str) -> datetime | None:
+    def resume(self, job: str, action: Action | None = None) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
-        return to_instant(self._functions("pause", job, 0, "", ""))
+        return to_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
 
     def load(
         self,
@@ -585,6 +609,7 @@ class Ledger(Readings):
         files_version: int | None = None,
         moved: Mapping[str, str] | None = None,
         links: str = "",
+        action: Action | None = None,
     ) -> LoadReply:
         """Loads and removes jobs of one source: all of them, or none.
 
@@ -598,7 +623,8 @@ class Ledger(Readings):
             chain.from_iterable(move_facts(job, place) for job, place in (moved or {}).items()),
         )
         return load_reply(
-            self._functions(
+            self._functions.act(
+                entry_of(action),
                 "load",
                 source,
                 ms_of(at) if at else "",

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import DEFAULT_QUEUE, queues_of
+from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Roll
@@ -122,13 +123,13 @@ class Drains:
         self._reads = reads
         self._functions = functions
 
-    def drain(self, queue: str) -> datetime:
+    def drain(self, queue: str, action: Action | None = None) -> datetime:
         """Lets nothing more begin from the queue; gives since when."""
-        return instant(self._functions("drain", queue, 1))
+        return instant(self._functions.act(entry_of(action), "drain", queue, 1))
 
-    def undrain(self, queue: str) -> datetime | None:
+    def undrain(self, queue: str, action: Action | None = None) -> datetime | None:
         """Lets it go on; gives since when it had been drained, None if it had not."""
-        return to_instant(self._functions("drain", queue, 0))
+        return to_instant(self._functions.act(entry_of(action), "drain", queue, 0))
 
     def since(self) -> dict[str, datetime]:
         """The drained queues, by name, and since when each of them is."""

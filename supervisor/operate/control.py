@@ -1,24 +1,29 @@
 """Actions on jobs and runs: the same for the command line, the API and the page's buttons.
 
 A request that makes no sense raises an error with a message for people; each of the three shows it
-in its own way.
+in its own way. Each action is entered in the record of actions: `by` is who asks for it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
-from supervisor.job.run import Run, StepId
+from supervisor.job.changes import value
+from supervisor.job.policies import OverlapPolicy
+from supervisor.job.run import Run, StepId, manual_id
+from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
+from supervisor.ledger.actions import Action, Actor, Change
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.ticks.backfill import backfill, missed_in_pause
-from supervisor.times import instant
+from supervisor.times import instant, render_moment
 
 #: Later instants cannot be shown in every time zone.
 FARTHEST_AHEAD = timedelta(days=36_525)
@@ -29,21 +34,46 @@ LONGEST_NOTE = 500
 BY_HAND = "cancelled by hand"
 
 
-def trigger(ledger: Ledger, job: str, request: RunRequest, at: datetime | None = None) -> Run:
+def trigger(
+    ledger: Ledger,
+    job: str,
+    request: RunRequest,
+    at: datetime | None = None,
+    *,
+    by: Actor,
+    reason: str = "",
+) -> Run:
     """Runs a job now, paused or not; a run that is skipped is recorded as such.
 
     at: the run waits until then and is for that time; without an offset, one in the job's zone.
     Raises UnknownJob, InvalidKey, UnknownRun for a run that it is to follow, and InvalidRequest
     for arguments that the job cannot take, and for a time in the past.
     """
-    spec = ledger.spec(job)
-    check_arguments(spec, request)
-    check_after(ledger, request, at)
-    if at is not None:
-        now = ledger.now()
-        moment = to_come("at", at, spec, now)
-        request = replace(request, nominal_at=moment, delay=moment - now)
-    return ledger.trigger(spec, request)
+    with ledger.actions.trying(Action(by, "trigger", job, reason, (job,))) as action:
+        spec = ledger.spec(job)
+        check_arguments(spec, request)
+        check_after(ledger, request, at)
+        if at is not None:
+            now = ledger.now()
+            moment = to_come("at", at, spec, now)
+            request = replace(request, nominal_at=moment, delay=moment - now)
+        request = replace(request, run_id=request.run_id or manual_id(spec.name))
+        return ledger.trigger(spec, request, replace(action, changes=asked_for(spec, request)))
+
+
+def asked_for(spec: JobSpec, request: RunRequest) -> tuple[Change, ...]:
+    """The run, and what it has in place of the job's own."""
+    given = {
+        "run": request.run_id,
+        "args": masked(spec.mask, request.args),
+        "kwargs": masked(spec.mask, request.kwargs),
+        "params": masked(spec.mask, request.params),
+        "key": request.key,
+        "overlap": request.overlap and request.overlap.value,
+        "at": request.nominal_at and render_moment(request.nominal_at),
+        "after": request.after,
+    }
+    return tuple(Change(spec.name, key, value(v)) for key, v in given.items() if v is not None)
 
 
 def check_arguments(spec: JobSpec, request: RunRequest) -> None:
@@ -77,19 +107,30 @@ def check_json(name: str, value: Any) -> None:
         raise InvalidRequest(f"{name}: NaN and Infinity are not JSON") from None
 
 
-def pause(ledger: Ledger, job: str, note: str, until: datetime | None) -> datetime | None:
+def pause(
+    ledger: Ledger,
+    job: str,
+    note: str,
+    until: datetime | None,
+    *,
+    by: Actor,
+    reason: str = "",
+) -> datetime | None:
     """Excludes the job's ticks until `until`, or until it is resumed. Returns the end.
 
-    until: without an offset, a time in the job's zone. Raises UnknownJob and InvalidRequest.
+    until: without an offset, a time in the job's zone. reason: the note without one. Raises
+    UnknownJob and InvalidRequest.
     """
-    spec = ledger.spec(job)
-    if isinstance(spec, GuardedTaskSpec):
-        raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
-    if len(note) > LONGEST_NOTE:
-        raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
-    moment = until and to_come("until", until, spec, ledger.now())
-    ledger.pause(spec.name, note, moment)
-    return moment
+    with ledger.actions.trying(Action(by, "pause", job, reason or note, (job,))) as action:
+        spec = ledger.spec(job)
+        if isinstance(spec, GuardedTaskSpec):
+            raise InvalidRequest(f"{job} has no ticks that a pause would exclude: code calls it")
+        if len(note) > LONGEST_NOTE:
+            raise InvalidRequest(f"a note has up to {LONGEST_NOTE} characters")
+        moment = until and to_come("until", until, spec, ledger.now())
+        change = Change(job, "until", render_moment(moment) if moment else "it is resumed")
+        ledger.pause(spec.name, note, moment, replace(action, changes=(change,)))
+        return moment
 
 
 def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetime:
@@ -105,28 +146,50 @@ def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetim
     return moment
 
 
-def resume(ledger: Ledger, job: str, *, catch_up: bool = False) -> int:
+def resume(ledger: Ledger, job: str, *, catch_up: bool = False, by: Actor, reason: str = "") -> int:
     """Ends a pause; returns how many of its ticks run after all.
 
     catch_up: run those that the job's `catchup` would run after an outage. Raises UnknownJob.
     """
-    spec = ledger.spec(job)
-    since = ledger.resume(spec.name)
-    ticks = missed_in_pause(spec, since, ledger.now()) if since and catch_up else []
-    backfill(ledger, spec, ticks, overlap=None)
-    return len(ticks)
+    with ledger.actions.trying(Action(by, "resume", job, reason, (job,))) as action:
+        spec = ledger.spec(job)
+        changes = (Change(job, "catch_up", "yes"),) if catch_up else ()
+        since = ledger.resume(spec.name, replace(action, changes=changes))
+        ticks = missed_in_pause(spec, since, ledger.now()) if since and catch_up else []
+        backfill(ledger, spec, ticks, overlap=None)
+        return len(ticks)
 
 
-def cancel(ledger: Ledger, run_id: str) -> Cancellation:
+def backfill_ticks(
+    ledger: Ledger,
+    spec: JobSpec,
+    ticks: Sequence[datetime],
+    overlap: OverlapPolicy,
+    *,
+    by: Actor,
+    reason: str = "",
+) -> list[Admission]:
+    """Runs the job for nominal times that have passed, in order."""
+    if not ticks:
+        return []
+    span = f"{len(ticks)} from {render_moment(ticks[0])} to {render_moment(ticks[-1])}"
+    changes = Change(spec.name, "ticks", span), Change(spec.name, "overlap", overlap.value)
+    action = Action(by, "backfill", spec.name, reason, (spec.name,), changes)
+    with ledger.actions.trying(action):
+        return backfill(ledger, spec, ticks, overlap, action)
+
+
+def cancel(ledger: Ledger, run_id: str, *, by: Actor, reason: str = "") -> Cancellation:
     """Ends a run, a step or an item: at once, or within its `stop_grace` if it is running.
 
     Raises UnknownRun, and RunEnded when it has ended.
     """
-    run = ledger.run(run_id)
-    done = ledger.cancel(run.id, BY_HAND)
-    if done is Cancellation.NOT_OPEN:
-        raise RunEnded(run_id, ended_as(ledger, run_id))
-    return done
+    with ledger.actions.trying(Action(by, "cancel", run_id, reason)) as action:
+        run = ledger.run(run_id)
+        done = ledger.cancel(run.id, BY_HAND, replace(action, jobs=(run.job,)))
+        if done is Cancellation.NOT_OPEN:
+            raise RunEnded(run_id, ended_as(ledger, run_id))
+        return done
 
 
 def ended_as(ledger: Ledger, run_id: str) -> str:

@@ -13,6 +13,7 @@ from redis.exceptions import NoPermissionError
 from supervisor.errors import InvalidJob, JobConflict, JobElsewhere, NotConfigured, UnknownJob
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
@@ -135,26 +136,33 @@ class JobEdits:
         return Verdict((), tuple(self._warnings(spec)), plan)
 
     def save(
-        self, name: str, document: Mapping[str, Any], version: int | None, by: str
+        self,
+        name: str,
+        document: Mapping[str, Any],
+        version: int | None,
+        by: Actor,
+        reason: str = "",
     ) -> tuple[LoadedJob, bool]:
         """The job as it is loaded now, and whether it is new.
 
         version: the one that the editor has seen, 0 for none; None for any. Raises InvalidJob,
         JobConflict, JobElsewhere, TooManyJobs, and NotConfigured. Then nothing was changed.
         """
-        before = self._before(name)
-        check_version(name, before, version)
-        spec = self._checked(name, document, before)
-        changes, origins = self._load({name: spec}, by, {name: version})
-        return LoadedJob(spec, origins[name]), bool(changes.added)
+        with self._ledger.actions.trying(Action(by, "put", name, reason, (name,))) as action:
+            before = self._before(name)
+            check_version(name, before, version)
+            spec = self._checked(name, document, before)
+            changes, origins = self._load({name: spec}, action, {name: version})
+            return LoadedJob(spec, origins[name]), bool(changes.added)
 
-    def remove(self, name: str, version: int | None, by: str) -> None:
+    def remove(self, name: str, version: int | None, by: Actor, reason: str = "") -> None:
         """Raises UnknownJob, JobConflict, JobElsewhere and NotConfigured, and InvalidJob for one
         that others follow.
         """
-        changes, _ = self._load({name: None}, by, {name: version})
-        if not changes:
-            raise UnknownJob(name)
+        with self._ledger.actions.trying(Action(by, "remove", name, reason, (name,))) as action:
+            changes, _ = self._load({name: None}, action, {name: version})
+            if not changes:
+                raise UnknownJob(name)
 
     def known_tasks(self) -> frozenset[str]:
         """Those of the workers that run."""
@@ -195,7 +203,10 @@ class JobEdits:
         return [f"no worker that runs knows the task {t!r}" for t in spec.tasks if t not in known]
 
     def _load(
-        self, wanted: Mapping[str, JobSpec | None], by: str, versions: Mapping[str, int | None]
+        self,
+        wanted: Mapping[str, JobSpec | None],
+        action: Action,
+        versions: Mapping[str, int | None],
     ) -> tuple[Changes, dict[str, Origin]]:
         if self._app is None:
             raise NotConfigured("start the server with the Celery app: supervisor -A proj serve")
@@ -205,7 +216,9 @@ class JobEdits:
 
         entries = Entries(self._app, self._ledger.client, self._ledger.keys)
         try:
-            place = place_of(by)
-            return put_in_place(self._ledger, entries, wanted, AT_RUN_TIME, place, versions)
+            place = place_of(action.by)
+            return put_in_place(
+                self._ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action
+            )
         except NoPermissionError as error:
             raise NotConfigured(explained(error)) from error

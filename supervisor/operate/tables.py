@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from supervisor.job.changes import Changes, Edit
+from supervisor.job.changes import Changes, edit_text
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
@@ -183,9 +182,6 @@ def foresight_shape(foresight: Foresight) -> dict[str, Any]:
 #: More times than this are given as their number, the first and the last.
 MOST_LISTED = 3
 
-#: Of the days that an edit of `exclude` adds, and of those that it takes out.
-MOST_DAYS_NAMED = 4
-
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
@@ -221,24 +217,6 @@ def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
         previous = word
 
 
-def edit_text(edit: Edit) -> str:
-    """``5m -> 10m``; of days that are excluded, which may be very many, those that come and go."""
-    old, new = edit.old or [], edit.new or []
-    if edit.key != "exclude" or len(old) + len(new) <= 2 * MOST_DAYS_NAMED:
-        return f"{value(edit.old)} -> {value(edit.new)}"
-    parts = {
-        "more": [text for text in new if text not in old],
-        "no longer": [text for text in old if text not in new],
-    }
-    return "; ".join(f"{word}: {some_days(days)}" for word, days in parts.items() if days)
-
-
-def some_days(days: Sequence[str]) -> str:
-    """Whose holidays they are first."""
-    days, more = sorted(days, key=lambda day: day[:1].isdigit()), len(days) - MOST_DAYS_NAMED
-    return ", ".join(days[:MOST_DAYS_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def timed(spec: JobSpec) -> str:
     return spec.schedule if spec.timezone == "UTC" else f"{spec.schedule} {spec.timezone}"
 
@@ -267,15 +245,6 @@ def clock_times(times: Sequence[datetime]) -> list[str]:
     """With seconds, if any of them has some."""
     exactly = any(time.second for time in times)
     return [f"{time:%H:%M:%S}" if exactly else f"{time:%H:%M}" for time in times]
-
-
-def value(thing: Any) -> str:
-    """As in a schedule file, on one line."""
-    if thing is None:
-        return "none"
-    if isinstance(thing, str) and thing and thing.isprintable():
-        return thing
-    return json.dumps(thing, ensure_ascii=False)
 
 
 def surprise_text(surprise: Surprise) -> str:

@@ -13,6 +13,7 @@ from datetime import datetime
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import backfill_id
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Action
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission
 from supervisor.ledger.requests import RunRequest
@@ -37,8 +38,11 @@ def backfill(
     spec: JobSpec,
     nominal_times: Sequence[datetime],
     overlap: OverlapPolicy | None = OverlapPolicy.QUEUE_ALL,
+    action: Action | None = None,
 ) -> list[Admission]:
     """Admits a run for each nominal time, in order; without a policy it is the job's.
+
+    action: entered with the first of them.
 
     With `queue_all` all of them wait as long as it takes, whatever the job's bounds.
     """
@@ -55,7 +59,8 @@ def backfill(
     ]
     admissions: list[Admission] = []
     for start in range(0, len(requests), CHUNK):
-        admissions += ledger.admit_requests(spec, requests[start : start + CHUNK])
+        first = action if start == 0 else None
+        admissions += ledger.admit_requests(spec, requests[start : start + CHUNK], first)
     return admissions
 
 

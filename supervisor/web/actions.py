@@ -26,6 +26,7 @@ from supervisor.errors import (
     RunEnded,
 )
 from supervisor.job.policies import OverlapPolicy
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.operate.job_edits import JobEdits
@@ -41,10 +42,11 @@ from supervisor.web.access import (
     to_login,
 )
 from supervisor.web.budget import Threads
-from supervisor.web.editor import BY, version_in
+from supervisor.web.editor import version_in
 from supervisor.web.http import (
     TEMPLATES,
     Refused,
+    actor_of,
     form_body,
     job_url,
     place_of,
@@ -60,8 +62,9 @@ Fields = Mapping[str, str]
 STATES = (RunEnded, InvalidJob, JobConflict, JobElsewhere, NotConfigured)
 
 
-#: Does what a form asks for, to a job or run, and returns the address of the result.
-Act = Callable[[Ledger, str, Fields], str]
+#: Does what a form asks for, to a job or run, in the name of who sent it, and returns the address
+#: of the result.
+Act = Callable[[Ledger, str, Fields, Actor], str]
 
 
 def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Route]:
@@ -92,7 +95,7 @@ def execution(ledger: Ledger, verb: str, act: Act, threads: Threads) -> Callable
 
     def result(request: Request, fields: Fields) -> Response:
         try:
-            address = act(ledger, request.path_params["target"], fields)
+            address = act(ledger, request.path_params["target"], fields, actor_of(request))
         except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
             status = 409 if isinstance(error, STATES) else 400
             status = error.problem.status if isinstance(error, Refused) else status
@@ -131,7 +134,7 @@ def form(
 AS_JSON = ("args", "kwargs", "params", "priority")
 
 
-def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
+def trigger(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     given = {name: text.strip() for name, text in fields.items() if text.strip()}
     request: dict[str, Any] = {
         name: parsed(name, given[name]) if name in AS_JSON else given[name]
@@ -139,7 +142,7 @@ def trigger(ledger: Ledger, job: str, fields: Fields) -> str:
         if name in given
     }
     asked = validated(api_shapes.Trigger, json.dumps(request))
-    run = control.trigger(ledger, job, asked.as_request(), asked.at)
+    run = control.trigger(ledger, job, asked.as_request(), asked.at, by=by, reason=asked.reason)
     return run_url(unless_skipped(run).id)
 
 
@@ -150,26 +153,28 @@ def parsed(name: str, text: str) -> Any:
         raise Refused(400, f"{name} is not JSON: {error}") from error
 
 
-def pause(ledger: Ledger, job: str, fields: Fields) -> str:
+def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
+    """The note is the reason."""
     request = {"note": fields.get("note", ""), "until": fields.get("until") or None}
     asked = validated(api_shapes.Pause, json.dumps(request))
-    control.pause(ledger, job, asked.note, asked.until)
+    control.pause(ledger, job, asked.note, asked.until, by=by)
     return job_url(job)
 
 
-def resume(ledger: Ledger, job: str, fields: Fields) -> str:
-    control.resume(ledger, job, catch_up="catch_up" in fields)
+def resume(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
+    reason = fields.get("reason", "")
+    control.resume(ledger, job, catch_up="catch_up" in fields, by=by, reason=reason)
     return job_url(job)
 
 
-def cancel(ledger: Ledger, run_id: str, _: Fields) -> str:
-    control.cancel(ledger, run_id)
+def cancel(ledger: Ledger, run_id: str, fields: Fields, by: Actor) -> str:
+    control.cancel(ledger, run_id, by=by, reason=fields.get("reason", ""))
     return run_url(run_id)
 
 
-def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields) -> str:
+def remove(edits: JobEdits, _: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """The version is that which the form was made of."""
-    edits.remove(job, version_in(fields), BY)
+    edits.remove(job, version_in(fields), by, fields.get("reason", ""))
     return ""
 
 

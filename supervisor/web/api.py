@@ -22,6 +22,7 @@ from starlette.routing import Route
 from supervisor.errors import JobConflict
 from supervisor.files.schedule_schema import json_schema
 from supervisor.job.run import RunState
+from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
 from supervisor.ledger.queues import Queues
@@ -32,7 +33,7 @@ from supervisor.operate.shapes import Failure, Job, LogLine, Run, Step, params_s
 from supervisor.web import api_shapes
 from supervisor.web.api_shapes import Error, WholeJob, WholeRun
 from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, document_body, json_body, unless_skipped
+from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
 
 #: Prefix of all paths.
@@ -43,9 +44,6 @@ MOST_JOBS = 10_000
 RUNS_BY_DEFAULT = "50"
 
 Schema = dict[str, Any]
-
-#: Who saved a job, in its place.
-BY = "the API"
 
 T = TypeVar("T")
 
@@ -146,6 +144,8 @@ RUNS_QUERIES = (
 )
 
 
+REASON = Query("reason", "Why, for the record of actions.", {"type": "string"})
+
 Method = Literal["get", "post", "put", "delete"]
 
 
@@ -190,6 +190,11 @@ class Operation:
     @property
     def takes_preconditions(self) -> bool:
         return "preconditions" in get_type_hints(self.call)
+
+    @property
+    def is_action(self) -> bool:
+        """Whether it is entered in the record of actions."""
+        return "by" in get_type_hints(self.call)
 
 
 OPERATIONS: list[Operation] = []
@@ -237,20 +242,31 @@ class Api:
         """One job, with its keys; its version is the ETag."""
         return self._whole(self._edits.job(job))
 
-    @operation("put", "/jobs/{job}", errors=(409, 412, 422))
+    @operation("put", "/jobs/{job}", queries=(REASON,), errors=(409, 412, 422))
     def put_job(
-        self, job: str, document: Document, preconditions: Preconditions
+        self,
+        job: str,
+        document: Document,
+        preconditions: Preconditions,
+        query: Mapping[str, str],
+        by: Actor,
     ) -> Tagged[WholeJob]:
         """Make a job at run time, or edit it; the same keys again change nothing."""
-        version = preconditions.version(job, self._edits.version(job))
-        saved, is_new = self._edits.save(job, document, version, BY)
+        reason = query.get("reason", "")
+        with self._ledger.actions.trying(Action(by, "put", job, reason, (job,))):
+            version = preconditions.version(job, self._edits.version(job))
+        saved, is_new = self._edits.save(job, document, version, by, reason)
         return self._whole(saved, is_new=is_new)
 
-    @operation("delete", "/jobs/{job}", 204, errors=(409, 412, 422))
-    def remove_job(self, job: str, preconditions: Preconditions) -> None:
+    @operation("delete", "/jobs/{job}", 204, queries=(REASON,), errors=(409, 412, 422))
+    def remove_job(
+        self, job: str, preconditions: Preconditions, query: Mapping[str, str], by: Actor
+    ) -> None:
         """Remove a job that was made at run time. Its running runs go on to their end."""
-        version = preconditions.version(job, self._edits.job(job).origin.version)
-        self._edits.remove(job, version, BY)
+        reason = query.get("reason", "")
+        with self._ledger.actions.trying(Action(by, "remove", job, reason, (job,))):
+            version = preconditions.version(job, self._edits.job(job).origin.version)
+        self._edits.remove(job, version, by, reason)
 
     @operation("post", "/jobs/{job}/check")
     def check_job(self, job: str, document: Document) -> api_shapes.Check:
@@ -313,27 +329,31 @@ class Api:
         return api_shapes.Beat.model_validate(self._ledger.beat())
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
-    def trigger(self, job: str, asked: api_shapes.Trigger) -> Run:
+    def trigger(self, job: str, asked: api_shapes.Trigger, by: Actor) -> Run:
         """Run a job now or at a time to come, paused or not."""
-        run = control.trigger(self._ledger, job, asked.as_request(), asked.at)
+        request = asked.as_request()
+        run = control.trigger(self._ledger, job, request, asked.at, by=by, reason=asked.reason)
         return Run.model_validate(unless_skipped(run))
 
     @operation("post", "/jobs/{job}/pause")
-    def pause(self, job: str, asked: api_shapes.Pause) -> api_shapes.Paused:
+    def pause(self, job: str, asked: api_shapes.Pause, by: Actor) -> api_shapes.Paused:
         """Exclude the job's ticks."""
-        until = control.pause(self._ledger, job, asked.note, asked.until)
+        note, reason = asked.note, asked.reason
+        until = control.pause(self._ledger, job, note, asked.until, by=by, reason=reason)
         return api_shapes.Paused(job=job, until=until)
 
     @operation("post", "/jobs/{job}/resume")
-    def resume(self, job: str, asked: api_shapes.Resume) -> api_shapes.Resumed:
+    def resume(self, job: str, asked: api_shapes.Resume, by: Actor) -> api_shapes.Resumed:
         """Emit the job's ticks again."""
-        caught_up = control.resume(self._ledger, job, catch_up=asked.catch_up)
+        catch_up, reason = asked.catch_up, asked.reason
+        caught_up = control.resume(self._ledger, job, catch_up=catch_up, by=by, reason=reason)
         return api_shapes.Resumed(job=job, caught_up=caught_up)
 
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
-    def cancel(self, run: str, asked: api_shapes.Cancel) -> api_shapes.Cancelled:
+    def cancel(self, run: str, asked: api_shapes.Cancel, by: Actor) -> api_shapes.Cancelled:
         """End a run."""
-        return api_shapes.Cancelled(run=run, cancellation=control.cancel(self._ledger, run))
+        done = control.cancel(self._ledger, run, by=by, reason=asked.reason)
+        return api_shapes.Cancelled(run=run, cancellation=done)
 
 
 def after(names: list[str], query: Mapping[str, str]) -> list[str]:
@@ -517,6 +537,8 @@ def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -
                 if query.name in request.query_params:
                     query.check(request.query_params[query.name])
             given.append(request.query_params)
+        if operation.is_action:
+            given.append(actor_of(request))
         return await threads.run(request, respond, given)
 
     def respond(given: Sequence[Any]) -> Response:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from supervisor.job.fields import MessagePriority
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
+from supervisor.ledger.actions import LONGEST_REASON
 from supervisor.ledger.replies import Cancellation
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate.control import LONGEST_NOTE
@@ -114,6 +115,10 @@ class Cancelled(Shape):
 class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    reason: str = Field(
+        "", max_length=LONGEST_REASON, description="Why, for the record of actions."
+    )
+
 
 class Trigger(Request):
     """A run by hand; what is left out is as the job has it."""
@@ -136,7 +141,8 @@ class Trigger(Request):
 
     def as_request(self) -> RunRequest:
         """Without `at`, which the job's zone decides."""
-        given = {name: value for name, value in self if name not in ("at", "priority")}
+        others = ("at", "priority", "reason")
+        given = {name: value for name, value in self if name not in others}
         options = {} if self.priority is None else {"priority": self.priority}
         return RunRequest(**given, options=options)
 
@@ -155,4 +161,4 @@ class Resume(Request):
 
 
 class Cancel(Request):
-    """No fields."""
+    """Nothing more."""

@@ -24,13 +24,10 @@ from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits, Verdict
 from supervisor.web.access import to_login
 from supervisor.web.budget import Threads
-from supervisor.web.http import TEMPLATES, Refused, form_body, job_url, place_of
+from supervisor.web.http import TEMPLATES, Refused, actor_of, form_body, job_url, place_of
 from supervisor.web.job_form import TIMES, InvalidForm, document_in, fields_of
 
 Fields = Mapping[str, str]
-
-#: Who saved a job, in its place.
-BY = "the status page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,8 @@ class Editor:
         name = fields.get("name", "").strip()
         try:
             document = document_in(fields)
-            self._jobs.save(name, document, version_in(fields), BY)
+            version, reason = version_in(fields), fields.get("reason", "")
+            self._jobs.save(name, document, version, actor_of(request), reason)
         except JobConflict as error:
             verdict = self._verdict(fields)
             conflict = self._conflict(name, fields, error, verdict)

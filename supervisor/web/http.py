@@ -28,8 +28,10 @@ from supervisor.errors import (
     UnknownJob,
     UnknownRun,
 )
+from supervisor.job.changes import value
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.connection import explained
 from supervisor.logs import get_logger
 from supervisor.operate.job_documents import Document
@@ -42,7 +44,7 @@ from supervisor.operate.shapes import (
     run_shape,
     share_of_step,
 )
-from supervisor.operate.tables import dropped_words, surprise_text, value, why
+from supervisor.operate.tables import dropped_words, surprise_text, why
 from supervisor.operate.words import age, ahead, duration, pause_words, span, stamp
 from supervisor.web.budget import OutOfTime
 from supervisor.web.job_form import loads
@@ -76,6 +78,12 @@ def place_of(request: Request) -> dict[str, str]:
     path = request.scope["raw_path"].decode("latin-1").removeprefix(root).lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
     return {"root": root, "here": f"./{path}" + (f"?{query}" if query else "")}
+
+
+def actor_of(request: Request) -> Actor:
+    """Who asks, for the record of actions."""
+    visitor, peer = request.state.visitor, request.client
+    return Actor(visitor.name, "page" if visitor.has_session else "api", peer.host if peer else "")
 
 
 # Addresses are relative to the root of the visitor's session, or of the server.

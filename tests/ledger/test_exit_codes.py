@@ -49,6 +49,7 @@ OF_THE_LEDGER: dict[str, tuple[str, ...]] = {
     "apply": ("--yes",),
     "put": ("jobs.yaml",),
     "doctor": (),
+    "log": (),
 }
 
 #: They ask no ledger, go on without one, wait for it, or need an app first.

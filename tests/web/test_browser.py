@@ -220,7 +220,7 @@ def test_a_job_is_made_with_a_form_that_checks_while_it_is_typed(address: str, p
     assert has_stayed(page)
     page.get_by_role("button", name="Save").click()
     expect(page.locator("h1")).to_have_text("typed")
-    expect(page.locator("[data-part=job]")).to_contain_text("by the status page")
+    expect(page.locator("[data-part=job]")).to_contain_text("by token (the status page)")
     page.get_by_role("link", name="Remove").click()
     page.get_by_role("dialog").get_by_role("button", name="Remove the job").click()
     page.wait_for_url(f"{address}/s/*/")

@@ -38,7 +38,7 @@ def test_a_job_is_made_read_edited_and_removed(maker: httpx.Client, ledger: Ledg
     found = checked(made, PATH, 201)
     assert found["keys"] == {**HOURLY, "kwargs": {"tenant": "acme"}}
     assert (found["source"], found["editable"]) == ("runtime", True)
-    assert found["place"].endswith("by the API")
+    assert found["place"].endswith("by token (the API)")
     assert made.headers["etag"] == f'"{found["version"]}"' == maker.get(JOB).headers["etag"]
     edited = put(maker, every="2h")
     assert checked(edited, PATH, 200)["version"] > found["version"]

@@ -159,7 +159,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(description="Trigger a run now", permissions=["trigger"])
     def trigger(self, request: Any, queryset: Any) -> None:
-        self._each(request, queryset, triggered)
+        self._each(request, queryset, lambda row: triggered(row, editor_of(request)))
 
     @admin.action(description="Pause", permissions=["pause"])
     def pause(self, request: Any, queryset: Any) -> None:
@@ -171,7 +171,7 @@ class JobAdmin(admin.ModelAdmin):
 
     @admin.action(description="Cancel the runs that have not ended", permissions=["cancel"])
     def cancel(self, request: Any, queryset: Any) -> None:
-        self._each(request, queryset, cancel_runs)
+        self._each(request, queryset, lambda row: cancel_runs(row, editor_of(request)))
 
     def _set_paused(self, request: Any, row: Job, paused: bool) -> str:
         """The row, which lasts, and the job, which a person may have resumed by other means."""
@@ -179,10 +179,11 @@ class JobAdmin(admin.ModelAdmin):
             row.paused, row.changed_by = paused, request.user.get_username()
             with edited_by(editor_of(request)):
                 row.save(update_fields=["paused", "changed_at", "changed_by"])
+        by = editor_of(request).actor
         if paused:
-            jobs.pause(row.name, note=f"by {request.user.get_username()}", app=celery_app())
+            jobs.pause(row.name, note=f"by {by.name}", app=celery_app(), by=by)
         else:
-            jobs.resume(row.name, app=celery_app())
+            jobs.resume(row.name, app=celery_app(), by=by)
         return "Paused" if paused else "Resumed"
 
     def _each(self, request: Any, rows: Any, act: Callable[[Job], str]) -> None:
@@ -202,8 +203,8 @@ class JobAdmin(admin.ModelAdmin):
 
 
 def editor_of(request: Any) -> Editor:
-    name = request.user.get_username()
-    return Editor(name, lambda text: messages.warning(request, text))
+    name, address = request.user.get_username(), request.META.get("REMOTE_ADDR", "")
+    return Editor(name, lambda text: messages.warning(request, text), address)
 
 
 def standing_of(row: Job) -> Standing | None:
@@ -235,15 +236,15 @@ def run_words(row: Job, run: Trace) -> str:
     return f"{run.state.value} {age(at, page.now)}".strip() if page.now else run.state.value
 
 
-def triggered(row: Job) -> str:
-    return f"Triggered as {jobs.trigger(row.name, app=celery_app())}"
+def triggered(row: Job, by: Editor) -> str:
+    return f"Triggered as {jobs.trigger(row.name, app=celery_app(), by=by.actor)}"
 
 
-def cancel_runs(row: Job) -> str:
+def cancel_runs(row: Job, by: Editor) -> str:
     found, cancelled = ledger(), 0
     for run in found.first_open(row.name, MOST_CANCELLED):
         try:
-            control.cancel(found, run.id)
+            control.cancel(found, run.id, by=by.actor)
             cancelled += 1
         except RunEnded:  # by itself, at this very moment
             continue

@@ -27,6 +27,7 @@ from supervisor.errors import SupervisorError
 from supervisor.integrations.django.checking import SOURCE
 from supervisor.integrations.django.models import Job
 from supervisor.integrations.django.project import celery_app, ledger
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.connection import RedisError, explained
 from supervisor.logs import get_logger
 
@@ -35,10 +36,20 @@ log = get_logger("supervisor.django")
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Who edits rows at this moment. tell: shows her a message, if anything can."""
+    """Who edits rows at this moment, and from which address. tell: shows her a message, if anything
+    can.
+    """
 
     name: str = ""
     tell: Callable[[str], object] = lambda _: None
+    address: str = ""
+
+    @property
+    def actor(self) -> Actor:
+        """For the record of actions; a row that code saves is saved by the process."""
+        if self.name:
+            return Actor(self.name, "django", self.address)
+        return Actor.of_process("django")
 
 
 NOBODY = Editor()
@@ -86,7 +97,7 @@ def _load_remembered(using: str, editor: Editor) -> None:
     names = _remembered.take(using)
     if not names:  # an earlier edit of the same transaction has loaded them
         return
-    failed = load_rows(names, using, editor.name)
+    failed = load_rows(names, using, editor)
     for name, why in failed.items():
         log.error("row not loaded", job=name, error=why, hint="beat tries again, or run sync")
     if failed:
@@ -95,7 +106,7 @@ def _load_remembered(using: str, editor: Editor) -> None:
         editor.tell(f"Saved, and not loaded yet: {first}{more}: {failed[first]}")
 
 
-def load_rows(names: Sequence[str], using: str, by: str) -> dict[str, str]:
+def load_rows(names: Sequence[str], using: str, by: Editor) -> dict[str, str]:
     """Loads these rows as they are now, and removes the jobs of those that are gone.
 
     Gives by name why one could not be loaded. Raises what the database raises.
@@ -114,9 +125,10 @@ def load_rows(names: Sequence[str], using: str, by: str) -> dict[str, str]:
     return failed
 
 
-def _load(name: str, row: Job | None, by: str) -> None:
+def _load(name: str, row: Job | None, by: Editor) -> None:
     """Raises SupervisorError and RedisError."""
     if row is None:
-        jobs.remove(name, app=celery_app(), by=by, source=SOURCE)
-    else:
-        jobs.put(name, app=celery_app(), by=row.changed_by or by, source=SOURCE, **row.keys())
+        jobs.remove(name, app=celery_app(), by=by.actor, source=SOURCE)
+        return
+    actor = by.actor if by.name else Actor.of_process("django", row.changed_by)
+    jobs.put(name, app=celery_app(), by=actor, source=SOURCE, **row.keys())

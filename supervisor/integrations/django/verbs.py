@@ -13,7 +13,7 @@ from supervisor import jobs
 from supervisor.beat.entries import Entries
 from supervisor.beat.sources import reconcile
 from supervisor.cli import Verbs
-from supervisor.cli.common import Failure
+from supervisor.cli.common import Failure, reason_option
 from supervisor.cli.files import import_ as import_files
 from supervisor.errors import WRONG
 from supervisor.files.import_text import Found, LeftOut, job_name
@@ -21,6 +21,7 @@ from supervisor.integrations.django.checking import words
 from supervisor.integrations.django.models import COLUMNS, Job
 from supervisor.integrations.django.project import celery_app
 from supervisor.integrations.django.rows import Rows
+from supervisor.ledger.actions import Action, Actor
 from supervisor.operate.import_django import read_django
 from supervisor.operate.words import plural
 from supervisor.sending.publisher import publisher_of
@@ -36,7 +37,8 @@ class DjangoVerbs(Verbs):
 
 @click.command()
 @click.option("--yes", is_flag=True, help="Also where more than half of the jobs are removed.")
-def sync(yes: bool) -> None:
+@reason_option
+def sync(yes: bool, reason: str) -> None:
     """Load all rows of the admin's table now, and remove the jobs of rows that are gone.
 
     Each edit is loaded after its commit anyway; this is for what could not be, since Redis was
@@ -45,7 +47,8 @@ def sync(yes: bool) -> None:
     app = celery_app()
     ledger = publisher_of(app).ledger
     entries = Entries(app, ledger.client, ledger.keys)
-    outcome = reconcile(ledger, entries, Rows(), may_remove_most=yes)
+    action = Action(Actor.of_process("cli"), "sync", Rows.name, reason)
+    outcome = reconcile(ledger, entries, Rows(), action, may_remove_most=yes)
     for problem in outcome.problems:
         click.echo(problem, err=True)
     if (changes := outcome.changes) is not None:

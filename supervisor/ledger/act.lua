@@ -1,0 +1,21 @@
+-- What somebody asked for: does it, and enters it in the record of actions, in one function.
+--
+-- ARGV  those of a transition, its name ('' for none: it was done by other means, or refused), and the entry
+--       (JSON, as in actions.py)
+-- gives what the transition gives. Where that has changed nothing, or the entry is '', nothing is entered
+
+local entry, name = table.remove(ARGV), table.remove(ARGV)
+local reply = name == '' and '' or transitions[name](KEYS, ARGV)
+
+-- The first word of it; of runs that are given their places, that of the first.
+local word = reply
+while type(word) == 'table' do word = word.err and 'failed' or word[1] end
+local has_changed_nothing = {
+  failed = true, duplicate = true, not_open = true,
+  outdated = true, changed = true, elsewhere = true, due = true, full = true,
+}
+if entry ~= '' and not has_changed_nothing[word] then
+  redis.call('XADD', K.actions, 'MAXLEN', '~', ACTIONS_KEPT, '*', 'at', digits(now), 'entry', entry, 'result',
+    tostring(word or ''))
+end
+return reply

@@ -1,0 +1,305 @@
+"""The record of actions: who asked for what, from where, why, and what that changed.
+
+1. An action is entered by the function of the ledger that does it (act.lua): there is no moment in
+   which one of the two is there without the other. What has changed nothing is not entered.
+2. What was refused is entered after it was, as is what no function does: a login.
+3. It is a stream that is only added to; of more than ACTIONS_KEPT entries the oldest go.
+
+Names are what a process says of itself. Who may write to Redis may write anything here as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from supervisor.errors import InvalidJob, SupervisorError
+from supervisor.job.changes import Changes, edit_text, edits
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import Functions
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.replies import instant, ms_of
+
+#: The variable with the name of who acts, for accounts that several people share.
+ACTOR = "SUPERVISOR_ACTOR"
+
+#: Characters of a name, an address or a target; of a reason or an error; of one change.
+LONGEST_NAME, LONGEST_REASON, LONGEST_CHANGE = 200, 500, 200
+
+#: Characters of who put a job, where it stands.
+LONGEST_PLACE = 100
+
+#: Of an action on many jobs: so many of their names, and so many of their changes.
+MOST_NAMES, MOST_CHANGES = 1_000, 20
+
+#: Read in one call.
+CHUNK = 500
+
+
+class Outcome(StrEnum):
+    DONE = "done"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """origin: cli, api, page, django, python or beat. place: the host, or the address of a visitor.
+
+    via: the system user, where the name is another.
+    """
+
+    name: str
+    origin: str
+    place: str = ""
+    via: str = ""
+
+    @classmethod
+    def of_process(cls, origin: str, name: str = "") -> Actor:
+        """Who runs this process: `name`, else SUPERVISOR_ACTOR, else the system user."""
+        user = system_user()
+        name = name or os.environ.get(ACTOR, "") or user
+        return cls(name, origin, socket.gethostname(), user if name != user else "")
+
+    @property
+    def words(self) -> str:
+        """``ann@host``, ``ann (the API)``: who put a job, where it stands."""
+        match self.origin:
+            case "api":
+                words = f"{self.name} (the API)"
+            case "page":
+                words = f"{self.name} (the status page)"
+            case "cli":
+                words = f"{self.name}@{self.place}"
+            case _:
+                words = self.name
+        return "".join(c if c.isprintable() else "?" for c in words)[:LONGEST_PLACE]
+
+
+def system_user() -> str:
+    """Not by the environment, which anybody sets; a container's user may have no name."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one key of a job, in few words: ``5m -> 10m``. Secrets are masked."""
+
+    job: str
+    key: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """target: a job, run, queue, file, or what else the verb is about. jobs: those it is about."""
+
+    by: Actor
+    verb: str
+    target: str
+    reason: str = ""
+    jobs: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    def text(self, outcome: Outcome = Outcome.DONE, error: str = "") -> str:
+        """As JSON, every text of a bounded length."""
+        by = self.by
+        facts = {
+            "by": short(by.name, LONGEST_NAME),
+            "origin": by.origin,
+            "place": short(by.place, LONGEST_NAME),
+            "via": short(by.via, LONGEST_NAME),
+            "verb": self.verb,
+            "target": short(self.target, LONGEST_NAME),
+            "reason": short(self.reason, LONGEST_REASON),
+            "outcome": outcome.value,
+            "error": short(error, LONGEST_REASON),
+            "jobs": [short(job, LONGEST_NAME) for job in self.jobs[:MOST_NAMES]],
+            "changes": [
+                [short(change.job, LONGEST_NAME), change.key, short(change.text, LONGEST_CHANGE)]
+                for change in self.changes[:MOST_CHANGES]
+            ],
+        }
+        return json.dumps({key: value for key, value in facts.items() if value})
+
+
+def short(text: str, most: int) -> str:
+    """The beginning of it, as UTF-8 has it."""
+    text = text if len(text) <= most else f"{text[: most - 3]}..."
+    return text.encode(errors="replace").decode()
+
+
+def entry_of(action: Action | None) -> str:
+    """For Functions.act; empty for what is no action of anybody."""
+    return "" if action is None else action.text()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An action as it was entered. result: the first word of what the ledger answered."""
+
+    id: str
+    at: datetime
+    action: Action
+    outcome: Outcome
+    error: str = ""
+    result: str = ""
+
+
+def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
+    facts: dict[str, Any] = json.loads(fields["entry"])
+    by, origin, place, via = (facts.get(key, "") for key in ("by", "origin", "place", "via"))
+    action = Action(
+        Actor(by, origin, place, via),
+        facts.get("verb", ""),
+        facts.get("target", ""),
+        facts.get("reason", ""),
+        jobs=tuple(facts.get("jobs", ())),
+        changes=tuple(Change(*change) for change in facts.get("changes", ())),
+    )
+    outcome = Outcome(facts.get("outcome", Outcome.DONE))
+    error, result = facts.get("error", ""), fields.get("result", "")
+    return Entry(entry_id, instant(fields["at"]), action, outcome, error, result)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedActions:
+    """job and by: patterns as the shell has them, `by` of the name or the system user.
+
+    before: only entries that are older than the one of this id. look_at: of so many, newest first.
+    """
+
+    job: str | None = None
+    by: str | None = None
+    verb: str | None = None
+    since: datetime | None = None
+    before: str | None = None
+    limit: int = 50
+    look_at: int | None = None
+
+    def matches(self, action: Action) -> bool:
+        return (
+            (self.verb is None or action.verb == self.verb)
+            and (self.job is None or any(fnmatchcase(job, self.job) for job in action.jobs))
+            and (
+                self.by is None
+                or any(fnmatchcase(name, self.by) for name in (action.by.name, action.by.via))
+            )
+        )
+
+
+class Actions:
+    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
+        self._client = client
+        self._key = keys.actions
+        self._functions = functions
+
+    def enter(self, action: Action, outcome: Outcome = Outcome.DONE, error: str = "") -> None:
+        """What was done by other means than a function of the ledger, or was not done."""
+        self._functions("act", "", action.text(outcome, error))
+
+    @contextmanager
+    def trying(self, action: Action) -> Iterator[Action]:
+        """Enters the action where it is refused, or fails; who does it enters it where it is done.
+
+        What cannot be entered, since Redis is unavailable, is not.
+        """
+        try:
+            yield action
+        except SupervisorError as error:
+            with suppress(RedisError):
+                self.enter(action, Outcome.REFUSED, words_of(error))
+            raise
+        except ResponseError as error:
+            with suppress(RedisError):
+                self.enter(action, Outcome.FAILED, str(error))
+            raise
+
+    def search(self, wanted: WantedActions) -> list[Entry]:
+        """Newest first."""
+        entries = islice(self._newest(wanted.before), wanted.look_at)
+        recent = entries if wanted.since is None else while_after(entries, wanted.since)
+        return list(islice((e for e in recent if wanted.matches(e.action)), wanted.limit))
+
+    def after(self, entry_id: str, limit: int = CHUNK) -> list[Entry]:
+        """Those that were entered after it, oldest first."""
+        found = self._client.xrange(self._key, min=f"({entry_id}", count=limit)
+        return [entry_from(*entry) for entry in found]
+
+    def last_id(self) -> str:
+        found = self._client.xrevrange(self._key, max="+", count=1)
+        return found[0][0] if found else "0-0"
+
+    def _newest(self, before: str | None) -> Iterator[Entry]:
+        while found := self._client.xrevrange(
+            self._key, max=f"({before}" if before else "+", count=CHUNK
+        ):
+            yield from (entry_from(*entry) for entry in found)
+            before = found[-1][0]
+
+
+def while_after(entries: Iterable[Entry], since: datetime) -> Iterator[Entry]:
+    """Redis gives ids by its clock, and none that is older than the one before."""
+    for entry in entries:
+        if int(entry.id.partition("-")[0]) < ms_of(since):
+            return
+        if entry.at >= since:
+            yield entry
+
+
+def words_of(error: SupervisorError) -> str:
+    """The problems of a job may quote what it says, secrets among it."""
+    return f"{len(error.problems)} problems" if isinstance(error, InvalidJob) else str(error)
+
+
+# What an edit changes, as `supervisor plan` has it.
+
+
+def with_changes(
+    action: Action | None,
+    before: Mapping[str, JobSpec],
+    after: Mapping[str, JobSpec | None],
+    changes: Changes,
+) -> Action | None:
+    """The action with the jobs that it changes, and how; none for what changes nothing."""
+    if action is None or not changes:
+        return None
+    names = (*changes.removed, *changes.added, *changes.changed)
+    found = islice(changes_of(before, after, changes), MOST_CHANGES)
+    return replace(action, jobs=names, changes=tuple(found))
+
+
+def changes_of(
+    before: Mapping[str, JobSpec], after: Mapping[str, JobSpec | None], changes: Changes
+) -> Iterator[Change]:
+    for name in changes.removed:
+        yield Change(name, "removed", in_brief(before.get(name)))
+    for name in changes.added:
+        yield Change(name, "added", in_brief(after.get(name)))
+    for name in changes.changed:
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:  # another version has loaded it
+            yield Change(name, "changed", in_brief(new))
+            continue
+        for edit in edits(old, new):
+            yield Change(name, edit.key, edit_text(edit))
+
+
+def in_brief(spec: JobSpec | None) -> str:
+    return f"{spec.work}, {spec.schedule} {spec.timezone}" if spec else ""
