@@ -6,17 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass
 class Listener:
-    """`status`: what it answers with. hangs: it answers nothing until it is closed."""
+    """`status`, `says`: what it answers with. hangs: it answers nothing until it is closed."""
 
     url: str = ""
     status: int = 200
+    says: str = ""
     hangs: bool = False
     heard: list[tuple[str, str]] = field(default_factory=list)
+    headers: list[Message] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -31,6 +34,7 @@ def listening() -> Iterator[Listener]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            listener.headers.append(self.headers)
             listener.heard.append((self.path, body))
             if listener.hangs:
                 listener.closing.wait()
@@ -38,6 +42,7 @@ def listening() -> Iterator[Listener]:
             self.send_response(listener.status)
             self.send_header("Location", "/elsewhere")
             self.end_headers()
+            self.wfile.write(listener.says.encode())
 
         def log_message(self, *_: object) -> None:
             """Nobody reads it."""

@@ -1,0 +1,255 @@
+"""Sends a notice: to a webhook, signed; to mail, Slack, Teams and PagerDuty through Apprise.
+
+An address with `https://` or `http://` is a webhook, which we send ourselves, in the form of
+Standard Webhooks (standardwebhooks.com), but for those that Slack, Teams and the like give out.
+These and all others are Apprise's, which the extra `notify` installs.
+
+1. References become the address and the secret, in this process.
+2. A thread sends. Whatever it does, `send` gives its answer within the deadline: a thread that
+   takes longer is left to itself, and its address gets no other until it has ended. What it sends
+   may arrive all the same, and again with the next attempt.
+3. Apprise says whether a service took the message, and not why not. It logs that. These lines are
+   kept from the app's log, for they may hold the service's key; a status of HTTP is read from them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import os
+import re
+import threading
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import urlsplit
+
+from supervisor.errors import SecretMissing
+from supervisor.job.destinations import is_destination
+from supervisor.job.notices import Answer, Destination, Event, Notice, body, title
+from supervisor.job.secrets import TOKEN, resolved
+from supervisor.sending.posting import USER_AGENT, answer_to, post
+from supervisor.settings import NOTIFY_SECRET
+from supervisor.times import render_moment
+
+WEBHOOKS = ("https://", "http://")
+
+#: A secret that begins so is base64, as Standard Webhooks has it; any other is text.
+IN_BASE64 = "whsec_"
+
+#: Whose own addresses Apprise knows; without it, nothing but this says that they are no webhooks.
+OF_SERVICES = re.compile(
+    r"(^|\.)(hooks\.slack|discord|logic\.azure|api\.powerplatform|webhook\.office)\.com$"
+)
+
+MISSING = (
+    "notices to mail, Slack, Teams, PagerDuty and the like are sent through Apprise, which is not"
+    " installed here: pip install 'celery-beat-supervisor[notify]'"
+)
+
+#: By address: threads that took longer than they may.
+_left: dict[str, threading.Thread] = {}
+_lock = threading.Lock()
+
+
+def send(
+    destination: Destination,
+    notice: Notice,
+    *,
+    deadline_seconds: float,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Answer, str]:
+    """What became of it within the deadline, and why in words that repeat no address and no secret.
+
+    A secret that this process does not have makes its service unavailable: it may come.
+    """
+    try:
+        url = str(resolved(destination.url, environ))
+        secret = resolved(destination.secret or environ.get(NOTIFY_SECRET) or "", environ)
+        if TOKEN.match(url) or not is_destination(url):
+            raise SecretMissing("notify", "what it stands for is no address")
+    except SecretMissing as missing:
+        return Answer.UNAVAILABLE, str(missing)
+    is_webhook = bool(destination.secret) and url.startswith(WEBHOOKS)
+    service = None if is_webhook else _service(url, deadline_seconds)
+    if service is not None:
+        return _within(deadline_seconds, url, lambda: _notify(service, notice))
+    if is_webhook or _is_of_nobody(url):
+        return _within(deadline_seconds, url, lambda: _post(url, secret, notice, deadline_seconds))
+    if find_spec("apprise") is None:
+        return Answer.UNAVAILABLE, MISSING
+    return Answer.REFUSED, f"Apprise cannot use this address: {url.partition('://')[0]}://***"
+
+
+def missing_extra(
+    destinations: Iterable[Destination], environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """Where one of them needs Apprise, which is not installed: a sentence that says so."""
+    if find_spec("apprise") is not None:
+        return None
+    for each in destinations:
+        url = each.url
+        with suppress(SecretMissing):
+            url = str(resolved(url, environ))
+        if not (TOKEN.match(url) or each.secret or _is_of_nobody(url)):
+            return MISSING
+    return None
+
+
+def _is_of_nobody(url: str) -> bool:
+    """Whether it is a webhook, and not a service's own address."""
+    return url.startswith(WEBHOOKS) and not OF_SERVICES.search(urlsplit(url).hostname or "")
+
+
+def _within(
+    seconds: float, url: str, sending: Callable[[], tuple[Answer, str]]
+) -> tuple[Answer, str]:
+    answers: list[tuple[Answer, str]] = []
+
+    def run() -> None:
+        try:
+            answers.append(sending())
+        except Exception as error:  # noqa: BLE001 - each of Apprise's plugins has errors of its own
+            answers.append((Answer.UNAVAILABLE, type(error).__name__))
+
+    with _lock:
+        for other in [other for other, thread in _left.items() if not thread.is_alive()]:
+            del _left[other]
+        if url in _left:
+            return Answer.UNAVAILABLE, "it is still busy with a notice before"
+    thread = threading.Thread(target=run, name="supervisor-notice", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if answers:
+        return answers[0]
+    with _lock:
+        _left[url] = thread
+    return Answer.UNAVAILABLE, f"no answer within {seconds:g} s"
+
+
+# A webhook.
+
+
+def _post(url: str, secret: str, notice: Notice, deadline_seconds: float) -> tuple[Answer, str]:
+    content = webhook_body(notice)
+    headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key}
+    headers |= signed(content, notice.key, int(time.time()), secret)
+    return post(url, content, headers, timeout_seconds=deadline_seconds / 2)
+
+
+def webhook_body(notice: Notice) -> bytes:
+    """The same whenever this notice is sent."""
+    data = asdict(notice) | {"title": title(notice), "text": body(notice)}
+    del data["event"]
+    for key in ("first_at", "last_at"):
+        data[key] = render_moment(data[key])
+    document = {"type": notice.event.value, "timestamp": data["last_at"], "data": data}
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def signed(content: bytes, key: str, seconds: int, secret: str) -> dict[str, str]:
+    """Headers. key: of the notice. seconds: Unix time. secret: without one nothing is signed."""
+    headers = {"webhook-id": key, "webhook-timestamp": str(seconds)}
+    if not secret:
+        return headers
+    is_coded = secret.startswith(IN_BASE64)
+    signing = b64decode(secret.removeprefix(IN_BASE64)) if is_coded else secret.encode()
+    digest = hmac.digest(signing, f"{key}.{seconds}.".encode() + content, sha256)
+    return {**headers, "webhook-signature": f"v1,{b64encode(digest).decode()}"}
+
+
+# Apprise.
+
+
+class Kept(logging.Filter):
+    """Keeps from all handlers what Apprise logs in a thread that sends for us."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of_thread = threading.local()
+
+    @contextmanager
+    def lines(self) -> Iterator[list[str]]:
+        """Those that this thread logs meanwhile."""
+        logging.getLogger("apprise").addFilter(self)
+        self._of_thread.lines = lines = list[str]()
+        try:
+            yield lines
+        finally:
+            del self._of_thread.lines
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        lines = getattr(self._of_thread, "lines", None)
+        if lines is not None:
+            lines.append(record.getMessage())
+        return lines is None
+
+
+_kept = Kept()
+
+STATUS = re.compile(r"\berror=(\d{3})\b")
+
+#: Shown as warnings where a service has such.
+MILD = (Event.LATE, Event.SKIPPED, Event.OVERLAPPED)
+
+
+def _service(url: str, deadline_seconds: float) -> Any:
+    """Apprise's for the address, or None.
+
+    The first call takes a second or two, for which the service is not to blame.
+    """
+    if find_spec("apprise") is None:
+        return None
+    from apprise import Apprise, AppriseAsset
+
+    asset = AppriseAsset(
+        app_id=USER_AGENT,
+        app_desc="Notices",
+        image_url_mask="",
+        http_redirects=False,
+        # In the thread that asks: those of a pool would hold up the end of the process.
+        async_mode=False,
+        service_timeout=0,
+    )
+    with _kept.lines():
+        service: Any = Apprise.instantiate(url, asset=asset)
+    if service is not None:
+        for bound in ("socket_connect_timeout", "socket_read_timeout"):
+            setattr(service, bound, min(getattr(service, bound), deadline_seconds / 2))
+    return service
+
+
+def _notify(service: Any, notice: Notice) -> tuple[Answer, str]:
+    from apprise import Apprise, NotifyFormat, NotifyType
+
+    kind = NotifyType.WARNING if notice.event in MILD else NotifyType.FAILURE
+    kind = NotifyType.SUCCESS if notice.is_good else kind
+    if service.schema == "pagerduty":
+        _as_incident(service, notice)
+    sender = Apprise(asset=service.asset)
+    sender.add(service)
+    with _kept.lines() as lines:
+        is_taken = sender.notify(
+            body(notice), title=title(notice), notify_type=kind, body_format=NotifyFormat.TEXT
+        )
+    if is_taken:
+        return Answer.TAKEN, ""
+    status = next((found[1] for line in lines if (found := STATUS.search(line))), None)
+    name = str(service.service_name)
+    if status is None:
+        return Answer.UNAVAILABLE, f"{name}: not taken, and Apprise does not say why"
+    answer = answer_to(int(status)) if status >= "300" else Answer.UNAVAILABLE
+    return answer, f"{name}: status {status}"
+
+
+def _as_incident(service: Any, notice: Notice) -> None:
+    """PagerDuty opens one incident, adds to it, and resolves it when all is well again."""
+    service.dedup = service.dedup or notice.incident
+    service.action = "map"
+    service.click = service.click or notice.link or None

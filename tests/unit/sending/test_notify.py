@@ -1,0 +1,312 @@
+"""What becomes of a notice at real servers of mail and HTTP, in the words of `send`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
+
+from supervisor.integrations import notify
+from supervisor.integrations.notify import missing_extra, send
+from supervisor.job.notices import Answer, Destination, Event, Notice
+from tests.listener import Listener, listening
+from tests.waiting import patience, wait_until
+
+AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
+NOTICE = Notice(
+    key="incident-1.2",
+    incident="incident-1",
+    event=Event.FAILED,
+    cause="ValueError",
+    jobs=("import-orders",),
+    job_count=1,
+    first_at=AT,
+    last_at=AT,
+    run="import-orders@2026-03-01T02:05:00Z",
+    reason="ValueError: <b>5 & 6</b>",
+    link="https://jobs.test/jobs/import-orders",
+)
+SECRET = "geheim"
+PAGE = Path(__file__).parents[3] / "docs" / "notices.md"
+
+
+def told(url: str, notice: Notice = NOTICE, seconds: float = 0, **keys: Any) -> tuple[Answer, str]:
+    destination = Destination(url=url, **keys)
+    return send(destination, notice, deadline_seconds=seconds or patience(20), environ=ENVIRON)
+
+
+ENVIRON = {"HOOK_SECRET": SECRET, "EMPTY": "", "NESTED": "${HOOK_SECRET}"}
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as listener:
+        yield listener
+
+
+class Mailbox:
+    """Of a mail server. `says`: to each recipient."""
+
+    def __init__(self) -> None:
+        self.mails: list[EmailMessage] = []
+        self.says = "250 OK"
+
+    async def handle_RCPT(
+        self, _server: Any, _session: Any, envelope: Envelope, address: str, _options: Any
+    ) -> str:
+        if self.says.startswith("250"):
+            envelope.rcpt_tos.append(address)
+        return self.says
+
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Envelope) -> str:
+        assert isinstance(envelope.content, bytes)
+        mail = message_from_bytes(envelope.content, policy=policy.default)
+        assert isinstance(mail, EmailMessage)
+        self.mails.append(mail)
+        return "250 OK"
+
+
+@pytest.fixture
+def mailbox() -> Iterator[tuple[Mailbox, str]]:
+    """And the address of a notice that goes there."""
+    mailbox = Mailbox()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = Controller(mailbox, hostname="127.0.0.1", port=port)
+    server.start()
+    try:
+        yield mailbox, f"mailto://127.0.0.1:{port}?from=beat@jobs.test&to=ops@jobs.test"
+    finally:
+        server.stop()
+
+
+def test_a_webhook_gets_json_with_a_key_and_a_signature_that_holds(listener: Listener) -> None:
+    url = f"{listener.url}/hook?x=1"
+    assert told(url, secret="${HOOK_SECRET}") == (Answer.TAKEN, "")
+    [(path, body)], [headers] = listener.heard, listener.headers
+    assert path == "/hook?x=1"
+    assert headers["Idempotency-Key"] == headers["webhook-id"] == NOTICE.key
+    assert json.loads(body) == {
+        "type": "failed",
+        "timestamp": "2026-03-01T02:05:00Z",
+        "data": {
+            "key": "incident-1.2",
+            "incident": "incident-1",
+            "title": "import-orders failed: ValueError",
+            "text": (
+                "ValueError: <b>5 & 6</b>\n"
+                "Last at 2026-03-01T02:05:00Z, import-orders@2026-03-01T02:05:00Z\n"
+                "supervisor why import-orders\n"
+                "https://jobs.test/jobs/import-orders"
+            ),
+            "cause": "ValueError",
+            "jobs": ["import-orders"],
+            "job_count": 1,
+            "first_at": "2026-03-01T02:05:00Z",
+            "last_at": "2026-03-01T02:05:00Z",
+            "runs": 1,
+            "run": "import-orders@2026-03-01T02:05:00Z",
+            "reason": "ValueError: <b>5 & 6</b>",
+            "link": "https://jobs.test/jobs/import-orders",
+        },
+    }
+
+
+def verifier() -> Any:
+    """The function that the page has for who receives webhooks."""
+    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["is_from_supervisor"]
+
+
+@pytest.mark.parametrize("secret", [SECRET, "whsec_Z2VoZWlt"])  # the latter is the first in base64
+def test_the_function_on_the_page_verifies_a_webhook_and_nothing_else(
+    listener: Listener, secret: str
+) -> None:
+    assert told(listener.url, secret=secret)[0] is Answer.TAKEN
+    [(_, body)], [headers] = listener.heard, listener.headers
+    is_from_supervisor = verifier()
+    now = time.time()
+    assert is_from_supervisor(headers, body.encode(), secret, now)
+    assert not is_from_supervisor(headers, body.encode() + b" ", secret, now)
+    assert not is_from_supervisor(headers, body.encode(), "another", now)
+    assert not is_from_supervisor(headers, body.encode(), secret, now + 600)
+    headers.replace_header("webhook-id", "another")
+    assert not is_from_supervisor(headers, body.encode(), secret, now)
+
+
+def test_without_a_secret_nothing_is_signed_and_one_may_be_for_all(listener: Listener) -> None:
+    told(listener.url)
+    destination = Destination(url=listener.url)
+    send(
+        destination,
+        NOTICE,
+        deadline_seconds=patience(20),
+        environ={"SUPERVISOR_NOTIFY_SECRET": SECRET},
+    )
+    without, signed = listener.headers
+    assert "webhook-signature" not in without
+    assert signed["webhook-signature"].startswith("v1,")
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, "taken"),
+        (404, "refused"),
+        (302, "refused"),
+        (429, "unavailable"),
+        (503, "unavailable"),
+    ],
+)
+@pytest.mark.parametrize("through", ["", "json"])
+def test_answers_of_http_are_told_apart_also_through_apprise(
+    listener: Listener, through: str, status: int, answer: str
+) -> None:
+    listener.status = status
+    url = listener.url.replace("http", through) if through else listener.url
+    said = "" if status == 200 else f"status {status}"
+    assert told(url) == (answer, f"JSON: {said}" if through and said else said)
+    assert len(listener.heard) == 1
+
+
+def test_a_mail_says_what_the_notice_says_as_plain_text(mailbox: tuple[Mailbox, str]) -> None:
+    box, url = mailbox
+    assert told(f"{url},more@jobs.test") == (Answer.TAKEN, "")
+    assert [mail["To"] for mail in box.mails] == ["ops@jobs.test", "more@jobs.test"]
+    mail = box.mails[0]
+    assert (mail["Subject"], mail["From"]) == ("import-orders failed: ValueError", "beat@jobs.test")
+    assert mail.get_content_type() == "text/plain"
+    assert mail.get_content().startswith("ValueError: <b>5 & 6</b>\r\nLast at 2026-03-01")
+
+
+def test_a_mail_that_a_server_does_not_take_is_tried_again(mailbox: tuple[Mailbox, str]) -> None:
+    box, url = mailbox
+    box.says = "550 nobody of this name"
+    assert told(url) == (Answer.UNAVAILABLE, "E-Mail: not taken, and Apprise does not say why")
+    box.says = "250 OK"
+    assert told(url) == (Answer.TAKEN, "")
+
+
+def test_an_incident_of_pagerduty_is_opened_once_and_resolved(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apprise.plugins import pagerduty
+
+    servers = dict.fromkeys(pagerduty.PAGERDUTY_API_LOOKUP, listener.url)
+    monkeypatch.setattr(pagerduty, "PAGERDUTY_API_LOOKUP", servers)
+    recovered = Notice(**{**vars_of(NOTICE), "key": "incident-1.3", "event": Event.RECOVERED})
+    for notice in (NOTICE, recovered):
+        assert told("pagerduty://integration@api", notice) == (Answer.TAKEN, "")
+    opened, resolved = (json.loads(body) for _, body in listener.heard)
+    assert (opened["event_action"], opened["dedup_key"]) == ("trigger", "incident-1")
+    assert (resolved["event_action"], resolved["dedup_key"]) == ("resolve", "incident-1")
+    assert opened["links"] == [{"href": NOTICE.link}]
+    assert opened["payload"]["summary"].startswith("import-orders failed: ValueError")
+
+
+def vars_of(notice: Notice) -> dict[str, Any]:
+    return {name: getattr(notice, name) for name in notice.__slots__}
+
+
+def test_an_address_that_slack_gives_out_is_slacks_and_not_a_webhook(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apprise.plugins.slack import NotifySlack
+
+    monkeypatch.setattr(NotifySlack, "webhook_url", listener.url)
+    url = "https://hooks.slack.com/services/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+    assert told(url) == (Answer.UNAVAILABLE, "Slack: status 200")  # its servers say ok, or why not
+    listener.says = "ok"
+    assert told(url) == (Answer.TAKEN, "")
+    path, body = listener.heard[-1]
+    assert path == "/T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+    assert "import-orders failed: ValueError" in body
+
+
+@pytest.mark.parametrize("scheme", ["http", "json", "mailto"])
+def test_a_server_that_hangs_has_no_more_than_the_deadline(scheme: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}?from=a@b.test&to=c@d.test"
+        began = time.monotonic()
+        answer, _ = told(url, seconds=1)
+        assert answer is Answer.UNAVAILABLE
+        assert time.monotonic() - began < patience(4)
+
+
+def test_one_that_goes_on_after_the_deadline_gets_no_second_notice() -> None:
+    closing = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+
+        def answer_slowly() -> None:
+            connected, _ = slow.accept()
+            with connected:
+                connected.sendall(b"220-")
+                while not closing.wait(0.05):  # each byte within the time-out of a socket
+                    connected.sendall(b"x")
+
+        thread = threading.Thread(target=answer_slowly, daemon=True)
+        thread.start()
+        url = f"mailto://127.0.0.1:{slow.getsockname()[1]}?from=a@b.test&to=c@d.test"
+        assert told(url, seconds=0.5) == (Answer.UNAVAILABLE, "no answer within 0.5 s")
+        assert told(url) == (Answer.UNAVAILABLE, "it is still busy with a notice before")
+        closing.set()
+        thread.join()
+        wait_until(lambda: "still busy" not in told(url, seconds=0.5)[1], 10)
+
+
+@pytest.mark.parametrize(
+    ("url", "answer", "why"),
+    [
+        ("${MISSING}", "unavailable", "${MISSING}: the variable is not set"),
+        ("${EMPTY}", "unavailable", "notify: what it stands for is no address"),
+        ("${HOOK_SECRET}", "unavailable", "notify: what it stands for is no address"),
+        ("${NESTED}", "unavailable", "notify: what it stands for is no address"),
+        ("pagerduty://geheim", "refused", "Apprise cannot use this address: pagerduty://***"),
+        ("nonsense://geheim", "refused", "Apprise cannot use this address: nonsense://***"),
+        ("http://127.0.0.1:1/geheim", "unavailable", "[Errno 111] Connection refused"),
+    ],
+)
+def test_what_cannot_be_sent_says_why_and_repeats_no_secret(
+    url: str, answer: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        assert told(url) == (answer, why)
+    assert SECRET not in caplog.text
+
+
+def test_what_else_uses_apprise_logs_as_before(caplog: pytest.LogCaptureFixture) -> None:
+    told("nonsense://geheim")
+    logging.getLogger("apprise").warning("of the app itself")
+    assert caplog.messages == ["of the app itself"]
+
+
+def test_without_apprise_webhooks_are_sent_and_others_say_what_to_install(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    monkeypatch.setattr(notify, "find_spec", lambda name: None)
+    assert told(listener.url) == (Answer.TAKEN, "")
+    for url in ("mailtos://a:b@c", "https://hooks.slack.com/services/A/B/C"):
+        answer, why = told(url)
+        assert answer is Answer.UNAVAILABLE
+        assert "pip install 'celery-beat-supervisor[notify]'" in why
+        assert missing_extra([Destination(url=url)], {}) == why
+    ours = [Destination(url="https://h"), Destination(url="${X}")]
+    assert missing_extra(ours, {}) is None
+    assert missing_extra(ours, {"X": "slack://a/b/c"}) is not None
