@@ -35,17 +35,22 @@ from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.spec import JobSpec
+from supervisor.job.when import When
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, Origin
 from supervisor.ledger.requests import RunRequest
 from supervisor.operate import control
+from supervisor.schedule import schedule_of
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.ticks.expectations import next_ticks as ticks_of
 from supervisor.times import render_duration, render_moment
 
 #: Characters of the name of who puts a job.
 LONGEST_NAME = 100
+
+#: Nominal times that are asked for at once.
+MOST_TICKS = 10_000
 
 Keys = Mapping[str, Any]
 
@@ -82,12 +87,13 @@ def put(
     of a second, and those of the day as time. if_version: the one
     that the caller has seen, 0 for "is not loaded". by: who puts it, for people.
 
-    Raises InvalidJob with all that is wrong, JobConflict, JobElsewhere for a job of another source,
-    and TooManyJobs. Nothing is changed then.
+    Raises InvalidJob with all that is wrong, also for new times that are all past, JobConflict,
+    JobElsewhere for a job of another source, and TooManyJobs. Nothing is changed then.
     """
     ledger, entries = ledger_of(app)
     with ledger.actions.trying(Action(actor_of(by), "put", name, reason, (name,))) as action:
         spec = checked(ledger, name, keys)
+        check_times(ledger, name, spec)
         wanted, versions, place = {name: spec}, {name: if_version}, place_of(by)
         _, origins = put_in_place(ledger, entries, wanted, source, place, versions, action=action)
     return job_of(spec, origins[name], ledger.paused([name]))
@@ -103,10 +109,12 @@ def put_many(
 ) -> Changes:
     """Loads or edits all of these jobs, by name, or none of them; other jobs stay as they are.
 
-    Raises InvalidJob with the problems of all jobs, and otherwise as `put`.
+    Raises InvalidJob with the problems of all jobs, InvalidRequest where `jobs` is no mapping, and
+    otherwise as `put`.
     """
     ledger, entries = ledger_of(app)
-    names = tuple(jobs)
+    check_type("jobs", jobs, Mapping, "a mapping of names to keys")
+    names = tuple(map(str, jobs))
     with ledger.actions.trying(Action(actor_of(by), "put", ", ".join(names), reason, names)) as put:
         specs = checked_all(ledger, jobs)
         return put_jobs(ledger, entries, specs, source, place_of(by), action=put)
@@ -120,6 +128,7 @@ def checked_all(ledger: Ledger, jobs: Mapping[str, Keys]) -> dict[str, JobSpec]:
             specs[name] = checked(ledger, name, keys)
         except InvalidJob as error:
             problems += [f"{name}: {problem}" for problem in error.problems]
+    problems += [f"{name}: {text}" for name, text in problems_of_times(ledger, specs).items()]
     if problems:
         raise InvalidJob("", problems)
     return specs
@@ -186,8 +195,10 @@ def pause(
 ) -> None:
     """Excludes the ticks of a job of any source until then, or until it is resumed.
 
-    Raises UnknownJob, and InvalidRequest for a time in the past.
+    Raises UnknownJob, and InvalidRequest for a time in the past, and for what is none.
     """
+    check_type("until", until, datetime | None, "a datetime")
+    check_type("note", note, str, "a text")
     control.pause(ledger_of(app)[0], name, note, until, by=actor_of(by))
 
 
@@ -221,11 +232,17 @@ def trigger(
     or done, else the new one is skipped. Raises UnknownJob, UnknownRun, InvalidKey, and
     InvalidRequest for arguments that the job cannot take, and for a time in the past.
     """
+    check_type("args", args, builtins.list | tuple | None, "a list")
+    check_type("kwargs", kwargs, Mapping | None, "a mapping")
+    check_type("params", params, Mapping | None, "a mapping")
+    check_type("at", at, datetime | None, "a datetime")
+    for text, value in {"key": key, "after": after, "run_id": run_id}.items():
+        check_type(text, value, str | None, "a text")
     request = RunRequest(
         run_id=run_id,
-        args=None if args is None else as_json(builtins.list(args)),
-        kwargs=None if kwargs is None else as_json(dict(kwargs)),
-        params=None if params is None else as_json(dict(params)),
+        args=None if args is None else in_json("args", builtins.list(args)),
+        kwargs=None if kwargs is None else in_json("kwargs", dict(kwargs)),
+        params=None if params is None else in_json("params", dict(params)),
         key=key,
         overlap=None if overlap is None else word_of(OverlapPolicy, "overlap", overlap),
         options=options_of(priority),
@@ -243,6 +260,20 @@ def options_of(priority: int | None) -> Keys:
     return {} if priority is None else {"priority": priority}
 
 
+def in_json(name: str, value: Any) -> Any:
+    """Raises InvalidRequest."""
+    try:
+        return as_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{name}: not JSON: {error}") from error
+
+
+def check_type(name: str, value: object, kind: Any, words: str) -> None:
+    """Raises InvalidRequest."""
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{name}: {value!r:.100} is not {words}")
+
+
 W = TypeVar("W", bound=StrEnum)
 
 
@@ -254,7 +285,12 @@ def word_of(kind: type[W], name: str, word: str) -> W:
 
 
 def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> builtins.list[datetime]:
-    """The next nominal times of a job, in UTC, whether it is paused or not. Raises UnknownJob."""
+    """The next nominal times of a job, in UTC, whether it is paused or not.
+
+    count: up to 10,000. Raises UnknownJob and InvalidRequest.
+    """
+    if not isinstance(count, int) or not 0 < count <= MOST_TICKS:
+        raise InvalidRequest(f"count: {count!r:.100} is not a number from 1 to {MOST_TICKS:,}")
     ledger, _ = ledger_of(app)
     return builtins.list(ticks_of(ledger.spec(name), ledger.now(), count))
 
@@ -268,6 +304,8 @@ ARGUMENTS = ("args", "kwargs", "params", "steps")
 
 def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
     """Raises InvalidJob with all that is wrong."""
+    if not isinstance(keys, Mapping) or not all(isinstance(key, str) for key in keys):
+        raise InvalidJob(str(name), ["the keys of a job are a mapping with texts as its keys"])
     spec, faults = judged(name, keys)
     if faults:
         raise InvalidJob(name, [f.what + (f" ({f.hint})" if f.hint else "") for f in faults])
@@ -291,6 +329,32 @@ def judged(
     spec, more = check_job(name, own, {}, known_tasks)
     faults += [*item_faults("exclude", file_faults), *more, *reference_faults(spec, None)]
     return spec, faults
+
+
+def problems_of_times(ledger: Ledger, specs: Mapping[str, JobSpec]) -> dict[str, str]:
+    """Of jobs that would never run: all of their times are past. One that is loaded with the same
+    times may be put again.
+    """
+    ending = {
+        name: spec for name, spec in specs.items() if spec.has_schedule and (spec.at or spec.end_at)
+    }
+    if not ending:
+        return {}
+    now = ledger.now()
+    over = [name for name, spec in ending.items() if schedule_of(spec).next_after(now) is None]
+    loaded = ledger.some_specs(over, remembered=False)
+    return {
+        name: "its times are all past: it would never run"
+        for name in over
+        if name not in loaded
+        or any(getattr(loaded[name], k) != getattr(specs[name], k) for k in When.model_fields)
+    }
+
+
+def check_times(ledger: Ledger, name: str, spec: JobSpec) -> None:
+    """Raises InvalidJob."""
+    if problems := problems_of_times(ledger, {name: spec}):
+        raise InvalidJob(name, builtins.list(problems.values()))
 
 
 def plain(value: Any, *, is_argument: bool) -> Any:
@@ -345,6 +409,8 @@ def place_of(by: str | Actor) -> str:
 
 
 def actor_of(by: str | Actor) -> Actor:
+    """Raises InvalidRequest."""
+    check_type("by", by, str | Actor, "a text")
     return Actor.of_process("python", by) if isinstance(by, str) else by
 
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
+from supervisor.files.job_checks import LARGEST_ARGUMENTS
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, StepId, manual_id
@@ -82,8 +83,10 @@ def check_arguments(spec: JobSpec, request: RunRequest) -> None:
         raise InvalidRequest(f"{spec.name} has several steps: they start with params")
     if not spec.steps and request.params is not None:
         raise InvalidRequest(f"{spec.name} is one task: it has args and kwargs, no params")
-    for name in ("args", "kwargs", "params"):
-        check_json(name, getattr(request, name))
+    size = sum(check_json(name, getattr(request, name)) for name in ("args", "kwargs", "params"))
+    if size > LARGEST_ARGUMENTS:
+        what = f"the arguments are {size:,} bytes of JSON; {LARGEST_ARGUMENTS:,} are allowed"
+        raise InvalidRequest(f"{what}: store the data and pass where it is")
 
 
 def check_after(ledger: Ledger, request: RunRequest, at: datetime | None) -> None:
@@ -97,10 +100,15 @@ def check_after(ledger: Ledger, request: RunRequest, at: datetime | None) -> Non
     ledger.run(request.after)
 
 
-def check_json(name: str, value: Any) -> None:
-    """Python's JSON reader accepts NaN, Infinity and lone surrogates; other readers do not."""
+def check_json(name: str, value: Any) -> int:
+    """How many bytes it has, 0 for None.
+
+    Python's JSON reader accepts NaN, Infinity and lone surrogates; other readers do not.
+    """
+    if value is None:
+        return 0
     try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+        return len(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
     except UnicodeEncodeError:
         raise InvalidRequest(f"{name}: half a character is no text") from None
     except (ValueError, RecursionError):

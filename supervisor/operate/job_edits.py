@@ -120,10 +120,13 @@ class JobEdits:
 
     def verdict(self, name: str, document: Mapping[str, Any]) -> Verdict:
         """Of a job that would be saved under the name, in place of what is loaded there."""
+        from supervisor.jobs import check_times
+
         before = self._before(name)
         try:
             spec = self._checked(name, document, before)
             self._check_following(spec)
+            check_times(self._ledger, name, spec)
             if before and not before.is_editable:
                 raise JobElsewhere(name, before.origin.place)
         except InvalidJob as error:
@@ -148,10 +151,13 @@ class JobEdits:
         version: the one that the editor has seen, 0 for none; None for any. Raises InvalidJob,
         JobConflict, JobElsewhere, TooManyJobs, and NotConfigured. Then nothing was changed.
         """
+        from supervisor.jobs import check_times
+
         with self._ledger.actions.trying(Action(by, "put", name, reason, (name,))) as action:
             before = self._before(name)
             check_version(name, before, version)
             spec = self._checked(name, document, before)
+            check_times(self._ledger, name, spec)
             changes, origins = self._load({name: spec}, action, {name: version})
             return LoadedJob(spec, origins[name]), bool(changes.added)
 

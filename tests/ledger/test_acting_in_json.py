@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli import MODULES
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.commands import Supervisor, as_json
 from tests.ledger.jobs import admitted, job, run_id
@@ -17,7 +16,7 @@ APP = "tests.ledger.planned_app:app"
 JOBS = "jobs: {new: {task: planned.poll, every: 1h}}"
 SPAN = ("--from", "2026-03-01", "--to", "2026-03-01T02:00")
 
-#: Words after each verb that acts, and the states of what it names. RUN stands for an open run.
+#: Calls of verbs that act, `adopt` aside (tests/acceptance/test_adoption.py), and the states of what it names. RUN stands for an open run.
 ACTING: dict[tuple[str, ...], list[str]] = {
     ("trigger", "nightly"): ["skipped"],
     ("cancel", "RUN"): ["cancelled"],
@@ -39,15 +38,6 @@ ACTING: dict[tuple[str, ...], list[str]] = {
     ("render", "monitoring", "-o", "rendered", "--check"): ["added"],
 }
 
-#: They print what they found, each in a shape of its own; and those that do not come to an end.
-READING = {
-    *("jobs", "runs", "show", "next", "why", "audit", "doctor", "plan", "simulate", "check"),
-    *("queues", "schema", "health"),
-}
-ENDLESS = {"up", "serve"}
-#: Of apps with entries of RedBeat's own: tests/acceptance/test_adoption.py.
-TRIED_ELSEWHERE = {"adopt"}
-
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -55,13 +45,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "jobs.yaml").write_text(JOBS)
     (tmp_path / "crontab").write_text("0 6 * * * /bin/true\n")
     return tmp_path
-
-
-def test_every_verb_that_acts_is_tried() -> None:
-    acting = {words[0] for words in ACTING}
-    assert acting | READING | ENDLESS | TRIED_ELSEWHERE == {
-        verb for verbs in MODULES.values() for verb in verbs
-    }
 
 
 @pytest.mark.parametrize("words", ACTING, ids=" ".join)

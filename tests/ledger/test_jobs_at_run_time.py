@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -97,6 +97,53 @@ def test_a_put_gives_its_own_version_also_when_another_edits_at_once(
     with pytest.raises(JobConflict):
         put(app, every="4h", if_version=mine.version)
     assert jobs.get("report", app=app).spec.every == timedelta(hours=3)
+
+
+NO_REQUESTS: dict[str, Callable[[Celery], object]] = {
+    "until": lambda app: jobs.pause("report", until=cast("Any", "06:00"), app=app),
+    "note": lambda app: jobs.pause("report", note=cast("Any", None), app=app),
+    "at": lambda app: jobs.trigger("report", at=cast("Any", "06:00"), app=app),
+    "args": lambda app: jobs.trigger("report", args=cast("Any", "abc"), app=app),
+    "kwargs": lambda app: jobs.trigger("report", kwargs=cast("Any", [1]), app=app),
+    "params": lambda app: jobs.trigger("report", params=cast("Any", "a"), app=app),
+    "kwargs: not JSON": lambda app: jobs.trigger("report", kwargs={"a": object()}, app=app),
+    "key": lambda app: jobs.trigger("report", key=cast("Any", 7), app=app),
+    "16,384 are allowed": lambda app: jobs.trigger("report", args=["x" * 17_000], app=app),
+    "by": lambda app: put(app, "other", by=cast("Any", None)),
+    "jobs": lambda app: jobs.put_many(cast("Any", ["report"]), app=app),
+    "count: -1": lambda app: jobs.next_ticks("report", -1, app=app),
+    "count: 'ten'": lambda app: jobs.next_ticks("report", cast("Any", "ten"), app=app),
+}
+
+
+@pytest.mark.parametrize("said", NO_REQUESTS)
+def test_what_makes_no_sense_is_refused_by_name(app: Celery, ledger: Ledger, said: str) -> None:
+    before = put(app)
+    with pytest.raises(InvalidRequest, match=said):
+        NO_REQUESTS[said](app)
+    assert (jobs.list(app=app), ledger.history("report")) == ([before], [])
+
+
+def test_keys_that_are_no_mapping_are_a_problem_of_their_job(app: Celery) -> None:
+    with pytest.raises(InvalidJob, match="report: the keys of a job are a mapping"):
+        jobs.put_many(cast("Any", {"report": ["every"], "fine": HOURLY}), app=app)
+    assert jobs.list(app=app) == []
+
+
+def test_a_job_whose_times_are_all_past_is_put_only_as_it_is_loaded(
+    app: Celery, ledger: Ledger, entries: Entries
+) -> None:
+    late: dict[str, Any] = {"every": None, "at": ["2020-01-01T00:00:00"]}
+    for keys in (late, {"end_at": "2020-01-01T00:00:00"}):
+        with pytest.raises(InvalidJob, match="its times are all past"):
+            put(app, **keys)
+        with pytest.raises(InvalidJob, match="report: its times are all past"):
+            jobs.put_many({"report": {**HOURLY, **keys}}, app=app)
+    spec, _ = jobs.judged("report", {"task": "proj.report", "at": late["at"]})
+    put_jobs(ledger, entries, {"report": spec}, "runtime", "as it was when its time had not come")
+    first = put(app, **late)
+    assert first.spec == spec
+    assert put(app, **late, labels={"a": "b"}).version > first.version
 
 
 @pytest.mark.parametrize("names", [["report"], None])
