@@ -14,9 +14,9 @@ from tests.ledger.jobs import admitted, job, run_id
 
 APP = "tests.ledger.planned_app:app"
 JOBS = "jobs: {new: {task: planned.poll, every: 1h}}"
-SPAN = ("--from", "2026-03-01", "--to", "2026-03-01T02:00")
 
-#: Calls of verbs that act, `adopt` aside (tests/acceptance/test_adoption.py), and the states of what it names. RUN stands for an open run.
+#: Calls of verbs that act, and the states of what they name. RUN stands for an open run. The other
+#: one, `adopt`, is tried in tests/acceptance/test_adoption.py.
 ACTING: dict[tuple[str, ...], list[str]] = {
     ("trigger", "nightly"): ["skipped"],
     ("cancel", "RUN"): ["cancelled"],
