@@ -57,6 +57,7 @@ from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
+from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.integrations.sentry import CheckIns
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
@@ -194,6 +195,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             app, self._ledger.client, self._publisher.send, self._publisher.signer
         )
         self._check_ins = CheckIns(self._ledger, owner_of(app))
+        self._run_counters = RunCounters(self._ledger, lambda: bool(self._leads))
         self._emitter = Emitter(
             self._ledger,
             self._entries,
@@ -361,6 +363,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, leads=now.leads and now.is_trusted)
 
     def _begin(self, look: Look) -> Look:
+        self._run_counters.begin()
         self._starts.begin(look.at, is_first=self._leads is None)
         self.setup_schedule()
         self._adopted.begin()

@@ -1,4 +1,4 @@
-"""A run's place in a distributed trace, where `opentelemetry-api` is installed (extra `otel`).
+"""A run's place in a distributed trace, and how long its attempts take (extra `otel`).
 
 1. Code that asks for a run leaves its trace context in the run's record, in the headers that its
    messages will have: a run that waits is sent by another process, hours later.
@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Reject, Retry
 
 from supervisor.job.run import Run, StepId
+from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.ledger import Ledger
+from supervisor.times import clock
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
@@ -91,6 +93,45 @@ def traced(task: Any, attempt: Attempt) -> Iterator[None]:
     if not is_there():
         yield
         return
+    with measured(attempt), in_span(task, attempt):
+        yield
+
+
+@cache
+def durations() -> Any:
+    from opentelemetry import metrics
+
+    return metrics.get_meter(NAME).create_histogram(
+        "messaging.process.duration",
+        unit="s",
+        description="How long attempts of runs took.",
+        explicit_bucket_boundaries_advisory=BOUNDS,
+    )
+
+
+@contextmanager
+def measured(attempt: Attempt) -> Iterator[None]:
+    """A retry that the task asks for is no error here, as in its span."""
+    attributes = {
+        "messaging.system": "celery",
+        "messaging.operation.name": "process",
+        "messaging.destination.name": attempt.delivery.queue,
+        "supervisor.job": attempt.job,
+    }
+    began_at = clock()
+    try:
+        yield
+    except (Ignore, Reject, Retry):
+        raise
+    except BaseException as error:
+        attributes["error.type"] = type(error).__qualname__
+        raise
+    finally:
+        durations().record(clock() - began_at, attributes)
+
+
+@contextmanager
+def in_span(task: Any, attempt: Attempt) -> Iterator[None]:
     from opentelemetry import context, propagate, trace
 
     present = trace.get_current_span()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import defaultdict
 from typing import Any
 
 from tests.acceptance.project import Project
@@ -33,9 +34,71 @@ provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(Lines()))
 trace.set_tracer_provider(provider)
 tracer = trace.get_tracer("team")
+
+import logging
+from celery.signals import after_setup_logger
+from opentelemetry import metrics
+from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+from opentelemetry.sdk._logs.export import (
+    LogRecordExporter, LogRecordExportResult, SimpleLogRecordProcessor,
+)
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    MetricExporter, MetricExportResult, PeriodicExportingMetricReader,
+)
+
+class Measured(MetricExporter):
+    def export(self, data, timeout_millis=0, **options):
+        metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
+        points = [
+            {"name": metric.name, "pid": os.getpid(), "attributes": dict(point.attributes),
+             "value": point.value if hasattr(point, "value") else point.count}
+            for metric in metrics for point in metric.data.data_points
+        ]
+        with Path(__file__).with_name("points.jsonl").open("a") as points_file:
+            points_file.write("".join(json.dumps(point) + "\\n" for point in points))
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis=0):
+        return True
+
+    def shutdown(self, timeout_millis=0, **options):
+        pass
+
+class Logged(LogRecordExporter):
+    def export(self, batch):
+        for data in batch:
+            record = data.log_record
+            line = json.dumps({"text": record.body, "trace": record.trace_id})
+            with Path(__file__).with_name("logged.jsonl").open("a") as logged_file:
+                logged_file.write(line + "\\n")
+        return LogRecordExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis=0):
+        return True
+
+    def shutdown(self):
+        pass
+
+reader = PeriodicExportingMetricReader(Measured(), export_interval_millis=500)
+metrics.set_meter_provider(MeterProvider([reader]))
+logger_provider = LoggerProvider()
+logger_provider.add_log_record_processor(SimpleLogRecordProcessor(Logged()))
+
+@after_setup_logger.connect
+def export_logs(logger, **_):
+    logger.addHandler(LoggingHandler(logger_provider=logger_provider))
+
+@app.task(name="team.say")
+def say(text):
+    logging.getLogger("team").warning(text)
 """
 
-JOBS = "jobs: {sad: {task: team.tell, kwargs: {fails: true}, every: 1s, paused: true}}"
+JOBS = """
+jobs:
+  sad: {task: team.tell, kwargs: {fails: true}, every: 1s, paused: true}
+  loud: {task: team.say, args: [aloud], every: 1d}
+"""
 
 INSTRUMENTED = """
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
@@ -56,9 +119,28 @@ def call(project: Project, name: str, what: str) -> str:
     return str(project.code(CALL.format(name=name, call=what)))
 
 
-def spans(project: Project) -> list[dict[str, Any]]:
-    path = project.directory / "spans.jsonl"
+def lines(project: Project, name: str) -> list[dict[str, Any]]:
+    path = project.directory / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def spans(project: Project) -> list[dict[str, Any]]:
+    return lines(project, "spans")
+
+
+def counted(project: Project, name: str, job: str) -> dict[str, int]:
+    """What each process gave last of a metric of the job, summed up by what its points say."""
+    newest = {
+        (point["pid"], str(point["attributes"])): point
+        for point in lines(project, "points")
+        if point["name"] == name and point["attributes"]["supervisor.job"] == job
+    }
+    sums: dict[str, int] = defaultdict(int)
+    for point in newest.values():
+        said = point["attributes"]
+        word = said.get("supervisor.outcome") or said.get("error.type") or ""
+        sums[word] += point["value"]
+    return dict(sums)
 
 
 def runs(project: Project, count: int, *ids: str) -> list[dict[str, Any]]:
@@ -116,6 +198,26 @@ def test_a_run_of_beat_begins_a_trace_and_its_failure_is_the_spans(team: Project
     [span] = runs(team, 1, team.trigger("sad").id)
     assert (span["status"], span["parent"]) == ("ERROR", None)
     assert span["attributes"]["supervisor.job"] == "sad"
+
+
+def test_what_a_run_logs_is_of_its_trace(team: Project) -> None:
+    [span] = runs(team, 1, team.trigger("loud").id)
+    wait_until(lambda: {"text": "aloud", "trace": span["trace"]} in lines(team, "logged"), 20)
+
+
+def test_runs_are_counted_and_their_attempts_measured(team: Project) -> None:
+    runs(team, 1, team.trigger("sad").id)
+
+    def agree() -> bool:
+        failed = {"failed": team.ledger.job("sad").counters["finished:failed"]}
+        return (
+            counted(team, "supervisor.runs.finished", "sad") == failed
+            and counted(team, "supervisor.runs.started", "sad") == {"": failed["failed"]}
+            and counted(team, "messaging.process.duration", "sad")
+            == {"ValueError": failed["failed"]}
+        )
+
+    wait_until(agree, 20)
 
 
 def test_beside_celerys_own_instrumentation_a_run_has_one_span(project: Project) -> None:
