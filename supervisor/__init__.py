@@ -8,8 +8,17 @@ import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.errors import LeaseLost, RunCancelled
 from supervisor.guard.commands import run_command
 from supervisor.guard.current_run import CurrentRun, current_run
+from supervisor.logs import RunFilter
 
-__all__ = ["CurrentRun", "LeaseLost", "RunCancelled", "current_run", "run_command", "start"]
+__all__ = [
+    "CurrentRun",
+    "LeaseLost",
+    "RunCancelled",
+    "RunFilter",
+    "current_run",
+    "run_command",
+    "start",
+]
 
 if TYPE_CHECKING:
     from supervisor.sending.starting import start

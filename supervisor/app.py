@@ -104,6 +104,8 @@ def supervise(
         )
     signals.worker_init.connect(_prepare_worker, weak=False)
     signals.celeryd_after_setup.connect(_say_what_differs, weak=False)
+    signals.after_setup_logger.connect(logs.fill_formats, weak=False)
+    signals.after_setup_task_logger.connect(logs.fill_formats, weak=False)
     _hear_of_beats()
     return app
 

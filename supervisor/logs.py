@@ -28,6 +28,35 @@ QUIET = {
     "celery.bootsteps": logging.INFO,
 }
 
+#: Attributes of the records that a run's code logs, by their names in our own lines.
+RUN_FIELDS = {name: f"supervisor_{name}" for name in ("job", "run", "attempt", "step")}
+
+
+class RunFilter(logging.Filter):
+    """For a handler whose format has ``%(supervisor_run)s``: outside of runs it is empty."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        for attribute in RUN_FIELDS.values():
+            vars(record).setdefault(attribute, "")
+        return True
+
+
+def fill_formats(logger: Any = None, format: Any = None, **_: Any) -> None:
+    """Of the handlers that Celery has made, where the app's format has fields of runs."""
+    if RUN_FIELDS["run"].removesuffix("run") in str(format):
+        for handler in logger.handlers:
+            handler.addFilter(RunFilter())
+
+
+def name_run(_: Any, __: str, event: EventDict) -> EventDict:
+    """The run whose code has logged a line, in the words of our own lines."""
+    known = vars(event["_record"])
+    for name, attribute in RUN_FIELDS.items():
+        if attribute in known:
+            event.setdefault(name, known[attribute])
+    return event
+
+
 SHARED: tuple[Processor, ...] = (
     structlog.stdlib.add_logger_name,
     structlog.stdlib.add_log_level,
@@ -75,7 +104,7 @@ def configure(json: bool | None = None, level: str = "info", logfile: str | None
     handler = WatchedFileHandler(logfile) if logfile else logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=list(SHARED),
+            foreign_pre_chain=[name_run, *SHARED],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *(json_tail() if as_json else console_tail()),

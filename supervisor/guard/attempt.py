@@ -44,6 +44,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from structlog.contextvars import bound_contextvars
+
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table
 from supervisor.guard.current_run import CurrentRun, current_run, set_current_run
@@ -51,8 +53,10 @@ from supervisor.guard.delivery import Delivery
 from supervisor.guard.interrupts import RAISED, way_to_this_code
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
+from supervisor.guard.run_log import capture_lines
 from supervisor.guard.tracebacks import traceback_text
-from supervisor.job.run import ReportedProgress, RunState, StepId
+from supervisor.job.policies import RunLog
+from supervisor.job.run import LINE_LENGTH, ReportedProgress, RunState, StepId
 from supervisor.job.secrets import (
     MASK,
     has_references,
@@ -160,6 +164,7 @@ class Attempt:
         self.next: NextAttempt | None = None
         self.written: dict[str, str] = {}
         self.hidden: dict[str, str] = {}
+        self._begun_line = ""
 
     @property
     def run_id(self) -> str:
@@ -204,12 +209,35 @@ class Attempt:
     ) -> Iterator[None]:
         """The job's code; what it reports of itself is written before this is left."""
         self.report = reporter.open(self.run_id, self.delivery.token, publish)
-        self.phase = Phase.RUNNING
-        try:
-            yield
-        finally:
-            self.leave()
-            reporter.close(self.report)
+        run = current_run()
+        if self.delivery.log == RunLog.CAPTURE:
+            capture_lines()
+        with bound_contextvars(**(run.log_fields if run else {})):
+            self.phase = Phase.RUNNING
+            try:
+                yield
+            finally:
+                self.leave()
+                if self._begun_line:
+                    self.printed("\n")
+                reporter.close(self.report)
+
+    @property
+    def captures(self) -> bool:
+        """Whether what its code logs is a part of the run's log."""
+        return self.delivery.log == RunLog.CAPTURE and self.phase is Phase.RUNNING
+
+    def log(self, text: str, *, is_captured: bool = False) -> None:
+        """Adds to the run's log, as far as its job wants one."""
+        if self.report is not None and self.delivery.log != RunLog.NONE:
+            self.report.log(self.shown(text), is_captured=is_captured)
+
+    def printed(self, text: str) -> None:
+        """A part of what its code prints: it is logged line by line."""
+        *lines, rest = (self._begun_line + text).split("\n")
+        self._begun_line = rest[:LINE_LENGTH]
+        for line in lines:
+            self.log(line, is_captured=True)
 
     def leave(self) -> None:
         """The job's code has ended, or never will begin."""
@@ -311,7 +339,7 @@ class Attempt:
         return without_hidden(text, self.hidden)
 
     def _traceback_of(self, failure: BaseException | None) -> str:
-        if failure is None:
+        if failure is None or self.delivery.log == RunLog.NONE:
             return ""
         try:
             return traceback_text(failure, self.shown)

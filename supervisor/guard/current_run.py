@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from supervisor.logs import RUN_FIELDS
+
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
     from supervisor.job.run import Number
@@ -55,8 +57,23 @@ class CurrentRun:
 
     def log(self, text: str, *args: object) -> None:
         """Adds to the run's log, as in logging: ``log("loaded %s rows", n)``."""
-        if self._attempt is not None and self._attempt.report is not None:
-            self._attempt.report.log(formatted(text, args))
+        if self._attempt is not None:
+            self._attempt.log(formatted(text, args))
+
+    @property
+    def log_fields(self) -> dict[str, str | int]:
+        """What log records of its code have: ``supervisor_job``, ``_run``, ``_attempt``, ``_step``.
+
+        A thread that does not know its run can give them: ``logger.info(..., extra=fields)``.
+        """
+        fields: dict[str, str | int] = {
+            "job": self.job,
+            "run": self.run_id,
+            "attempt": self.attempt,
+        }
+        if self.step is not None:
+            fields["step"] = self.step if self.item is None else f"{self.step}#{self.item}"
+        return {RUN_FIELDS[name]: value for name, value in fields.items()}
 
 
 _current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", default=None)

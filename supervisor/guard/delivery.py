@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from supervisor.job.policies import RunLog
 from supervisor.job.run import Reference, RunRules, StepId
 from supervisor.job.secrets import ArgumentPath, Mask
 from supervisor.ledger.requests import Work
@@ -49,6 +50,7 @@ class Delivery:
     sent_after: int | None = None
     lock: str = ""
     mask: Mask = False
+    log: str = RunLog.REPORTED
 
     @classmethod
     def of(cls, header: Mapping[str, Any], token: str, retries: int) -> Delivery:
@@ -65,6 +67,7 @@ class Delivery:
             sent_after=header.get(RETRIES),
             lock=str(header["rules"].get("lock", "")),
             mask=header["rules"].get("mask", False),
+            log=header["rules"].get("log", RunLog.REPORTED),
         )
 
     @property

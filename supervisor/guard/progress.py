@@ -6,6 +6,7 @@
    of its own that does not retry and has short time-outs.
 3. A report with news is written at once, and again no sooner than `INTERVAL` later, in one call.
    However often a job reports meanwhile, the last progress and the newest lines are kept.
+   Lines that are captured (run_log.py) are bounded for themselves, since they may be very many.
 4. With the ledger unavailable, what was taken is kept and sent again; what comes after it is
    bounded.
 5. When a job's code has ended, its report is closed before the end is stored or reported: the rest
@@ -25,6 +26,7 @@ from threading import Lock
 
 from supervisor.job.run import (
     LINE_LENGTH,
+    LINES_CAPTURED,
     LINES_KEPT,
     Number,
     Reported,
@@ -75,6 +77,7 @@ class Report:
         self._progress: tuple[Number, Number | None, str, float] | None = None
         self._taken: object = None
         self._lines: deque[tuple[int, str, float]] = deque(maxlen=LINES_KEPT)
+        self._captured: deque[tuple[int, str, float]] = deque(maxlen=LINES_CAPTURED)
         self._numbers = count(1)
         self._batches = count(1)
 
@@ -83,10 +86,11 @@ class Report:
         if not self._has_news:
             self._note_news()
 
-    def log(self, text: str) -> None:
-        now = clock()
+    def log(self, text: str, *, is_captured: bool = False) -> None:
+        """is_captured: many may come, and they push out none of the others."""
+        now, lines = clock(), self._captured if is_captured else self._lines
         for line in text.splitlines() or [""]:
-            self._lines.append((next(self._numbers), line[:LINE_LENGTH], now))
+            lines.append((next(self._numbers), line[:LINE_LENGTH], now))
         if not self._has_news:
             self._note_news()
 
@@ -94,7 +98,7 @@ class Report:
         """All that is new, for the one thread that writes it."""
         self._has_news = False  # before anything is taken: what comes meanwhile is news again
         progress = self._take_progress()
-        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        lines = [lot.popleft() for lot in (self._lines, self._captured) for _ in range(len(lot))]
         if progress is None and not lines:
             return None
         # Threads of a job may log side by side.

@@ -29,6 +29,14 @@ class OnLeaseLost(StrEnum):
     CONTINUE = "continue"
 
 
+class RunLog(StrEnum):
+    """What is kept of what a run says: what it reports and how it failed; also what it logs."""
+
+    REPORTED = "reported"
+    CAPTURE = "capture"
+    NONE = "none"
+
+
 class OnStepFailure(StrEnum):
     """What a run of several steps does when one of them failed after its retries."""
 

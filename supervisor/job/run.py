@@ -24,6 +24,9 @@ from supervisor.job.secrets import masked
 LINES_KEPT = 1_000
 LINE_LENGTH = 1_000
 
+#: Of the lines that a job logs with `log: capture`, so many of each third of a second are kept.
+LINES_CAPTURED = 100
+
 #: What a job may count with: ints and floats, and those of NumPy or `decimal`.
 Number = SupportsIndex | SupportsFloat
 
@@ -239,6 +242,7 @@ class RunRules(BaseModel):
     max_duration_ms: Amount = 0
     min_duration_ms: Amount = 0
     follows: bool = False
+    log: str = ""
 
     @property
     def json_fields(self) -> dict[str, Any]:

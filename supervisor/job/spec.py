@@ -42,6 +42,7 @@ from supervisor.job.policies import (
     OnMaxSkips,
     OnStepFailure,
     OverlapPolicy,
+    RunLog,
 )
 from supervisor.job.run import RunRules
 from supervisor.job.when import KINDS, When
@@ -221,6 +222,8 @@ class JobSpec(When):
     """One run more each time that the service starts, after a time without any beat."""
     paused: Annotated[bool, Field(strict=True)] = False
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
+    log: RunLog = RunLog.REPORTED
+    """reported: lines of current_run().log(), tracebacks; capture: also logging, prints; none."""
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     notify: Annotated[Notify, Field(repr=False)] = ()
@@ -476,6 +479,7 @@ class JobSpec(When):
             "max_duration_ms": self.max_duration and to_ms(self.max_duration),
             "min_duration_ms": self.min_duration and to_ms(self.min_duration),
             "follows": self.waits_for_others,
+            "log": "" if self.log is RunLog.REPORTED else self.log.value,
         }
         return {name: value for name, value in rules.items() if value}
 

@@ -96,7 +96,7 @@ def rules(spec: JobSpec, step: StepSpec) -> RunRules:
         max_crashes=spec.max_crashes,
         on_lease_lost=spec.on_lease_lost.value,
         stop_grace_ms=to_ms(spec.stop_grace),
-        **({"mask": spec.mask} if spec.mask else {}),
+        **{key: rule for key, rule in spec.optional_rules.items() if key in ("mask", "log")},
     )
 
 

@@ -206,15 +206,18 @@ class LogText:
 
     def of(self, lines: Iterable[records.LogLine]) -> Iterator[str]:
         for line in lines:
-            place = (line.step, line.attempt)
-            if line.number == 0:  # written by the ledger itself
-                yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
-                continue
-            dropped = line.number - self._last.get(place, 0) - 1
-            self._last[place] = line.number
-            if dropped > 0:
-                yield f"({dropped:,} {'line' if dropped == 1 else 'lines'} dropped)"
+            if dropped := self.dropped_before(line):
+                yield dropped
             yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
+
+    def dropped_before(self, line: records.LogLine) -> str:
+        """To be asked of each line, in their order."""
+        if line.number == 0:  # written by the ledger itself
+            return ""
+        place = (line.step, line.attempt)
+        dropped = line.number - self._last.get(place, 0) - 1
+        self._last[place] = line.number
+        return f"({dropped:,} {'line' if dropped == 1 else 'lines'} dropped)" if dropped > 0 else ""
 
 
 def failure_lines(failure: records.Failure) -> Iterator[str]:

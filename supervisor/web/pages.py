@@ -4,7 +4,7 @@ changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import UnknownJob
-from supervisor.job.run import Run, RunState, StepId
+from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
-from supervisor.operate.shapes import params_shape
+from supervisor.operate.shapes import LogText, params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
 from supervisor.schedule.deadlines import due_at
@@ -121,7 +121,7 @@ def job_log(asked: Asked) -> Context:
     """The end of the log of the last run that began."""
     found = asked.ledger.history(asked.target, RUNS_SHOWN)
     last = next((run for run in found if run.started_at), None)
-    lines = asked.ledger.reports.lines(last.id) if last else []
+    lines = numbered(asked.ledger.reports.lines(last.id) if last else [])
     return {"logged": last, "lines": lines[-LINES_SHOWN:], "line_count": len(lines), "failures": []}
 
 
@@ -159,8 +159,14 @@ def steps(asked: Asked) -> Context:
 
 def run_log(asked: Asked) -> Context:
     reports = asked.ledger.reports
-    lines, failures = reports.lines(asked.target), reports.failures(asked.target)
+    lines, failures = numbered(reports.lines(asked.target)), reports.failures(asked.target)
     return {"logged": None, "lines": lines, "line_count": len(lines), "failures": failures}
+
+
+def numbered(lines: Sequence[LogLine]) -> list[tuple[str, LogLine]]:
+    """Each with what was dropped before it."""
+    log = LogText()
+    return [(log.dropped_before(line), line) for line in lines]
 
 
 def failures(asked: Asked) -> Context:

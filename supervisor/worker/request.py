@@ -28,6 +28,7 @@ from supervisor.guard import child_table
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease
+from supervisor.guard.run_log import mark_records
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
 from supervisor.ledger.keys import Keys
@@ -265,6 +266,7 @@ def prepare(sender: Any) -> None:
     # A thread that imports while a child is forked leaves it a lock that is never released.
     tracing.is_there()
     child_table.share()
+    mark_records()
     end_orphans()
     sender.app.steps["worker"].add(TellsChildren)
     sender.app.steps["consumer"] |= {TakesAnyMessage, TakesRuns}

@@ -1,0 +1,142 @@
+"""What a run's code logs: its run in every record, and the lines of jobs with `log: capture`.
+
+1. Each record that is made in a run's code names the run, whatever makes, filters and formats the
+   app's records (`CurrentRun.log_fields`); structlog's contextvars have the same.
+2. Of a job with `log: capture` they are also lines of the run's own log. A handler behind the
+   app's takes them, so that a line is what the app's filters left of it, and hands them to the
+   report of the attempt (progress.py), which bounds them and writes them beside the job's code.
+   What is printed comes as records where Celery redirects it (`worker_redirect_stdouts`), and else
+   by way of `PrintedLines`.
+3. It takes no lock, and asks nobody: a time limit may be raised in the code that logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from supervisor.guard.current_run import current_run
+from supervisor.job.run import LINE_LENGTH
+
+if TYPE_CHECKING:
+    from supervisor.guard.attempt import Attempt
+
+#: What Celery redirects prints to.
+PRINTS = "celery.redirected"
+
+#: Our own lines are about runs, not of them.
+OURS = "supervisor."
+
+#: Characters of one record.
+LONGEST_RECORD = 16 * LINE_LENGTH
+
+TRACEBACKS = logging.Formatter()
+
+
+def mark_records() -> None:
+    """From now on the records that are made in a run's code name it."""
+    make = logging.getLogRecordFactory()
+    if getattr(make, "marks_runs", False):
+        return
+
+    def made(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        run = current_run()
+        if run is not None:
+            vars(record).update(run.log_fields)
+        return record
+
+    made.marks_runs = True  # type: ignore[attr-defined]
+    logging.setLogRecordFactory(made)
+
+
+class CapturedLines(logging.NullHandler):
+    """Celery and others take a NullHandler for none when they look for an app's own."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        if logging.root.handlers == [self]:
+            say_as_without(record)
+        attempt = capturing()
+        if attempt is None or record.name.startswith(OURS):
+            return False
+        try:
+            line = line_of(record)
+        except Exception as error:  # noqa: BLE001 - of the job's own objects; the app's handlers report it
+            line = f"{record.levelname} {record.name}: not readable: {type(error).__name__}"
+        attempt.log(line, is_captured=True)
+        return True
+
+
+CAPTURED = CapturedLines(logging.INFO)
+
+
+class PrintedLines:
+    """What is printed goes where it went before, and to the run that prints it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> Any:
+        attempt = capturing()
+        if attempt is not None:
+            attempt.printed(str(text)[:LONGEST_RECORD])
+        return self._stream.write(text)
+
+
+def capturing() -> Attempt | None:
+    """The attempt whose code this is, if what it logs is a part of its run's log."""
+    run = current_run()
+    attempt = run._attempt if run else None
+    return attempt if attempt and attempt.captures else None
+
+
+def capture_lines() -> None:
+    """To be called by each run: an app may set up its loggers at any time."""
+    known = list(logging.root.manager.loggerDict.values())
+    loggers = [each for each in known if isinstance(each, logging.Logger) and keeps_lines(each)]
+    for logger in (logging.root, *loggers):
+        if CAPTURED not in logger.handlers:
+            logger.addHandler(CAPTURED)
+    is_redirected = isinstance(getattr(sys.stdout, "logger", None), logging.Logger)
+    if sys.stdout is not None and not (is_redirected or isinstance(sys.stdout, PrintedLines)):
+        sys.stdout = PrintedLines(sys.stdout)
+
+
+def keeps_lines(logger: logging.Logger) -> bool:
+    """Whether its lines go to handlers of its own and no further."""
+    handlers = (each for each in logger.handlers if not isinstance(each, logging.NullHandler))
+    return not logger.propagate and any(handlers)
+
+
+def say_as_without(record: logging.LogRecord) -> None:
+    """What Python does with warnings where no logger has a handler: a second one ends that."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None and logger is not logging.root:
+        if logger.handlers:
+            return
+        logger = logger.parent
+    if logging.lastResort and record.levelno >= logging.lastResort.level:
+        logging.lastResort.handle(record)
+
+
+def line_of(record: logging.LogRecord) -> str:
+    """Level, logger and message; what is printed as it is."""
+    said = record.msg
+    text = words(said) if isinstance(said, Mapping) and not record.args else record.getMessage()
+    text = text[:LONGEST_RECORD]
+    if record.name != PRINTS:
+        text = f"{record.levelname} {record.name}: {text}"
+    if record.exc_info and record.exc_info[0]:
+        text += "\n" + TRACEBACKS.formatException(record.exc_info)[-LONGEST_RECORD:]
+    return text
+
+
+def words(event: Mapping[str, Any]) -> str:
+    """An event of structlog that a formatter of the app's is to render."""
+    facts = (f"{key}={value}" for key, value in event.items() if key != "event")
+    return " ".join((str(event.get("event", "")), *facts))
