@@ -31,6 +31,7 @@ from supervisor.cli.common import (
 from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
+from supervisor.job.destinations import service_destinations
 from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
@@ -44,6 +45,7 @@ from supervisor.settings import TOKEN, Settings
 from supervisor.web.access import Access
 from supervisor.web.budget import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics, label_names
+from supervisor.web.outages import grace_of, name_of, watch
 from supervisor.web.server import create
 
 # drain, undrain
@@ -248,6 +250,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     broker, ledger = broker_of(context), ledger_for_answers(context.effective_settings)
     metrics = Metrics(ledger, broker, has_created=has_created(), labels=labels)
     Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
+    watch_for_outages(ledger, context.effective_settings)
     config = uvicorn.Config(
         create(ledger, access, metrics, broker, lambda: server.should_exit, context.app),
         log_config=None,
@@ -262,6 +265,14 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
 def access_at(host: str, *, proxied: bool) -> Access:
     """Raises NotConfigured."""
     return Access.of(host, os.environ.get(TOKEN) or None, is_proxied=proxied)
+
+
+def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
+    """Where there is somebody to tell of them. Raises NotConfigured."""
+    destinations, grace = service_destinations(os.environ), grace_of(os.environ)
+    if destinations:
+        arguments = (ledger, name_of(settings), destinations, grace)
+        Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 
 
 def has_created() -> bool:

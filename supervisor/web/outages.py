@@ -1,0 +1,222 @@
+"""What `serve` itself sends notices of: no beat leads, and Redis is unavailable.
+
+The leading beat sends all other notices, and cannot send these. `serve` depends on neither:
+
+1. A thread looks at the ledger every `LOOK_SECONDS`.
+2. An outage is told once it has lasted for a grace, again every `REPEAT`, and once more when it is
+   over (`recovered`). One that is over within the grace is not told: a planned restart. While Redis
+   is unavailable nothing is known of beats; from its return they have the grace again.
+3. Each destination has a thread, which sends what there is in order, and tries again after waits
+   that double. One that hangs delays nothing else.
+
+The outages are in this process' memory: after a restart of `serve` one that lasts is told again,
+and the end of one before it is not told. Several `serve` tell each for itself, with the same keys:
+that of a beat names its last turn, that of Redis the minute in which the outage was seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from queue import SimpleQueue
+from threading import Thread
+
+from redis.exceptions import RedisError
+
+from supervisor.errors import InvalidDuration, NotConfigured
+from supervisor.integrations.notify import send
+from supervisor.job.notices import Answer, Destination, Event, Notice
+from supervisor.ledger.connection import NotServed, explained
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
+from supervisor.logs import get_logger
+from supervisor.settings import Settings, database_of
+from supervisor.times import parse_duration
+
+log = get_logger("supervisor.notices")
+
+LOOK_SECONDS = 3.0
+
+#: The variable that says how long an outage lasts before it is told.
+NOTIFY_AFTER = "SUPERVISOR_NOTIFY_AFTER"
+
+GRACE = timedelta(minutes=1)
+
+REPEAT = timedelta(hours=4)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look found, `at` an instant of this machine's clock.
+
+    error: why the ledger did not answer, "" if it did. last_turn_at: of a leading beat, None if
+    there was none yet.
+    """
+
+    at: datetime
+    error: str = ""
+    leads: bool = False
+    last_turn_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """`seen_at`: by the first look that found it. told: how often it was; last at `told_at`."""
+
+    incident: str
+    seen_at: datetime
+    first_at: datetime
+    reason: str
+    told: int = 0
+    told_at: datetime | None = None
+
+    def is_due(self, now: datetime, grace: timedelta) -> bool:
+        if self.told_at is None:
+            return now - self.seen_at >= grace
+        return now - self.told_at >= REPEAT
+
+
+Outages = Mapping[Event, Outage]
+
+
+def after_look(
+    known: Outages, seen: Seen, grace: timedelta, ledger: str
+) -> tuple[Outages, list[Notice]]:
+    """The outages that there are after a look, and what is to be sent of them now.
+
+    ledger: what the keys are to name, for a destination hears of several.
+    """
+    outages, notices = {}, []
+    for event in (Event.REDIS_UNAVAILABLE, Event.NO_BEAT):
+        outage = known.get(event)
+        match is_there(event, seen):
+            case True:
+                outage = outage or found(event, seen, ledger)
+                if outage.is_due(seen.at, grace):
+                    outage = replace(outage, told=outage.told + 1, told_at=seen.at)
+                    notices.append(notice_of(event, outage, seen.at, f"{outage.told}"))
+                outages[event] = outage
+            case False if outage and outage.told:
+                outage = replace(outage, reason=OVER[event])
+                notices.append(notice_of(Event.RECOVERED, outage, seen.at, "over"))
+            case None if outage and outage.told:
+                outages[event] = outage
+    return outages, notices
+
+
+def is_there(event: Event, seen: Seen) -> bool | None:
+    """None when it cannot be known."""
+    if event is Event.REDIS_UNAVAILABLE:
+        return bool(seen.error)
+    return None if seen.error else not seen.leads
+
+
+OVER = {Event.NO_BEAT: "a beat leads again", Event.REDIS_UNAVAILABLE: "Redis answers again"}
+
+
+def found(event: Event, seen: Seen, ledger: str) -> Outage:
+    since, named = seen.at, seen.at.strftime("%Y-%m-%dT%H:%MZ")
+    if event is Event.NO_BEAT:
+        since = seen.last_turn_at or seen.at
+        named = str(ms_of(since)) if seen.last_turn_at else "never"
+    reason = seen.error or "no beat makes turns: nothing is emitted, missed or rescued meanwhile"
+    return Outage(f"{event.value}:{ledger}:{named}", seen.at, since, reason)
+
+
+def notice_of(event: Event, outage: Outage, at: datetime, message: str) -> Notice:
+    return Notice(
+        key=f"{outage.incident}:{message}",
+        incident=outage.incident,
+        event=event,
+        cause="",
+        jobs=(),
+        job_count=0,
+        first_at=outage.first_at,
+        last_at=at,
+        reason=outage.reason,
+    )
+
+
+def look(ledger: Ledger) -> Seen:
+    at = datetime.now(UTC)
+    try:
+        beat = ledger.beat()
+        return Seen(at, leads=beat.leads(ledger.now()), last_turn_at=beat.last_tick_at)
+    except (RedisError, NotServed, OSError) as error:
+        return Seen(at, error=explained(error))
+
+
+# Sending.
+
+
+FIRST_WAIT_SECONDS = 2.0
+LONGEST_WAIT_SECONDS = 60.0
+
+DEADLINE_SECONDS = 10.0
+
+GIVE_UP_AFTER = timedelta(days=1)
+
+
+class Courier:
+    """Sends notices to one destination, in order, from a thread of its own."""
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._notices = SimpleQueue[Notice]()
+        Thread(target=self._run, name="supervisor-outages", daemon=True).start()
+
+    def take(self, notice: Notice) -> None:
+        """Returns at once."""
+        self._notices.put(notice)
+
+    def _run(self) -> None:
+        while True:
+            self._deliver(self._notices.get())
+
+    def _deliver(self, notice: Notice) -> None:
+        facts = {"notice": notice.event.value, "key": notice.key}
+        wait, until = FIRST_WAIT_SECONDS, time.monotonic() + GIVE_UP_AFTER.total_seconds()
+        while True:
+            answer, error = send(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)
+            if answer is not Answer.UNAVAILABLE or time.monotonic() > until:
+                break
+            log.warning("notice failed", **facts, error=error, again_in=wait)
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+        if answer is Answer.TAKEN:
+            log.info("notice sent", **facts)
+        else:
+            log.error("notice dropped", **facts, reason=error)
+
+
+def watch(ledger: Ledger, name: str, destinations: Iterable[Destination], grace: timedelta) -> None:
+    """Looks for as long as the process lives. name: of the ledger, as in the keys."""
+    couriers = [Courier(destination) for destination in destinations]
+    outages: Outages = {}
+    while True:
+        try:
+            outages, notices = after_look(outages, look(ledger), grace, name)
+            for notice in notices:
+                for courier in couriers:
+                    courier.take(notice)
+        except Exception:  # whatever it was, it must not be the last look
+            log.exception("look failed")
+        time.sleep(LOOK_SECONDS)
+
+
+def grace_of(environ: Mapping[str, str]) -> timedelta:
+    """Raises NotConfigured."""
+    text = environ.get(NOTIFY_AFTER, "")
+    try:
+        return parse_duration(text) if text else GRACE
+    except InvalidDuration as error:
+        raise NotConfigured(f"{NOTIFY_AFTER}: {error}") from None
+
+
+def name_of(settings: Settings) -> str:
+    """Of the ledger: the same for all that name it alike. It does not reveal the address."""
+    database = database_of(settings.redis_url)
+    return sha256(f"{database} {settings.prefix}".encode()).hexdigest()[:12]

@@ -1,0 +1,78 @@
+"""`serve` sends notices of what beat cannot: no beat leads, and Redis is unavailable."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from supervisor.web.outages import REPEAT, Outages, Seen, after_look
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+GRACE = timedelta(seconds=60)
+REPEATED = REPEAT.total_seconds()
+
+#: What a look finds: a beat leads, none does, Redis does not answer.
+BEAT, NONE, AWAY = "beat", "none", "away"
+
+
+def seen(what: str, seconds: float) -> Seen:
+    at = START + timedelta(seconds=seconds)
+    if what == AWAY:
+        return Seen(at, error="connection refused")
+    return Seen(at, leads=what == BEAT, last_turn_at=at if what == BEAT else START)
+
+
+def told(*looks: tuple[float, str]) -> list[tuple[float, str, str]]:
+    """When what was told, and the end of its key."""
+    outages: Outages = {}
+    found = []
+    for seconds, what in looks:
+        outages, notices = after_look(outages, seen(what, seconds), GRACE, "ledger")
+        found += [(seconds, each.event, each.key.rpartition(":")[2]) for each in notices]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([(0, BEAT), (3, BEAT), (100, BEAT)], []),
+        # Over within the grace.
+        ([(0, NONE), (59, NONE), (60, BEAT), (100, BEAT)], []),
+        ([(0, AWAY), (59, AWAY), (60, BEAT)], []),
+        # It counts from the last time that one led, not from the first that none did.
+        ([(0, NONE), (50, NONE), (53, BEAT), (56, NONE), (110, NONE)], []),
+        # Once, and its end once.
+        (
+            [(0, NONE), (60, NONE), (63, NONE), (99, BEAT), (102, BEAT)],
+            [(60, "no_beat", "1"), (99, "recovered", "over")],
+        ),
+        (
+            [(0, AWAY), (60, AWAY), (63, AWAY), (99, BEAT), (102, BEAT)],
+            [(60, "redis_unavailable", "1"), (99, "recovered", "over")],
+        ),
+        # Again while it lasts.
+        (
+            [(0, AWAY), (60, AWAY), (59 + REPEATED, AWAY), (60 + REPEATED, AWAY)],
+            [(60, "redis_unavailable", "1"), (60 + REPEATED, "redis_unavailable", "2")],
+        ),
+        # Without Redis nothing is known of beats: one that was told is neither over nor told again.
+        (
+            [(0, NONE), (60, NONE), (63, AWAY), (70 + REPEATED, NONE), (80 + REPEATED, BEAT)],
+            [
+                (60, "no_beat", "1"),
+                (70 + REPEATED, "no_beat", "2"),
+                (80 + REPEATED, "recovered", "over"),
+            ],
+        ),
+        # From its return, beats have the grace.
+        (
+            [(0, NONE), (50, NONE), (53, AWAY), (120, NONE), (179, NONE), (180, NONE)],
+            [(180, "no_beat", "1")],
+        ),
+    ],
+)
+def test_what_is_told_when(
+    looks: list[tuple[float, str]], expected: list[tuple[float, str, str]]
+) -> None:
+    assert told(*looks) == expected
