@@ -36,6 +36,7 @@ MODULES = {
     "ticks": ("next", "backfill", "audit", "pause", "resume"),
     "ask": ("doctor", "why"),
     "record": ("log",),
+    "notify": ("notify",),
 }
 
 

@@ -56,6 +56,7 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
     warn_of_scheduler(context)
     check_connection(context)
     schedules = read_or_exit(context, path, as_json, os.environ if secrets else None)
+    warn_of_extra(schedules)
     where = context.schedules(path)
     click.echo("[]" if as_json else f"{where}: {_summary(schedules)}, no problems")
 
@@ -69,6 +70,14 @@ def warn_of_scheduler(context: Context) -> None:
     for found in overridden(context.app):
         if found.setting == "beat_scheduler" and hasattr(context.app, "supervisor"):
             click.echo(f"warning: {found.setting} is {found.value!r}: {found.hint}", err=True)
+
+
+def warn_of_extra(schedules: ScheduleSet) -> None:
+    """On standard error, where notices cannot be sent from an environment such as this one."""
+    from supervisor.integrations.notify import missing_extra
+
+    if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
+        click.echo(f"warning: {missing}", err=True)
 
 
 def check_connection(context: Context) -> None:

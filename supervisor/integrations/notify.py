@@ -195,8 +195,12 @@ _kept = Kept()
 
 STATUS = re.compile(r"\berror=(\d{3})\b")
 
-#: Shown as warnings where a service has such.
-MILD = (Event.LATE, Event.SKIPPED, Event.OVERLAPPED)
+#: How a service shows it, where it has more than one way; all others are failures.
+KINDS = {
+    Event.RECOVERED: "success",
+    Event.TEST: "info",
+    **dict.fromkeys((Event.LATE, Event.SKIPPED, Event.OVERLAPPED), "warning"),
+}
 
 
 def _service(url: str, deadline_seconds: float) -> Any:
@@ -228,8 +232,7 @@ def _service(url: str, deadline_seconds: float) -> Any:
 def _notify(service: Any, notice: Notice) -> tuple[Answer, str]:
     from apprise import Apprise, NotifyFormat, NotifyType
 
-    kind = NotifyType.WARNING if notice.event in MILD else NotifyType.FAILURE
-    kind = NotifyType.SUCCESS if notice.is_good else kind
+    kind = NotifyType(KINDS.get(notice.event, "failure"))
     if service.schema == "pagerduty":
         _as_incident(service, notice)
     sender = Apprise(asset=service.asset)

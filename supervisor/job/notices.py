@@ -31,10 +31,13 @@ class Event(StrEnum):
     SCHEDULE_REJECTED = "schedule_rejected"
     NO_BEAT = "no_beat"
     REDIS_UNAVAILABLE = "redis_unavailable"
+    TEST = "test"
 
 
 #: Those of no job, which go where SUPERVISOR_NOTIFY says.
-SERVICE_EVENTS = frozenset({Event.SCHEDULE_REJECTED, Event.NO_BEAT, Event.REDIS_UNAVAILABLE})
+SERVICE_EVENTS = frozenset(
+    {Event.SCHEDULE_REJECTED, Event.NO_BEAT, Event.REDIS_UNAVAILABLE, Event.TEST}
+)
 JOB_EVENTS = frozenset(Event) - SERVICE_EVENTS
 
 #: A late start is told by `missed` and `due_by` where it matters.
@@ -114,6 +117,7 @@ SERVICE_TITLES = {
     Event.SCHEDULE_REJECTED: "Schedule files were rejected",
     Event.NO_BEAT: "No beat leads",
     Event.REDIS_UNAVAILABLE: "Redis is unavailable",
+    Event.TEST: "A test of notices",
 }
 
 
