@@ -157,25 +157,38 @@ def limits_of(job: JobSpec, worker: WorkerSpec) -> Iterator[timedelta | None]:
         yield job.time_limit
 
 
-# Ports that beat has to reach for the `ping_url` of jobs.
+# Ports that beat has to reach for `ping_url` and `notify` of jobs.
 
 
-USUAL_PORTS = {"http": 80, "https": 443}
+#: Of mail they are those of submission. Any other service of notices has an interface by https.
+USUAL_PORTS = {"http": (80,), "https": (443,), "mailto": (25, 465, 587), "mailtos": (465, 587)}
+
+#: Of what a reference stands for.
+PING_PORTS = (*USUAL_PORTS["http"], *USUAL_PORTS["https"])
+NOTICE_PORTS = (*PING_PORTS, *USUAL_PORTS["mailtos"])
 
 #: Stands for a reference: no address has this port.
 UNKNOWN_PORT = "0"
 
 
 def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """In ascending order; none where no job has a `ping_url`."""
-    return tuple(sorted({port for spec in specs for port in ports_of(spec.ping_url)}))
+    """In ascending order; none where no job has a `ping_url` or `notify`."""
+    found: set[int] = set()
+    for spec in specs:
+        found.update(ports_of(spec.ping_url, PING_PORTS) if spec.ping_url else ())
+        found.update(port for to in spec.notify for port in ports_of(to.url, NOTICE_PORTS))
+    return tuple(sorted(found))
 
 
-def ports_of(written: str | None) -> Iterable[int]:
-    """Where a reference stands for the port, or for the whole address, the usual ones."""
-    if not written:
-        return ()
-    parts = urlsplit(TOKEN.sub(UNKNOWN_PORT, written))
-    if TOKEN.match(written) or parts.port == int(UNKNOWN_PORT):
-        return USUAL_PORTS.values()
-    return [parts.port or USUAL_PORTS[parts.scheme]]
+def ports_of(written: str, unknown: Iterable[int]) -> Iterable[int]:
+    """unknown: where a reference stands for the port, or for the whole address."""
+    if TOKEN.match(written):
+        return unknown
+    usual = USUAL_PORTS.get(written.partition("://")[0], USUAL_PORTS["https"])
+    try:
+        port = urlsplit(TOKEN.sub(UNKNOWN_PORT, written)).port
+    except ValueError:  # what stands there is a key of the service
+        return usual
+    if port == int(UNKNOWN_PORT):
+        return unknown
+    return usual if port is None else (port,)

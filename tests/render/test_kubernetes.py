@@ -259,6 +259,21 @@ def test_beat_reaches_redis_and_the_addresses_of_pings(
     assert str(address) not in files["base/network.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("address", "ports"),
+    [
+        ("${SLACK_URL}", {80, 443, 465, 587}),
+        ("mailtos://beat:${PASSWORD}@mail.test?to=ops@jobs.test", {465, 587}),
+        ("mailto://mail.test:2525?to=ops@jobs.test", {2525}),
+        ("pagerduty://integration@api:key", {443}),
+        ("slack://[a/b/c", {443}),
+    ],
+)
+def test_beat_reaches_the_addresses_of_notices(address: str, ports: set[int]) -> None:
+    files = files_of(job("quiet"), job("loud", notify=[{"url": address, "events": ["lost"]}]))
+    assert egress_of("beat", files) == {53, 6379} | ports
+
+
 def variables(pod: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one.get("valueFrom") for one in pod["containers"][0]["env"]}
 
