@@ -29,6 +29,7 @@ jobs:
     labels: {tenant: acme}
     exclude: [SAT, 2026-12-24..2027-01-02]
     ping_url: https://hc-ping.com/0b1c
+    notify: ["${SLACK_URL}", {url: "https://hooks.test/0b1c", events: [late, lost], secret: x}]
     serial: true
     start_at: 2026-01-01T00:00:00
     dst: {fold: both}

@@ -13,6 +13,7 @@ import pytest
 from celery import Celery
 
 from supervisor import jobs
+from supervisor.job.notices import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API
@@ -179,16 +180,23 @@ def test_a_job_that_others_follow_stays(maker: httpx.Client, editor: httpx.Clien
 def test_what_mask_hides_is_kept_and_never_shown(maker: httpx.Client, ledger: Ledger) -> None:
     secret = {"kwargs": {"day": 1, "password": "geheim"}, "mask": ["password"]}
     url = "https://hc-ping.com/0b1c"
-    shown = checked(put(maker, **secret, ping_url=url), PATH, 201)["keys"]
+    notify = ["${SLACK}", {"url": "pagerduty://geheim@key", "events": ["lost"]}]
+    shown = checked(put(maker, **secret, ping_url=url, notify=notify), PATH, 201)["keys"]
     assert (shown["kwargs"], shown["ping_url"]) == (
         {"day": 1, "password": "***"},
         "https://hc-ping.com/***",
     )
+    assert shown["notify"] == ["${SLACK}", {"url": "pagerduty://***", "events": ["lost"]}]
+    shown["notify"][1]["events"] = ["failed"]
     shown["kwargs"]["day"] = 2
     answer = maker.put(JOB, json=shown)
     assert "geheim" not in answer.text
     spec = ledger.spec("report")
     assert (spec.kwargs, spec.ping_url) == ({"day": 2, "password": "geheim"}, url)
+    assert [to.url for to in spec.notify] == ["${SLACK}", "pagerduty://geheim@key"]
+    assert [to.events for to in spec.notify] == [DEFAULT_EVENTS, {Event.FAILED}]
+    wrong = checked(put(maker, notify=["geheim"]), PATH, 422)
+    assert "'notify': not an address" in wrong["error"] and "geheim" not in str(wrong)
     for change in ({"mask": []}, {"task": "proj.log"}):
         answer = maker.put(JOB, json={**shown, **change})
         assert "stands for a value that is hidden" in checked(answer, PATH, 422)["error"]
@@ -283,6 +291,7 @@ def test_the_form_of_a_job_says_what_the_job_is(editor: httpx.Client, app: Celer
         "max_retries": 3,
         "start_at": "2026-01-01T00:00:00",
         "ping_url": "https://hc-ping.com/secret",
+        "notify": ["${SLACK}", {"url": "https://hooks.test/geheim", "secret": "geheim"}],
         "key": "all:{text}",
     }
     before = jobs.put("report", app=app, **keys)

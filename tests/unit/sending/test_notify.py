@@ -21,7 +21,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
 
 from supervisor.integrations import notify
-from supervisor.integrations.notify import missing_extra, send
+from supervisor.integrations.notify import missing_extra, send, webhook_body
 from supervisor.job.notices import Answer, Destination, Event, Notice
 from tests.listener import Listener, listening
 from tests.waiting import patience, wait_until
@@ -124,6 +124,13 @@ def test_a_webhook_gets_json_with_a_key_and_a_signature_that_holds(listener: Lis
             "link": "https://jobs.test/jobs/import-orders",
         },
     }
+
+
+def test_the_body_on_the_page_has_the_keys_of_a_real_one() -> None:
+    [written] = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    real = json.loads(webhook_body(NOTICE))
+    assert json.loads(written).keys() == real.keys()
+    assert json.loads(written)["data"].keys() == real["data"].keys()
 
 
 def verifier() -> Any:
