@@ -34,7 +34,7 @@ from supervisor.job.secrets import escaped
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.records import REDBEAT, Origin
+from supervisor.ledger.records import REDBEAT, REDBEATS, Origin
 from supervisor.logs import get_logger
 from supervisor.ticks.emission import Emission
 
@@ -42,9 +42,6 @@ log = get_logger("supervisor.beat")
 
 #: Up to this many entries become jobs in one turn of beat.
 ENTRIES_PER_TURN = 200
-
-#: Where such a job stands, for people.
-PLACE = "RedBeat's schedule"
 
 #: For each second that a comparison took, so many pass before the next.
 REST = 20
@@ -167,9 +164,9 @@ class Adopted:
             self._entries,
             wanted,
             REDBEAT,
-            PLACE,
+            REDBEATS,
             adopted=adopted,
-            action=Action(Actor.of_process("beat", "beat"), "load", PLACE),
+            action=Action(Actor.of_process("beat", "beat"), "load", REDBEATS),
         )
         for event, names in (
             ("entry adopted", changes.added),

@@ -181,6 +181,17 @@ class Entries:
                 found[name] = SavedEntry(definition, adopted, bool(definition) and not is_ours)
         return found
 
+    def stock(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that entries of no job have, which RedBeat's own code emits."""
+        found = []
+        for chunk in chunks(sorted(names)):
+            with self._client.pipeline(transaction=False) as pipe:
+                for name in chunk:
+                    pipe.hmget(self._prefix + name, "definition", SPEC_FIELD)
+                replies = zip(chunk, pipe.execute(), strict=True)
+                found += [name for name, (definition, spec) in replies if definition and not spec]
+        return found
+
     def unguarded(self) -> dict[str, datetime | None]:
         """Entries of no job, which RedBeat's own code emits, and when each is next due."""
         due = dict(self._client.zscan_iter(self._schedule, count=1_000))

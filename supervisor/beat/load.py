@@ -22,9 +22,12 @@ from supervisor.ledger.reads import Loaded, times_of
 from supervisor.ledger.records import FILES, Origin, origin_from
 from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
+from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.ticks.audit import audit, note
 from supervisor.ticks.emission import missed
+
+log = get_logger("supervisor.beat")
 
 Jobs = Mapping[str, JobSpec]
 
@@ -61,6 +64,7 @@ def load(
         if planned_on is not None and loaded.specs != planned_on:
             raise PlanOutdated("what is loaded has changed since this plan was made")
         changes = difference(loaded.specs, wanted, loaded.unread)
+        replaced = entries.stock(changes.added)
         settle(ledger, outgoing(loaded, wanted, changes), now)
         reply = ledger.load(
             list(job_changes(ledger, loaded, wanted, changes, places, now)),
@@ -73,6 +77,8 @@ def load(
             action=with_changes(action, loaded.specs, wanted, changes),
         )
         if reply.verdict is LoadVerdict.LOADED:
+            for name in replaced:
+                log.info("entry replaced by job", entry=name, place=places.get(name))
             return changes
         if reply.verdict is LoadVerdict.ELSEWHERE:
             raise elsewhere(reply, places)

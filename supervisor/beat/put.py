@@ -1,7 +1,7 @@
 """Puts and removes jobs at run time, while beats run: only those that are named, all or none.
 
 1. What is loaded under the names is read, with its versions. A job that is as wanted stays as it
-   is, version and all.
+   is, version and all. What would be refused is, before anything is settled.
 2. A schedule that ends now is settled: what came due within the last seconds, and beat was about to
    emit, is admitted here; what was due before and could not be emitted is missed. Then its ticks
    are audited for the last time.
@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from supervisor.beat.entries import AdoptedEntry, Entries, definition_text
@@ -29,7 +29,7 @@ from supervisor.ledger.actions import Action, with_changes
 from supervisor.ledger.functions import check_schema
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import FILES, Origin, origin_from
+from supervisor.ledger.records import FILES, REDBEAT, REDBEATS, Origin, origin_from
 from supervisor.ledger.replies import LoadReply, LoadVerdict
 from supervisor.ledger.requests import JobChange
 from supervisor.schedule import schedule_of
@@ -84,6 +84,7 @@ def put_in_place(
         if not changes:
             return changes, dict(loaded.origins)
         check_following(ledger, wanted)
+        check_additions(ledger, entries, changes, source, place)
         now = ledger.now()
         settle(ledger, loaded, specs, changes, now)
         outcome = changes_of(ledger, loaded, specs, changes, place, now, adopted or {})
@@ -125,6 +126,25 @@ def check_origins(loaded: Loaded, source: str, place: str, versions: Versions) -
         found = loaded.origins[name].version if name in loaded.origins else 0
         if version is not None and version != found:
             raise JobConflict(name, found)
+
+
+def check_additions(
+    ledger: Ledger, entries: Entries, changes: Changes, source: str, place: str
+) -> None:
+    """What the load would refuse, before schedules are settled that would not end then.
+
+    Raises JobElsewhere and TooManyJobs.
+    """
+    if not changes.added or not (changes.changed or changes.removed):
+        return
+    refuse_entries(entries, changes.added if source != REDBEAT else (), place)
+    ledger.check_room(len(changes.added) - len(changes.removed))
+
+
+def refuse_entries(entries: Entries, names: Collection[str], place: str) -> None:
+    """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
+    for name in entries.stock(names):
+        raise JobElsewhere(name, REDBEATS, wanted_at=place)
 
 
 def check_following(ledger: Ledger, wanted: Mapping[str, JobSpec | None]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +56,9 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     if not dry_run:
         entering = context.acting("put", ", ".join(names), reason, names)
     with entering:
-        refuse_others(loaded, "of standard input" if str(file) == "-" else str(file))
+        place = "of standard input" if str(file) == "-" else str(file)
+        refuse_others(loaded, place)
+        refuse_entries(context, app, wanted.specs.keys() - loaded.origins.keys(), place)
         refuse_lost_followers(context, wanted.specs)
     found = plan_on(context, loaded, wanted)
     if not as_json:
@@ -165,6 +167,15 @@ def refuse_others(loaded: Loaded, file: str) -> None:
     for name, origin in loaded.origins.items():
         if origin.source != AT_RUN_TIME:
             raise JobElsewhere(name, origin.place, wanted_at=file)
+
+
+def refuse_entries(context: Context, app: Celery, names: Collection[str], place: str) -> None:
+    """Raises JobElsewhere."""
+    from supervisor.beat import put
+    from supervisor.beat.entries import Entries
+
+    ledger = context.ledger
+    put.refuse_entries(Entries(app, ledger.client, ledger.keys), names, place)
 
 
 def refuse_lost_followers(context: Context, wanted: Mapping[str, JobSpec]) -> None:

@@ -68,6 +68,7 @@ def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) ->
     else:
         show(found)
     warn_of_removal(loaded, wanted)
+    warn_of_entries(context, found, wanted)
     if exit_code and found.changes:
         sys.exit(1)
 
@@ -109,6 +110,7 @@ def apply(
     if not as_json or not yes:
         show(found, err=as_json)
     warn_of_removal(everything, wanted)
+    warn_of_entries(context, found, wanted)
     if not found.changes and not take_over:
         if as_json:
             print_done("apply", [], plan=plan_shape(found))
@@ -138,6 +140,18 @@ def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None
 def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
     if removal := mass_removal(loaded, wanted.specs):
         click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
+
+
+def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
+    """With the app, of jobs that take the place of entries which its own code has saved."""
+    if context.app is None or not hasattr(context.app, "supervisor"):
+        return
+    from supervisor.beat.entries import Entries
+
+    ledger = context.ledger
+    for name in Entries(context.app, ledger.client, ledger.keys).stock(found.changes.added):
+        what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {name!r}"
+        click.echo(f"warning: {what}, which is lost", err=True)
 
 
 def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
 
-from supervisor.errors import ForeignLedger, UnknownRun
+from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
@@ -598,6 +598,13 @@ class Ledger(Readings):
     def resume(self, job: str, action: Action | None = None) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
         return to_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
+
+    def check_room(self, more: int) -> None:
+        """Raises TooManyJobs where so many more jobs at run time would be refused."""
+        if more > 0:
+            others = int(self.client.hget(self.keys.beat, "at_run_time") or 0) + more
+            if others > MOST_JOBS:
+                raise TooManyJobs(others)
 
     def load(
         self,

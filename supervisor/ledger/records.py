@@ -141,6 +141,9 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
 #: The sources of jobs. Others may be named by those who put them, such as "django".
 FILES, AT_RUN_TIME, REDBEAT = "files", "runtime", "redbeat"
 
+#: Where a job stands that is made of an entry which the app's own code has saved, for people.
+REDBEATS = "RedBeat's schedule"
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:

@@ -129,6 +129,8 @@ class JobEdits:
             check_times(self._ledger, name, spec)
             if before and not before.is_editable:
                 raise JobElsewhere(name, before.origin.place)
+            if before is None:
+                self._check_entry(name)
         except InvalidJob as error:
             return Verdict(error.problems)
         except JobElsewhere as error:
@@ -201,6 +203,16 @@ class JobEdits:
         from supervisor.beat.put import check_following
 
         check_following(self._ledger, {spec.name: spec})
+
+    def _check_entry(self, name: str) -> None:
+        """Raises JobElsewhere for the name of an entry that the app's own code has saved."""
+        if self._app is None:
+            return
+        from supervisor.beat.entries import Entries
+        from supervisor.beat.put import refuse_entries
+
+        entries = Entries(self._app, self._ledger.client, self._ledger.keys)
+        refuse_entries(entries, [name], "")
 
     def _warnings(self, spec: JobSpec) -> list[str]:
         known = self.known_tasks()

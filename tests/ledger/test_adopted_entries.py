@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,14 @@ from redbeat.schedules import rrule
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
+from supervisor.beat.load import load
 from supervisor.beat.release import give_back, release_of
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.errors import JobElsewhere
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.operate.job_edits import JobEdits
+from tests.ledger.commands import Supervisor
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -201,6 +206,46 @@ def test_it_is_edited_where_it_was_saved_and_nowhere_else(
     beat.tick()
     with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
         jobs.put("theirs", task="t", every="1m", app=app)
+
+
+def test_what_would_be_refused_for_an_entry_is_foreseen_and_settles_nothing(
+    app: Celery, ledger: Ledger
+) -> None:
+    jobs.put("mine", task="t", every="1s", app=app)
+    save(app, "theirs")
+    verdict = JobEdits(ledger, app).verdict("theirs", {"task": "t", "every": "1m"})
+    assert "RedBeat's schedule" in verdict.problems[0]
+    before = ledger.marks(["mine"])
+    loaded_at = before["mine"].watermark
+    assert loaded_at
+    wait_until(lambda: ledger.now() > loaded_at + timedelta(seconds=1))
+    with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
+        jobs.put_many({n: {"task": "t", "every": "1m"} for n in ("mine", "theirs")}, app=app)
+    assert (ledger.marks(["mine"]), ledger.history("mine")) == (before, [])
+
+
+def test_files_that_take_the_place_of_an_entry_say_so(
+    app: Celery,
+    ledger: Ledger,
+    supervisor: Supervisor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save(app, "theirs")
+    file = tmp_path / "a.yaml"
+    file.write_text("jobs: {theirs: {task: proj.task, every: 1h}}")
+    monkeypatch.setattr("tests.ledger.test_adopted_entries.saving", app, raising=False)
+
+    @app.task(name="proj.task")
+    def task() -> None: ...
+
+    told = supervisor("plan", str(file), app="tests.ledger.test_adopted_entries:saving")
+    assert f"job 'theirs' ({file}:1) takes the place of RedBeat's entry 'theirs'" in told.stderr
+    entries, spec = Entries(app, ledger.client, ledger.keys), JobSpec(name="theirs", task="t")
+    with capture_logs() as logged:
+        load(ledger, entries, {"theirs": spec}, "one", ledger.now())
+    [event] = [event for event in logged if event["event"] == "entry replaced by job"]
+    assert event["entry"] == "theirs"
 
 
 def test_without_adopt_entries_they_are_given_back(
