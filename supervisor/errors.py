@@ -2,6 +2,7 @@
 
 SupervisorError
 ├── ScheduleFilesInvalid   schedule files have problems; all of them are listed
+├── AccessFileInvalid      the file that says who may do what has problems; all are listed
 ├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
@@ -94,6 +95,16 @@ class ScheduleFilesInvalid(SupervisorError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: (p.file, p.line)))
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class AccessFileInvalid(SupervisorError):
+    """The file that says who may do what has problems, and nothing of it counts."""
+
+    exit_code = USAGE
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(sorted(problems, key=lambda p: p.line))
         super().__init__("\n".join(map(str, self.problems)))
 
 

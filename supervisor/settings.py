@@ -23,6 +23,10 @@ URL_FILE = STATE_DIR / "url"
 #: The variable of `serve` whose value opens its page and its API.
 TOKEN = "SUPERVISOR_TOKEN"
 
+#: Those of the file of further tokens, and of the path below which a proxy serves it.
+ACCESS_FILE = "SUPERVISOR_ACCESS_FILE"
+ROOT_PATH = "SUPERVISOR_ROOT_PATH"
+
 #: Where beat and `serve` tell what is of no job, and what all webhooks are signed with that have no
 #: secret of their own.
 NOTIFY = "SUPERVISOR_NOTIFY"

@@ -30,7 +30,7 @@ MODULES = {
     "adoption": ("adopt", "release"),
     "jobs": ("put", "remove", "export"),
     "plans": ("plan", "apply", "simulate"),
-    "service": ("drain", "undrain", "health", "serve", "up", "queues"),
+    "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
     "runs": ("jobs", "runs", "show", "trigger", "cancel"),
     "ticks": ("next", "backfill", "audit", "pause", "resume"),

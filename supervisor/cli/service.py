@@ -1,8 +1,9 @@
-"""Verbs that run and operate the service: up, serve, queues, drain, undrain, health."""
+"""Verbs that run and operate the service: up, serve, token, queues, drain, undrain, health."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import sys
@@ -41,11 +42,13 @@ from supervisor.ledger.queues import LedgerQueues, Queues
 from supervisor.ledger.queues import queues as queues_of
 from supervisor.operate.shapes import instant
 from supervisor.operate.words import stamp
-from supervisor.settings import TOKEN, Settings
+from supervisor.settings import ACCESS_FILE, ROOT_PATH, TOKEN, Settings
 from supervisor.web.access import Access
+from supervisor.web.access_file import NAME, AccessFile, line_for, new_token
 from supervisor.web.budget import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.outages import grace_of, name_of, watch
+from supervisor.web.roles import Role
 from supervisor.web.server import create
 
 # drain, undrain
@@ -233,14 +236,15 @@ NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
 @click.option(
     "--proxied",
     is_flag=True,
-    help="Behind a proxy: any Host header, and a token for every request.",
+    help="Behind a proxy: any Host header, and nothing without a token or a name from the proxy.",
 )
 @click.option("--loglevel", "log_level", default="info", show_default=True)
 @pass_context
 def serve(context: Context, host: str, port: int, proxied: bool, log_level: str) -> None:
     """Serve /metrics, /healthz, /readyz, the status page and /api/v1.
 
-    Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN.
+    Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN, or one of the file
+    that SUPERVISOR_ACCESS_FILE names.
     """
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
@@ -255,6 +259,7 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
         create(ledger, access, metrics, broker, lambda: server.should_exit, context.app),
         log_config=None,
         access_log=False,
+        proxy_headers=not access.is_local,
         timeout_graceful_shutdown=2,
         server_header=False,
     )
@@ -263,8 +268,15 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
 
 
 def access_at(host: str, *, proxied: bool) -> Access:
-    """Raises NotConfigured."""
-    return Access.of(host, os.environ.get(TOKEN) or None, is_proxied=proxied)
+    """Raises NotConfigured and AccessFileInvalid."""
+    named = os.environ.get(ACCESS_FILE)
+    return Access.of(
+        host,
+        os.environ.get(TOKEN) or None,
+        is_proxied=proxied,
+        file=AccessFile(Path(named)) if named else None,
+        prefix=os.environ.get(ROOT_PATH, ""),
+    )
 
 
 def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
@@ -300,6 +312,38 @@ def bound(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {error.strerror} (--port takes another)"
         ) from error
     return listener
+
+
+# token
+
+
+@click.group()
+def token() -> None:
+    """Make tokens for people and programs that use the page and the API."""
+
+
+@token.command("new")
+@click.argument("name")
+@click.option(
+    "--role", type=click.Choice([r.value for r in Role]), default="viewer", show_default=True
+)
+@click.option("--jobs", multiple=True, help="Only jobs whose names fit: 'billing-*'. Repeatable.")
+@click.option("--label", "labels", multiple=True, help="Only jobs with it: team=x. Repeatable.")
+@json_option
+def new(
+    name: str, role: str, jobs: tuple[str, ...], labels: tuple[str, ...], as_json: bool
+) -> None:
+    """Print a new token, which is kept nowhere, and its line for the access file."""
+    if not re.fullmatch(NAME, name):
+        raise click.BadParameter("letters, digits and _ . @ - only, a letter or digit first")
+    made = new_token()
+    line = line_for(made, name, Role(role), jobs, labels)
+    if as_json:
+        print_done("token new", [{"name": name, "state": "made", "token": made, "line": line}])
+        return
+    click.echo(f"the token, which is not shown again:\n\n  {made}\n")
+    click.echo("under `tokens:` of the file that SUPERVISOR_ACCESS_FILE names:\n")
+    click.echo(f"  {line}")
 
 
 schedules_option = click.option(

@@ -140,6 +140,9 @@ TEMPLATES = {
     # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
     #         last said that it knows them
     "tasks": "tasks:%s",
+    # STRING  who is logged in to the page with a session (JSON, as in web/sessions.py); `%s` is the
+    #         digest of its cookie; expires SESSION_TTL after the login, or goes with the logout
+    "session": "session:%s",
     # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
     "away": "beat:away",
 }
@@ -216,6 +219,9 @@ class Keys:
 
     def tasks(self, digest: str) -> str:
         return self._build("tasks", digest)
+
+    def session(self, digest: str) -> str:
+        return self._build("session", digest)
 
     def lua(self, *names: str) -> str:
         """The table in Lua, with these names or with all: ``K.run(id)``."""

@@ -17,6 +17,7 @@ from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
+from supervisor.ledger.scoped import EVERYTHING, Scope, ScopedLedger
 from supervisor.operate.job_documents import Document, mask_faults, revealed, shown_document
 from supervisor.operate.shapes import instant
 from supervisor.operate.tables import durations_text, foresight_shape, overlaps_text, surprise_shape
@@ -95,11 +96,18 @@ def check_version(name: str, found: LoadedJob | None, wanted: int | None) -> Non
 
 
 class JobEdits:
-    """app: whose jobs they are; without one, nothing can be saved."""
+    """app: whose jobs they are; without one, nothing can be saved. seen: what the editor sees."""
 
-    def __init__(self, ledger: Ledger, app: Celery | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, app: Celery | None = None, seen: ScopedLedger | None = None
+    ) -> None:
         self._ledger = ledger
         self._app = app
+        self._seen = seen
+
+    @property
+    def _scope(self) -> Scope:
+        return self._seen.scope if self._seen else EVERYTHING
 
     @property
     def are_saved(self) -> bool:
@@ -108,7 +116,7 @@ class JobEdits:
 
     def job(self, name: str) -> LoadedJob:
         """One that is loaded, or guarded by its own code. Raises UnknownJob."""
-        return self._before(name) or LoadedJob(self._ledger.spec(name), IN_CODE)
+        return self._before(name) or LoadedJob((self._seen or self._ledger).spec(name), IN_CODE)
 
     def version(self, name: str) -> int:
         """0 for a job that is not loaded."""
@@ -127,6 +135,8 @@ class JobEdits:
             spec = self._checked(name, document, before)
             self._check_following(spec)
             check_times(self._ledger, name, spec)
+            if not self._scope.is_everything:
+                self._check_following(spec)  # of what the editor sees
             if before and not before.is_editable:
                 raise JobElsewhere(name, before.origin.place)
             if before is None:
@@ -160,6 +170,8 @@ class JobEdits:
             check_version(name, before, version)
             spec = self._checked(name, document, before)
             check_times(self._ledger, name, spec)
+            if not self._scope.is_everything:
+                self._check_following(spec)  # of what the editor sees
             changes, origins = self._load({name: spec}, action, {name: version})
             return LoadedJob(spec, origins[name]), bool(changes.added)
 
@@ -168,6 +180,7 @@ class JobEdits:
         that others follow.
         """
         with self._ledger.actions.trying(Action(by, "remove", name, reason, (name,))) as action:
+            self._before(name)
             changes, _ = self._load({name: None}, action, {name: version})
             if not changes:
                 raise UnknownJob(name)
@@ -178,10 +191,12 @@ class JobEdits:
         return presences.tasks(presences.roll().workers)
 
     def _before(self, name: str) -> LoadedJob | None:
+        """Raises UnknownJob for one that the editor does not see, or would not."""
         loaded = self._ledger.loaded([name])
-        if name not in loaded.specs:
-            return None
-        return LoadedJob(loaded.specs[name], loaded.origins[name])
+        spec = loaded.specs.get(name)
+        if not self._scope.may_be(name) or (spec and not self._scope.includes(spec)):
+            raise UnknownJob(name)
+        return LoadedJob(spec, loaded.origins[name]) if spec else None
 
     def _checked(self, name: str, document: Mapping[str, Any], before: LoadedJob | None) -> JobSpec:
         """Raises InvalidJob."""
@@ -194,6 +209,10 @@ class JobEdits:
             found = checked(self._ledger, name, given)
         except InvalidJob as error:
             raise InvalidJob(name, [*error.problems, *masks]) from None
+        missing = [label for label in self._scope.labels if not found.has_label(label)]
+        masks += [
+            f"labels: {label!r} is missing, without which you would not see it" for label in missing
+        ]
         if masks:
             raise InvalidJob(name, masks)
         return found
@@ -202,7 +221,7 @@ class JobEdits:
         """Raises InvalidJob for one that follows what is not there, or goes in a circle."""
         from supervisor.beat.put import check_following
 
-        check_following(self._ledger, {spec.name: spec})
+        check_following(self._seen or self._ledger, {spec.name: spec})
 
     def _check_entry(self, name: str) -> None:
         """Raises JobElsewhere for the name of an entry that the app's own code has saved."""

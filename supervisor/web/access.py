@@ -1,48 +1,73 @@
-"""Who may do what: the policy of a server, sessions of browsers, and the check of every request.
+"""Who may do what: the policy of a server, and the check of every request.
 
-1. Bound to a loopback address, everybody on this machine may read. A page of any site could make a
-   browser here send requests under a name of its own, so only loopback names are answered to.
-2. Bound to any other address, or behind a proxy, reading takes the token, under whatever name.
-3. Acting takes the token everywhere: without one there are no actions, and no server of rule 2.
+1. Bound to a loopback address, everybody on this machine may read, unless the access file says
+   otherwise. A page of any site could make a browser here send requests under a name of its own,
+   so only loopback names are answered to.
+2. Bound to any other address, or behind a proxy, reading takes a token or a name from the proxy.
+3. Acting takes one of them everywhere: with neither there are no actions, and no server of rule 2.
+4. A visitor has a role, and a scope of jobs; `roles.NEEDS` says which role each route takes.
 
-A program sends the token itself (``Authorization: Bearer``), a browser the cookie of a session.
+A program sends a token itself (``Authorization: Bearer``), a browser the cookie of a session, and a
+proxy that knows its visitors their names, together with a secret of its own.
 """
 
 from __future__ import annotations
 
-import hmac
-import secrets
-from collections.abc import Callable
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from ipaddress import ip_address
+from typing import TypeVar
 from urllib.parse import quote
 
+from redis.exceptions import RedisError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.errors import NotConfigured
+from supervisor.ledger.scoped import EVERYTHING, ScopedLedger, current_scope
+from supervisor.ledger.scoped import Scope as JobScope
+from supervisor.web.access_file import NO_FILE, AccessFile, Grant, Policy
 from supervisor.web.budget import Budget
-from supervisor.web.http import Problem, problem_response
-from supervisor.web.roles import Role
+from supervisor.web.http import Problem, Refused, ledger_unavailable, problem_response
+from supervisor.web.roles import NEEDS, About, Need, Role
+from supervisor.web.sessions import COOKIE, Sessions, digest, is_same, split_root
 
 SHORTEST_TOKEN = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """token: the secret, if there is one. is_local: only this machine reaches the server."""
+    """token: the secret of SUPERVISOR_TOKEN, an editor of all jobs, if there is one.
+
+    is_local: only this machine reaches the server. prefix: of all addresses, where a proxy serves
+    them below a path: ``/supervisor``, or empty.
+    """
 
     token: str | None = None
     is_local: bool = True
+    file: AccessFile | None = None
+    prefix: str = ""
 
     @classmethod
-    def of(cls, host: str, token: str | None, *, is_proxied: bool = False) -> Access:
+    def of(
+        cls,
+        host: str,
+        token: str | None,
+        *,
+        is_proxied: bool = False,
+        file: AccessFile | None = None,
+        prefix: str = "",
+    ) -> Access:
         """Raises NotConfigured where the address asks for a token that is not there, or is weak."""
-        is_local = is_loopback(host) and not is_proxied
-        if token is None and not is_local:
+        made = cls(token, is_loopback(host) and not is_proxied, file, checked_prefix(prefix))
+        if not made.has_actions and not made.is_local:
             raise NotConfigured(
                 f"{host} {'behind a proxy ' if is_proxied else ''}is for others than this machine: "
                 "set SUPERVISOR_TOKEN to a secret, or "
@@ -52,20 +77,62 @@ class Access:
             raise NotConfigured(
                 f"SUPERVISOR_TOKEN is no secret: it takes {SHORTEST_TOKEN} ASCII characters or more"
             )
-        return cls(token, is_local)
+        return made
+
+    @property
+    def policy(self) -> Policy:
+        return self.file.policy if self.file else NO_FILE
+
+    @property
+    def has_tokens(self) -> bool:
+        return self.token is not None or bool(self.policy.tokens)
 
     @property
     def has_actions(self) -> bool:
-        return self.token is not None
+        return self.has_tokens or self.policy.proxy is not None
+
+    @property
+    def anonymous(self) -> Role | None:
+        """What everybody may who reaches the server."""
+        return Role.VIEWER if self.is_local and self.policy.anonymous == "viewer" else None
 
     def answers_to(self, host: str) -> bool:
         """`host`: the Host header of a request."""
         return not self.is_local or is_loopback(without_port(host))
 
-    def is_token(self, given: str) -> bool:
-        if self.token is None:
-            return False
-        return hmac.compare_digest(given.encode(), self.token.encode())
+    def name_of(self, given: str) -> str | None:
+        """Of the token; None for one that is none."""
+        if self.token is not None and is_same(given, self.token):
+            return OWN_NAME
+        found = self.policy.token(digest(given))
+        return found.name if found else None
+
+    def digest_of(self, name: str) -> str | None:
+        """Of the token of that name."""
+        if name == OWN_NAME:
+            return digest(self.token) if self.token is not None else None
+        found = self.policy.named(name)
+        return found.hash if found else None
+
+    def grant_of(self, name: str) -> Grant:
+        """Of the token of that name, which there is."""
+        found = self.policy.named(name)
+        return Grant(role=Role.EDITOR) if found is None else found
+
+
+#: Of SUPERVISOR_TOKEN; no token of the file has it.
+OWN_NAME = "token"
+
+
+def checked_prefix(text: str) -> str:
+    """Raises NotConfigured."""
+    prefix = text.rstrip("/")
+    if prefix and not PREFIX.fullmatch(prefix):
+        raise NotConfigured(f"SUPERVISOR_ROOT_PATH is a path such as /supervisor, not {text!r}")
+    return prefix
+
+
+PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 
 
 def is_loopback(host: str) -> bool:
@@ -114,71 +181,19 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-# Sessions of browsers: a cookie, and a key in the address of all their pages. Nothing is stored.
-#
-# 1. A browser sends a cookie to every port of a host, so other servers on the machine could read
-#    it. So a session takes two secrets that go different ways: the cookie, and the key in
-#    the address, ``/s/<key>/...``. Neither allows anything alone.
-# 2. The cookie's path is that address: browsers send it to no other one, on whatever port.
-# 3. The cookie is ``<end>.<nonce>.<signature>``, signed with an HMAC under the server's token; the
-#    key is another HMAC, of the cookie. So neither contains the token, and another token ends all
-#    sessions.
-
-
-COOKIE = "supervisor_session"
-
-#: The addresses of all sessions begin with this.
-ROOTS = "/s/"
-
-SESSION_TTL = timedelta(hours=12)
-
-
-def new_session(token: str, now: datetime) -> str:
-    end = round((now + SESSION_TTL).timestamp())
-    facts = f"{end}.{secrets.token_urlsafe(12)}"
-    return f"{facts}.{signature(token, 'session', facts)}"
-
-
-def is_session(token: str, cookie: str, now: datetime) -> bool:
-    facts, _, signed = cookie.rpartition(".")
-    end = facts.partition(".")[0]
-    if not is_same(signed, signature(token, "session", facts)):
-        return False
-    return now.timestamp() < int(end)
-
-
-def root_of(token: str, cookie: str) -> str:
-    """What the addresses of a session's pages begin with."""
-    return f"{ROOTS}{signature(token, 'key', cookie)[:32]}"
-
-
-def split_root(path: str) -> tuple[str, str]:
-    """The root of a session, of any browser, and the path below it."""
-    if not path.startswith(ROOTS):
-        return "", path
-    key, _, rest = path.removeprefix(ROOTS).partition("/")
-    return f"{ROOTS}{key}", f"/{rest}"
-
-
-def is_same(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
-
-
-def signature(token: str, purpose: str, text: str) -> str:
-    message = f"{purpose}:{text}".encode(errors="replace")
-    return hmac.new(token.encode(), message, "sha256").hexdigest()
-
-
 # Every request is checked before the routes.
 #
 # 1. A Host that is not ours is refused (DNS rebinding), and so is what the page of another origin
 #    sends, except a link that is followed: that page cannot read the answer, but could cause it.
 # 2. Health, the login form and the files of the page are for everybody.
-# 3. Reading takes what `Access` says; a browser is sent to the login form, a program gets a 401.
-# 4. The API acts for the bearer of the token, and for no cookie: no page of another site can make a
-#    browser send that header.
-# 5. The page acts for a session, requested from our own origin, below the session's own root: the
-#    cookie alone, which other servers on this machine may receive, is no session.
+# 3. Reading takes a role; a browser is sent to the login form, a program gets a 401.
+# 4. The API acts for the bearer of a token, and for nothing that a browser adds by itself: no page
+#    of another site can make it send that header.
+# 5. The page acts for a session or for whom the proxy names, requested from our own origin; for a
+#    session below its own root: the cookie alone, which other servers on this machine may receive,
+#    is no session.
+# 6. Then the route asks for its role (`RoleCheck`). Who sees some jobs only gets a 404 for the
+#    others, and a 403 from what is about all of them.
 
 
 FOR_EVERYBODY = ("/healthz", "/readyz", "/login", "/static/")
@@ -203,60 +218,108 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """is_bearer: sent the token itself. root: of the visitor's session, empty without one.
+    """name: of the token or, from the proxy, of the person; empty for one who shows neither.
 
-    name: of whoever acts, empty for one who may only read. role: None for one who may not even.
+    role: None for one who may not even read. scope: the jobs that it is for. root: what the
+    addresses of the visitor's pages begin with. session: the cookie. is_proxied: the proxy says who
+    it is.
     """
 
-    is_bearer: bool
-    root: str
     name: str = ""
     role: Role | None = None
+    scope: JobScope = EVERYTHING
+    root: str = ""
+    session: str = ""
+    is_bearer: bool = False
+    is_proxied: bool = False
 
     @property
-    def has_session(self) -> bool:
-        return bool(self.root)
+    def is_person(self) -> bool:
+        """Who acts by the page's buttons."""
+        return bool(self.session) or self.is_proxied
 
-    @property
-    def is_known(self) -> bool:
-        return self.is_bearer or self.has_session
+    def may(self, role: Role) -> bool:
+        return self.role is not None and self.role.includes(role)
+
+
+#: Sessions are looked up in as many threads; the answers have others.
+LOOKUPS = 4
 
 
 class AccessCheck:
-    def __init__(self, app: ASGIApp, access: Access, clock: Callable[[], datetime]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions) -> None:
         self._app = app
         self._access = access
-        self._clock = clock
+        self._sessions = sessions
+        self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="sessions")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        root, path = split_root(scope["path"])
-        scope = {**scope, "path": path}
+        answer, inner = await self._checked(scope)
+        await (answer or self._app)(inner, receive, send)
+
+    async def _checked(self, outer: Scope) -> tuple[Response | None, Scope]:
+        """The refusal, if it is one, and the scope as the routes see it."""
+        access, budget = self._access, Budget()
+        root, scope = without_roots(outer, access.prefix)
         request = Request(scope)
-        visitor = visitor_of(request, root, self._access, self._clock())
-        scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": Budget()}
-        answer = refusal(request, visitor, self._access)
-        if root and not visitor.has_session and not answer and request.method in READING:
+        visitor = Visitor(role=access.anonymous, root=access.prefix)
+        scope["state"] = scope.get("state", {}) | {"visitor": visitor, "budget": budget}
+        try:
+            name = await self._session(request, root, budget.seconds_left)
+        except (RedisError, OSError, TimeoutError) as error:
+            return ledger_unavailable(request, error), scope
+        visitor = visitor_of(request, access, root if name else "", name)
+        scope["state"]["visitor"] = visitor
+        current_scope.set(visitor.scope)
+        answer = refusal(request, visitor, access)
+        if root and not visitor.session and not answer and request.method in READING:
             # A session that has ended, or another browser's: the page as everybody may see it.
-            answer = RedirectResponse(address_of(request), 303)
-        await (answer or self._app)(scope, receive, send)
+            answer = RedirectResponse(access.prefix + address_of(request), 303)
+        return answer, scope
+
+    async def _session(self, request: Request, root: str, patience_seconds: float) -> str | None:
+        """Whose it is. The event loop does not wait for the ledger."""
+        cookie = request.cookies.get(COOKIE, "")
+        if not cookie or not root or not self._access.has_tokens:
+            return None
+        asked = self._threads.submit(self._sessions.name, cookie, root, self._access.digest_of)
+        return await asyncio.wait_for(asyncio.wrap_future(asked), patience_seconds)
 
 
-def visitor_of(request: Request, root: str, access: Access, now: datetime) -> Visitor:
-    """`root`: what the address begins with; it is a session's only with the cookie to it."""
-    token = access.token
-    anonymous = Visitor(is_bearer=False, root="", role=Role.VIEWER if access.is_local else None)
-    if token is None:
-        return anonymous
+def without_roots(scope: Scope, prefix: str) -> tuple[str, Scope]:
+    """The root of a session, and the request without it, and without the proxy's prefix."""
+    path, raw = scope["path"], scope["raw_path"].decode("latin-1")
+    if path == prefix or path.startswith(f"{prefix}/"):
+        path, raw = path.removeprefix(prefix) or "/", raw.removeprefix(prefix) or "/"
+    root, path = split_root(path)
+    raw = "/" + raw.removeprefix(root).lstrip("/")
+    return root, {**scope, "path": path, "raw_path": raw.encode("latin-1")}
+
+
+def visitor_of(request: Request, access: Access, root: str, name: str | None) -> Visitor:
+    """Who shows a token, else who has the session, else whom the proxy names.
+
+    root, name: of the session, if there is one.
+    """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
-    cookie = request.cookies.get(COOKIE, "")
-    has_session = is_session(token, cookie, now) and is_same(root, root_of(token, cookie))
-    is_bearer = scheme.lower() == "bearer" and is_same(given.strip(), token)
-    if not is_bearer and not has_session:
-        return anonymous
-    return Visitor(is_bearer, root if has_session else "", "token", Role.EDITOR)
+    bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
+    if shown := bearer or name:
+        grant, cookie = access.grant_of(shown), request.cookies[COOKIE] if name else ""
+        root = access.prefix + root
+        return Visitor(shown, grant.role, grant.scope, root, cookie, is_bearer=bool(bearer))
+    proxy = access.policy.proxy
+    if proxy is None or not proxy.sent(request.headers):
+        return Visitor(role=access.anonymous, root=access.prefix)
+    if request.headers.get("x-forwarded-proto") in ("http", "https"):
+        request.scope["scheme"] = request.headers["x-forwarded-proto"]
+    user, found = proxy.user(request.headers), proxy.grant(request.headers)
+    if not user:
+        return Visitor(role=access.anonymous, root=access.prefix)
+    role, scope = (found.role, found.scope) if found else (None, EVERYTHING)
+    return Visitor(user, role, scope, access.prefix, is_proxied=True)
 
 
 def address_of(request: Request) -> str:
@@ -267,7 +330,8 @@ def address_of(request: Request) -> str:
 
 def to_login(request: Request) -> Response:
     """To the login form, and from there back."""
-    return RedirectResponse(f"/login?next={quote(address_of(request), safe='/')}", 303)
+    there = f"{request.state.visitor.root}/login?next={quote(address_of(request), safe='/')}"
+    return RedirectResponse(there, 303)
 
 
 def refusal(request: Request, visitor: Visitor, access: Access) -> Response | None:
@@ -278,15 +342,17 @@ def refusal(request: Request, visitor: Visitor, access: Access) -> Response | No
     if is_of_another_page(request):
         return problem_response(request, NOT_OUR_PAGE)
     if request.method in READING:
-        return refusal_to_read(request, visitor, access)
+        return refusal_to_read(request, visitor)
     problem = refusal_to_act(request, visitor, access)
     return problem_response(request, problem) if problem else None
 
 
-def refusal_to_read(request: Request, visitor: Visitor, access: Access) -> Response | None:
+def refusal_to_read(request: Request, visitor: Visitor) -> Response | None:
     path = path_of(request)
-    if access.is_local or visitor.is_known or path.startswith(FOR_EVERYBODY):
+    if visitor.role or path.startswith(FOR_EVERYBODY):
         return None
+    if visitor.name:
+        return problem_response(request, Problem(403, f"{visitor.name} has no role here"))
     if path.startswith(FOR_PROGRAMS):
         return problem_response(request, NO_TOKEN)
     return to_login(request)
@@ -295,14 +361,14 @@ def refusal_to_read(request: Request, visitor: Visitor, access: Access) -> Respo
 def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Problem | None:
     path = path_of(request)
     if not path.startswith(("/api/", "/actions/", "/login", "/logout")):
-        return None if access.is_local or visitor.is_known else NO_TOKEN
+        return None if visitor.role else NO_TOKEN
     if not access.has_actions:
         return NO_ACTIONS
     if path.startswith("/api/"):
         return None if visitor.is_bearer else NO_TOKEN
     if not comes_from_us(request):
         return NOT_OUR_PAGE
-    if path != "/login" and not visitor.has_session:
+    if path != "/login" and not visitor.is_person:
         return NOT_LOGGED_IN
     return None
 
@@ -328,3 +394,66 @@ def comes_from_us(request: Request) -> bool:
         return site == "same-origin"
     scheme, _, host = request.headers.get("origin", "").partition("://")
     return scheme in ("http", "https") and host == request.headers.get("host")
+
+
+# Before each route: the role that it takes, and whether what it is about is there for the visitor.
+
+
+Routes = TypeVar("Routes", bound=Sequence[object])
+
+
+def guarded(routes: Routes, ledger: ScopedLedger) -> Routes:
+    """The same routes. Raises KeyError for one that `NEEDS` does not have."""
+    for route in routes:
+        if isinstance(route, Route):
+            needs = {method: NEEDS[key] for method, key in keys_of(route).items()}
+            route.app = RoleCheck(route.app, needs, ledger)
+    return routes
+
+
+def keys_of(route: Route) -> dict[str, str]:
+    """By method, what it is called in `NEEDS`."""
+    methods = sorted(route.methods or ())
+    return {m: f"{'GET' if m == 'HEAD' else m} {route.path}" for m in methods}
+
+
+class RoleCheck:
+    def __init__(self, app: ASGIApp, needs: Mapping[str, Need], ledger: ScopedLedger) -> None:
+        self._app = app
+        self._needs = needs
+        self._ledger = ledger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request, first = Request(scope), None
+        # A method that the route does not take is answered by the route.
+        need = self._needs.get(request.method)
+        if need and need.role:
+            first = check_role(request, need.role)
+            if not first and not request.state.visitor.scope.is_everything:
+                await self._check_scope(request, need.about)
+        await (first or self._app)(scope, receive, send)
+
+    async def _check_scope(self, request: Request, about: About) -> None:
+        """Raises UnknownJob, UnknownRun, and Refused for what is about all jobs."""
+        target = next(iter(request.path_params.values()), "")
+        if about is About.ALL:
+            scope = request.state.visitor.scope
+            raise Refused(
+                403, f"this is about all jobs, and {request.state.visitor.name} sees {scope}"
+            )
+        if about is About.JOB:
+            await run_in_threadpool(self._ledger.spec, target)
+        if about is About.RUN:
+            await run_in_threadpool(self._ledger.run, target)
+
+
+def check_role(request: Request, role: Role) -> Response | None:
+    """Where to go first, if anywhere. Raises Refused."""
+    visitor: Visitor = request.state.visitor
+    is_form = path_of(request).startswith("/actions/")
+    if is_form and not visitor.is_person and request.method in READING:
+        return to_login(request)
+    if visitor.may(role):
+        return None
+    who = visitor.name or "everybody else"
+    raise Refused(403, f"this takes the role {role}, and {who} is {visitor.role or 'none'}")

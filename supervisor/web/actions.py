@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -31,16 +30,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.operate.job_edits import JobEdits
 from supervisor.web import api_shapes
-from supervisor.web.access import (
-    COOKIE,
-    SESSION_TTL,
-    Access,
-    Visitor,
-    new_session,
-    root_of,
-    split_root,
-    to_login,
-)
+from supervisor.web.access import Access, Visitor
 from supervisor.web.budget import Threads
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
@@ -54,6 +44,7 @@ from supervisor.web.http import (
     unless_skipped,
     validated,
 )
+from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, split_root
 
 Fields = Mapping[str, str]
 
@@ -81,8 +72,6 @@ def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Rou
 
 def confirmation(ledger: Ledger, verb: str, threads: Threads) -> Callable[[Request], Any]:
     async def confirm(request: Request) -> Response:
-        if not request.state.visitor.has_session:
-            return to_login(request)
         return await threads.run(request, form, ledger, verb, request)
 
     return confirm
@@ -188,23 +177,26 @@ ACTIONS: Mapping[str, Act] = {
 # The login form: takes the token, gives a session.
 
 
-def login_routes(access: Access) -> list[Route]:
+def login_routes(access: Access, sessions: Sessions) -> list[Route]:
+    threads = Threads()
+
     async def form(request: Request) -> Response:
         return shown(request, request.query_params.get("next", "/"), access)
 
     async def login(request: Request) -> Response:
         fields = await form_body(request)
-        target = own_path(fields.get("next", "/"))
-        if access.token is None or not access.is_token(fields.get("token", "")):
-            return shown(request, target, access, "That is not the token.", 403)
-        session = new_session(access.token, datetime.now(UTC))
-        root = root_of(access.token, session)
-        response = RedirectResponse(root + target, 303)
+        target, token = own_path(fields.get("next", "/")), fields.get("token", "")
+        name = access.name_of(token)
+        if name is None:
+            return shown(request, target, access, "That is not a token.", 403)
+        digest = access.digest_of(name) or ""
+        session = await threads.run(request, sessions.begin, name, digest)
+        response = RedirectResponse(access.prefix + session.root + target, 303)
         response.set_cookie(
             COOKIE,
-            session,
+            session.cookie,
             max_age=round(SESSION_TTL.total_seconds()),
-            path=root,
+            path=access.prefix + session.root,
             httponly=True,
             samesite="strict",
             secure=is_encrypted(request),
@@ -213,7 +205,8 @@ def login_routes(access: Access) -> list[Route]:
 
     async def logout(request: Request) -> Response:
         visitor: Visitor = request.state.visitor
-        response = RedirectResponse("/", 303)
+        await threads.run(request, sessions.end, visitor.session)
+        response = RedirectResponse(f"{access.prefix}/", 303)
         response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")
         return response
 

@@ -22,7 +22,6 @@ from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits, Verdict
-from supervisor.web.access import to_login
 from supervisor.web.budget import Threads
 from supervisor.web.http import TEMPLATES, Refused, actor_of, form_body, job_url, place_of
 from supervisor.web.job_form import TIMES, InvalidForm, document_in, fields_of
@@ -139,8 +138,6 @@ def editor_routes(ledger: Ledger, jobs: JobEdits, threads: Threads) -> list[Rout
 
     def shown(answer: Callable[[Request, Fields], Response]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            if not request.state.visitor.has_session:
-                return to_login(request)
             return await threads.run(request, answer, request, {})
 
         return endpoint

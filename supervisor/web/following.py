@@ -53,7 +53,7 @@ def picture_of(ledger: Ledger, job: JobRecord) -> Picture | None:
     """None for a job that follows none and that none follows."""
     name, specs = job.spec.name, {job.spec.name: job.spec}
     before = steps_from(name, lambda names: followed_by(ledger, specs, names))
-    after = steps_from(name, ledger.followers.of)
+    after = steps_from(name, lambda names: followers_of(ledger, names))
     if not before and not after:
         return None
     columns = [*reversed(before), (name,), *after]
@@ -87,6 +87,13 @@ def followed_by(
     """Job -> those that it follows. Fills `specs`."""
     specs.update(ledger.some_specs(set(names) - specs.keys()))
     return {name: specs[name].after for name in names if name in specs}
+
+
+def followers_of(ledger: Ledger, names: Sequence[str]) -> dict[str, list[str]]:
+    """Job -> those that follow it, as far as the visitor sees them."""
+    found = ledger.followers.of(names)
+    seen = ledger.some_specs({each for followers in found.values() for each in followers})
+    return {name: [each for each in followers if each in seen] for name, followers in found.items()}
 
 
 def drawn(

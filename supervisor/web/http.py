@@ -72,18 +72,21 @@ def brief(run_id: str, job: str, now: datetime) -> str:
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
-def place_of(request: Request) -> dict[str, str]:
-    """For the layout: the root that addresses are relative to, and that of the page itself."""
-    root: str = request.state.visitor.root
-    path = request.scope["raw_path"].decode("latin-1").removeprefix(root).lstrip("/")
+def place_of(request: Request) -> dict[str, Any]:
+    """For the layout: the root that addresses are relative to, that of the page itself, and who
+    sees it.
+    """
+    visitor = request.state.visitor
+    path = request.scope["raw_path"].decode("latin-1").lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
-    return {"root": root, "here": f"./{path}" + (f"?{query}" if query else "")}
+    here = f"./{path}" + (f"?{query}" if query else "")
+    return {"root": visitor.root, "here": here, "visitor": visitor}
 
 
 def actor_of(request: Request) -> Actor:
     """Who asks, for the record of actions."""
     visitor, peer = request.state.visitor, request.client
-    return Actor(visitor.name, "page" if visitor.has_session else "api", peer.host if peer else "")
+    return Actor(visitor.name, "page" if visitor.is_person else "api", peer.host if peer else "")
 
 
 # Addresses are relative to the root of the visitor's session, or of the server.

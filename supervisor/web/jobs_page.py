@@ -24,6 +24,7 @@ from supervisor.ledger.page_reads import (
 from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import JobRecord
+from supervisor.ledger.scoped import current_scope
 from supervisor.operate.words import duration, stamp
 from supervisor.ticks.expectations import LATE_LEAST, interval_of, next_ticks
 from supervisor.web.api_shapes import Worker
@@ -296,6 +297,8 @@ def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
     asked = broker or LedgerQueues(ledger.client, roll)
     specs, drained = ledger.scheduled().values(), ledger.drains.since()
     for queue in queues(specs, roll, asked, drained):
+        if not queue.jobs and not current_scope.get().is_everything:
+            continue
         if queue.drained_at:
             yield f"The queue {queue.name} is drained: nothing begins from it."
         elif queue.jobs and not queue.consumers:

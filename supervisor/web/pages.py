@@ -37,6 +37,7 @@ from supervisor.web.jobs_page import (
     troubles_of,
 )
 from supervisor.web.live import events_url
+from supervisor.web.roles import Role
 from supervisor.web.timeline import SPANS, timeline_of
 
 Context = dict[str, Any]
@@ -261,12 +262,14 @@ def endpoint_of(
 
     def respond(request: Request) -> Response:
         asked = asked_by(request)
-        may_act = request.state.visitor.has_session
+        visitor = request.state.visitor
+        may_act = visitor.is_person and visitor.may(Role.OPERATOR)
         about = {
             "now": asked.now,
             "may_act": may_act,
-            "may_edit": may_act and asked.edits.are_saved,
-            "may_log_in": access.has_actions and not may_act,
+            "may_edit": may_act and visitor.may(Role.EDITOR) and asked.edits.are_saved,
+            "may_log_in": access.has_tokens and not visitor.is_person,
+            "sign_out": access.policy.proxy.sign_out if access.policy.proxy else None,
             **place_of(request),
         }
         if "parts" in request.query_params:

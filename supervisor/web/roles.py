@@ -1,20 +1,13 @@
 """The roles, and which of them each route takes: the one place that says so.
 
-A route that is not in `NEEDS` is not served: `guarded` raises, and so does the server's start.
+A server with a route that is not in `NEEDS` does not start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
-
-from starlette.requests import Request
-from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from supervisor.web.http import Refused
+from enum import StrEnum, auto
 
 
 class Role(StrEnum):
@@ -29,15 +22,27 @@ class Role(StrEnum):
         return order.index(self) >= order.index(other)
 
 
+class About(StrEnum):
+    """What a route is about. Who sees some jobs only gets nothing of what is about ALL jobs.
+
+    SEEN: those that its visitor sees, or one that is not there yet. JOB, RUN: the one in its path.
+    """
+
+    ALL = auto()
+    SEEN = auto()
+    JOB = auto()
+    RUN = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """role: None for a route that is for everybody."""
 
     role: Role | None
+    about: About = About.ALL
 
 
 EVERYBODY = Need(None)
-VIEWER, OPERATOR, EDITOR = Need(Role.VIEWER), Need(Role.OPERATOR), Need(Role.EDITOR)
 
 #: "<method> <path>", as the routes spell it. HEAD is GET.
 NEEDS: Mapping[str, Need] = {
@@ -46,85 +51,41 @@ NEEDS: Mapping[str, Need] = {
     "GET /login": EVERYBODY,
     "POST /login": EVERYBODY,
     "POST /logout": EVERYBODY,
-    "GET /metrics": VIEWER,
-    "GET /events": VIEWER,
-    "GET /": VIEWER,
-    "GET /failures": VIEWER,
-    "GET /queues": VIEWER,
-    "GET /jobs/{target:path}": VIEWER,
-    "GET /runs/{target:path}": VIEWER,
-    "GET /actions/trigger/{target:path}": OPERATOR,
-    "POST /actions/trigger/{target:path}": OPERATOR,
-    "GET /actions/pause/{target:path}": OPERATOR,
-    "POST /actions/pause/{target:path}": OPERATOR,
-    "GET /actions/resume/{target:path}": OPERATOR,
-    "POST /actions/resume/{target:path}": OPERATOR,
-    "GET /actions/cancel/{target:path}": OPERATOR,
-    "POST /actions/cancel/{target:path}": OPERATOR,
-    "GET /actions/remove/{target:path}": EDITOR,
-    "POST /actions/remove/{target:path}": EDITOR,
-    "GET /actions/new": EDITOR,
-    "GET /actions/edit/{target:path}": EDITOR,
-    "POST /actions/check": EDITOR,
-    "POST /actions/put": EDITOR,
-    "GET /api/v1/openapi.json": VIEWER,
-    "GET /api/v1/jobs": VIEWER,
-    "GET /api/v1/jobs/{job:path}": VIEWER,
-    "PUT /api/v1/jobs/{job:path}": EDITOR,
-    "DELETE /api/v1/jobs/{job:path}": EDITOR,
-    "POST /api/v1/jobs/{job:path}/check": EDITOR,
-    "POST /api/v1/jobs/{job:path}/trigger": OPERATOR,
-    "POST /api/v1/jobs/{job:path}/pause": OPERATOR,
-    "POST /api/v1/jobs/{job:path}/resume": OPERATOR,
-    "POST /api/v1/runs/{run:path}/cancel": OPERATOR,
-    "GET /api/v1/runs": VIEWER,
-    "GET /api/v1/failures": VIEWER,
-    "GET /api/v1/runs/{run:path}/log": VIEWER,
-    "GET /api/v1/runs/{run:path}": VIEWER,
-    "GET /api/v1/queues": VIEWER,
-    "GET /api/v1/beat": VIEWER,
+    "GET /metrics": Need(Role.VIEWER, About.ALL),
+    "GET /events": Need(Role.VIEWER, About.SEEN),
+    "GET /": Need(Role.VIEWER, About.SEEN),
+    "GET /failures": Need(Role.VIEWER, About.SEEN),
+    "GET /queues": Need(Role.VIEWER, About.ALL),
+    "GET /jobs/{target:path}": Need(Role.VIEWER, About.JOB),
+    "GET /runs/{target:path}": Need(Role.VIEWER, About.RUN),
+    "GET /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
+    "POST /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
+    "GET /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
+    "POST /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
+    "GET /actions/new": Need(Role.EDITOR, About.SEEN),
+    "GET /actions/edit/{target:path}": Need(Role.EDITOR, About.JOB),
+    "POST /actions/check": Need(Role.EDITOR, About.SEEN),
+    "POST /actions/put": Need(Role.EDITOR, About.SEEN),
+    "GET /api/v1/openapi.json": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/jobs": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/jobs/{job:path}": Need(Role.VIEWER, About.JOB),
+    "PUT /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.SEEN),
+    "DELETE /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/check": Need(Role.EDITOR, About.SEEN),
+    "POST /api/v1/jobs/{job:path}/trigger": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/pause": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/resume": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/runs/{run:path}/cancel": Need(Role.OPERATOR, About.RUN),
+    "GET /api/v1/runs": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/failures": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/runs/{run:path}/log": Need(Role.VIEWER, About.RUN),
+    "GET /api/v1/runs/{run:path}": Need(Role.VIEWER, About.RUN),
+    "GET /api/v1/queues": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/beat": Need(Role.VIEWER, About.SEEN),
 }
-
-Routes = TypeVar("Routes", bound=Sequence[object])
-
-
-def guarded(routes: Routes) -> Routes:
-    """The routes, each of which then looks at its visitor first. Raises KeyError for one that
-    `NEEDS` does not have.
-    """
-    for route in routes:
-        if isinstance(route, Route):
-            needs = {method: NEEDS[key] for method, key in keys_of(route).items()}
-            route.app = RoleCheck(route.app, needs)
-    return routes
-
-
-def keys_of(route: Route) -> dict[str, str]:
-    """By method, what it is called in `NEEDS`."""
-    methods = sorted(route.methods or ())
-    return {m: f"{'GET' if m == 'HEAD' else m} {route.path}" for m in methods}
-
-
-class RoleCheck:
-    """Before a route: the role that it takes."""
-
-    def __init__(self, app: ASGIApp, needs: Mapping[str, Need]) -> None:
-        self._app = app
-        self._needs = needs
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # A method that the route does not take is answered by the route.
-        if need := self._needs.get(scope["method"]):
-            check(Request(scope), need)
-        await self._app(scope, receive, send)
-
-
-def check(request: Request, need: Need) -> None:
-    """Raises Refused."""
-    visitor = request.state.visitor
-    role: Role | None = visitor.role
-    if need.role is None or (role is not None and role.includes(need.role)):
-        return
-    if not visitor.name:
-        return  # a person who is not logged in is sent to the login form
-    raise Refused(403, f"this takes the role {need.role}; {visitor.name} is {role or 'none'}")

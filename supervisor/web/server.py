@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -17,9 +16,10 @@ from starlette.staticfiles import StaticFiles
 from supervisor.ledger.connection import NotServed, check_served, explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
+from supervisor.ledger.scoped import ScopedLedger
 from supervisor.logs import get_logger
 from supervisor.operate.job_edits import JobEdits
-from supervisor.web.access import Access, AccessCheck, SecurityHeaders
+from supervisor.web.access import Access, AccessCheck, SecurityHeaders, guarded
 from supervisor.web.actions import action_routes, login_routes
 from supervisor.web.api import Api, api_routes
 from supervisor.web.budget import BUDGET_SECONDS, OutOfTime, Threads
@@ -28,7 +28,7 @@ from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
-from supervisor.web.roles import guarded
+from supervisor.web.sessions import Sessions
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -103,24 +103,24 @@ def create(
 
     app: whose jobs are made and edited here; without it, none are.
     """
-    threads, edits = Threads(), JobEdits(ledger, app)
+    seen, sessions = ScopedLedger(ledger.client, ledger.keys), Sessions(ledger)
+    threads, edits = Threads(), JobEdits(ledger, app, seen)
     watch = Watch(ledger, is_stopping)
+    routes = [
+        *health_routes(ledger, metrics or Metrics(ledger, broker)),
+        *api_routes(Api(seen, broker, edits), threads),
+        *event_routes(watch, seen),
+        *login_routes(access, sessions),
+        *editor_routes(seen, edits, threads),
+        *action_routes(seen, edits, threads),
+        *page_routes(seen, access, broker, edits, threads),
+        Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
+    ]
     return Starlette(
-        routes=guarded(
-            [
-                *health_routes(ledger, metrics or Metrics(ledger, broker)),
-                *api_routes(Api(ledger, broker, edits), threads),
-                *event_routes(watch),
-                *login_routes(access),
-                *editor_routes(ledger, edits, threads),
-                *action_routes(ledger, edits, threads),
-                *page_routes(ledger, access, broker, edits, threads),
-                Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
-            ]
-        ),
+        routes=guarded(routes, seen),
         middleware=[
             Middleware(SecurityHeaders),
-            Middleware(AccessCheck, access=access, clock=lambda: datetime.now(UTC)),
+            Middleware(AccessCheck, access=access, sessions=sessions),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
         lifespan=watch.lifespan,

@@ -38,10 +38,11 @@ from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
 from supervisor.operate.shapes import harmless
 from supervisor.schedule import cron, rrule
 from supervisor.settings import SentinelUrl, database_of
-from supervisor.web.access import is_loopback, is_session, without_port
+from supervisor.web.access import is_loopback, without_port
 from supervisor.web.actions import own_path
 from supervisor.web.api_shapes import Trigger
 from supervisor.web.http import Refused, validated
+from supervisor.web.sessions import split_root
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -304,7 +305,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "log line|\x1b[": harmless,
     "body|": lambda text: validated(Trigger, text),
     "body's arguments|{": lambda text: validated(Trigger, '{"args": [' + text),
-    "cookie|a.": lambda text: is_session("token", text, NOW),
+    "address of a session|/s/a/": split_root,
     "host|localhost:": lambda text: (is_loopback(text), without_port(text)),
     "target|/": own_path,
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import httpx
 import pytest
 from click.testing import CliRunner
@@ -11,14 +9,13 @@ from click.testing import CliRunner
 from supervisor.cli import main
 from supervisor.errors import NotConfigured
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.access import COOKIE, SESSION_TTL, Access, is_session, new_session
+from supervisor.web.access import Access
 from supervisor.web.actions import own_path
 from supervisor.web.http import MOST_BYTES
+from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, digest
 from tests.ledger.jobs import job
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 READ_BY_ALL_HERE = ("/", "/queues", "/metrics", "/api/v1/jobs", "/api/v1/beat")
 BEARER = {"authorization": f"Bearer {TOKEN}"}
@@ -114,18 +111,34 @@ def test_the_cookie_proves_the_token_without_containing_it(serve: Serve) -> None
     assert TOKEN not in cookie
 
 
-def test_a_session_ends_and_is_bound_to_its_token() -> None:
-    session = new_session(TOKEN, NOON)
-    assert is_session(TOKEN, session, NOON + SESSION_TTL - timedelta(seconds=1))
-    assert not is_session(TOKEN, session, NOON + SESSION_TTL)
-    assert not is_session("another token, long enough", session, NOON)
-    end, nonce, signature = session.split(".")
-    assert not is_session(TOKEN, f"{int(end) + 1}.{nonce}.{signature}", NOON)
+def test_a_session_ends_with_its_time_and_with_its_token(ledger: Ledger) -> None:
+    sessions = Sessions(ledger)
+    session = sessions.begin("token", digest(TOKEN))
+    named = {"token": digest(TOKEN)}.get
+    assert sessions.name(session.cookie, session.root, named) == "token"
+    assert sessions.name(session.cookie, session.root, lambda _: digest(TOKEN + "x")) is None
+    assert sessions.name(session.cookie, session.root, lambda _: None) is None
+    [key] = ledger.client.scan_iter(match="*:session:*", count=1000)
+    assert 0 < ledger.client.pttl(key) <= SESSION_TTL.total_seconds() * 1000
+    assert session.cookie not in key + (ledger.client.get(key) or "")
+    assert session.key not in (ledger.client.get(key) or "")
 
 
-@pytest.mark.parametrize("cookie", ["", ".", "..", "9999999999.x.y", "é.é.é", "a" * 5000])
-def test_a_made_up_session_is_refused(cookie: str) -> None:
-    assert not is_session(TOKEN, cookie, NOON)
+def test_a_session_that_is_logged_out_is_over_on_every_server(serve: Serve, ledger: Ledger) -> None:
+    client, other = serve(Access(TOKEN)), serve(Access(TOKEN))
+    headers = {"cookie": log_in(client).headers["set-cookie"].partition(";")[0]}
+    there = f"{str(other.base_url).rstrip('/')}{client.base_url.path}"
+    assert httpx.get(there, headers=headers).status_code == 200
+    assert client.post("/logout", headers=FROM_OUR_PAGE).status_code == 303
+    assert httpx.get(there, headers=headers).status_code == 303
+    act = f"{there}actions/pause/nightly"
+    job(ledger)
+    assert httpx.post(act, headers=headers | FROM_OUR_PAGE).status_code == 401
+
+
+@pytest.mark.parametrize("cookie", ["", ".", "..", "9999999999.x.y", "\xe9.\xe9", "a" * 5000])
+def test_a_made_up_session_is_refused(ledger: Ledger, cookie: str) -> None:
+    assert Sessions(ledger).name(cookie, "/s/x", lambda _: digest(TOKEN)) is None
 
 
 def test_a_wrong_token_gives_no_session(serve: Serve) -> None:

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -25,6 +24,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access, AccessCheck
 from supervisor.web.budget import BUDGET_SECONDS, Threads, check
 from supervisor.web.http import EXCEPTION_HANDLERS
+from supervisor.web.sessions import Sessions
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, slowness, wait_until
 from tests.web.conftest import Serve
@@ -177,9 +177,9 @@ class Work:
             self.ended.set()
 
 
-def test_a_client_that_left_ends_its_work() -> None:
+def test_a_client_that_left_ends_its_work(ledger: Ledger) -> None:
     work = Work()
-    with serving_app(gated(work)) as address, httpx.Client(base_url=address) as client:
+    with serving_app(gated(work, ledger)) as address, httpx.Client(base_url=address) as client:
         with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             wait_until(work.begun.is_set)
@@ -188,17 +188,17 @@ def test_a_client_that_left_ends_its_work() -> None:
         assert time.monotonic() - left_at < BUDGET_SECONDS / 2 * slowness()
 
 
-def test_work_ends_when_its_budget_is_spent() -> None:
+def test_work_ends_when_its_budget_is_spent(ledger: Ledger) -> None:
     work = Work()
-    with serving_app(gated(work)) as address:
+    with serving_app(gated(work, ledger)) as address:
         assert httpx.get(address, timeout=patience(20)).status_code == 503
         wait_until(work.ended.is_set)
 
 
-def gated(work: Work) -> Starlette:
+def gated(work: Work, ledger: Ledger) -> Starlette:
     return Starlette(
         routes=[Route("/", work.answer)],
-        middleware=[Middleware(AccessCheck, access=Access(), clock=lambda: datetime.now(UTC))],
+        middleware=[Middleware(AccessCheck, access=Access(), sessions=Sessions(ledger))],
         exception_handlers=EXCEPTION_HANDLERS,
     )
 

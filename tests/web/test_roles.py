@@ -1,26 +1,121 @@
-"""Which role each route takes."""
+"""Who may what: every route, tried by visitors of every kind, and the table in docs/access.md."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.roles import NEEDS, guarded, keys_of
+from supervisor.ledger.scoped import ScopedLedger
+from supervisor.web.access import guarded, keys_of
+from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
+from tests.ledger.jobs import at_work, job
+from tests.web.access_files import access_of, bearing, named_by_the_proxy
+from tests.web.conftest import Serve
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
+
+PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+BEGIN, END = "<!-- made by tests/web/test_roles.py -->\n", "<!-- until here -->"
+
+#: The titles of the columns, in the order in which they are tried.
+VISITORS = (
+    "nobody, loopback",
+    "nobody, elsewhere",
+    "viewer's token",
+    "operator's token",
+    "editor's token",
+    "editor's of `billing-*`: own job",
+    "and another",
+    "operator by the proxy",
+    "editor's session",
+    "and without our origin",
+)
 
 
 async def anything(_: Request) -> Response:
     return Response()
 
 
-def test_a_route_whose_role_is_not_declared_is_not_served() -> None:
+def test_a_route_whose_role_is_not_declared_is_not_served(ledger: Ledger) -> None:
     with pytest.raises(KeyError, match="/new"):
-        guarded([Route("/new", anything)])
+        guarded([Route("/new", anything)], ScopedLedger(ledger.client, ledger.keys))
+
+
+def routes_of(ledger: Ledger) -> set[str]:
+    routes = [route for route in create(ledger).routes if isinstance(route, Route)]
+    return {key for route in routes for key in keys_of(route).values()}
 
 
 def test_every_declared_role_is_of_a_route(ledger: Ledger) -> None:
-    routes = [route for route in create(ledger).routes if isinstance(route, Route)]
-    assert {key for route in routes for key in keys_of(route).values()} == NEEDS.keys()
+    assert routes_of(ledger) == NEEDS.keys()
+
+
+def test_the_table_says_who_may_what(serve: Serve, ledger: Ledger, tmp_path: Path) -> None:
+    rows = list(tried(serve, ledger, tmp_path))
+    header = f"| request | {' | '.join(VISITORS)} |\n|{'---|' * (len(VISITORS) + 1)}\n"
+    table = header + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    said, _, after = rest.partition(END)
+    if os.environ.get("WRITE_TABLE"):
+        PAGE.write_text(before + BEGIN + table + END + after)
+        return
+    assert said == table, "WRITE_TABLE=1 writes what is true; look at what has changed"
+
+
+def tried(serve: Serve, ledger: Ledger, directory: Path) -> Iterator[tuple[str, ...]]:
+    """A row for each route; nothing is changed on the way but pauses and triggered runs."""
+    runs = {}
+    for number, name in enumerate(("nightly", "billing-daily")):
+        spec = job(ledger, name)
+        runs[name] = at_work(ledger, spec, number, f"token{number}").run_id
+    here, there = serve(access_of(directory)), serve(access_of(directory, is_local=False))
+    session = serve(access_of(directory))
+    log_in(session)
+    proxied = named_by_the_proxy("ada", "staff, ops")
+    visitors = (
+        (here, FROM_OUR_PAGE, "nightly"),
+        (there, FROM_OUR_PAGE, "nightly"),
+        *((there, bearing(name), "nightly") for name in ("reads", "acts", "edits")),
+        *((there, bearing("some"), name) for name in ("billing-daily", "nightly")),
+        (there, proxied, "nightly"),
+        (session, FROM_OUR_PAGE, "nightly"),
+        (session, {"accept": "text/html"}, "nightly"),
+    )
+    # Last what ends a session that the others are tried with.
+    for key in sorted(NEEDS, key=lambda key: (key == "POST /logout", key.split(" ")[::-1])):
+        method, path = key.split(" ")
+        answers = [
+            answer(client, method, filled(path, name, runs[name]), headers)
+            for client, headers, name in visitors
+        ]
+        yield (f"`{method} {shown(path)}`", *answers)
+
+
+def shown(path: str) -> str:
+    is_of_run = "/runs/" in path or "cancel" in path
+    path = path.replace("{target:path}", "RUN" if is_of_run else "JOB")
+    return path.replace("{job:path}", "JOB").replace("{run:path}", "RUN")
+
+
+def filled(path: str, name: str, run: str) -> str:
+    return shown(path).replace("JOB", name).replace("RUN", run)
+
+
+def answer(client: httpx.Client, method: str, path: str, headers: dict[str, str]) -> str:
+    """yes: the route itself answered, if only that this is not possible as things are."""
+    data = {"token": TOKEN} if path == "/login" and method == "POST" else None
+    json = {"task": "proj.nightly"} if method in ("POST", "PUT") and "/api/" in path else None
+    json = {} if path.endswith(("/trigger", "/pause", "/resume", "/cancel")) else json
+    with client.stream(method, path, headers=headers, data=data, json=json) as got:
+        if got.status_code in (401, 403, 404):
+            return str(got.status_code)
+        location = got.headers.get("location", "")
+        return "login" if location.startswith("/login") else "yes"

@@ -63,8 +63,8 @@ def visiting(ledger: Ledger, access: Access, app: Celery | None = None) -> Itera
         yield client
 
 
-def log_in(client: httpx.Client) -> httpx.Response:
+def log_in(client: httpx.Client, token: str = TOKEN) -> httpx.Response:
     """What the form is answered; the client then goes on under the address of its session."""
-    answer = client.post("/login", data={"token": TOKEN, "next": "/"}, headers=FROM_OUR_PAGE)
+    answer = client.post("/login", data={"token": token, "next": "/"}, headers=FROM_OUR_PAGE)
     client.base_url = client.base_url.join(answer.headers.get("location", "/"))
     return answer

@@ -1,0 +1,257 @@
+"""The file that says who may do what: tokens by their digests, and people whom a proxy names.
+
+    anonymous: viewer                      # or none; of this machine, on a loopback address
+    tokens:
+      - {name: prometheus, role: viewer, hash: "sha256:..."}
+      - {name: billing, role: operator, jobs: ["billing-*"], labels: [team=x], hash: "sha256:..."}
+    proxy:
+      hash: "sha256:..."                   # of the secret that the proxy sends with each request
+      people:                              # the first that fits counts
+        - {user: ada@example.com, role: editor}
+        - {group: ops, role: operator}
+
+There is no secret in it. Tokens are 256 random bits, which nobody finds by trying, whatever the
+digest costs; a slow one would be computed for each request, also of those who have no token.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+from starlette.datastructures import Headers
+
+from supervisor.errors import AccessFileInvalid, Problem, closest
+from supervisor.files.yaml_source import Document, UnusableFile, read, shown, text_of
+from supervisor.ledger.scoped import Scope
+from supervisor.logs import get_logger
+from supervisor.web.roles import Role
+from supervisor.web.sessions import digest, is_same
+
+log = get_logger("supervisor.web")
+
+#: Names of visitors whom no file names.
+OWN_NAMES = ("token", "anonymous")
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}"
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
+Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Grant(Part):
+    """A role, for all jobs or for those of a scope."""
+
+    role: Role
+    jobs: tuple[Text, ...] = ()
+    labels: tuple[Text, ...] = ()
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(self.jobs, self.labels)
+
+
+class Token(Grant):
+    name: Annotated[str, Field(pattern=rf"^{NAME}$")]
+    hash: Digest
+
+
+class Person(Grant):
+    """user: a name, or * for all; or else a group."""
+
+    user: Text | None = None
+    group: Text | None = None
+
+    def fits(self, user: str, groups: Sequence[str]) -> bool:
+        return self.user in ("*", user) or self.group in groups
+
+
+class Proxy(Part):
+    """A proxy that knows who its visitors are, and what its headers are called."""
+
+    hash: Digest
+    people: tuple[Person, ...]
+    secret_header: HeaderName = "X-Supervisor-Proxy"
+    user_header: HeaderName = "X-Forwarded-User"
+    groups_header: HeaderName = "X-Forwarded-Groups"
+    sign_out: Text | None = None
+
+    def sent(self, headers: Headers) -> bool:
+        """Whether a request came through it: nobody else has its secret."""
+        secret = headers.getlist(self.secret_header)
+        return len(secret) == 1 and is_same(f"sha256:{digest(secret[0])}", self.hash)
+
+    def user(self, headers: Headers) -> str:
+        """Empty where the proxy names nobody, or several."""
+        named = headers.getlist(self.user_header)
+        return named[0].strip() if len(named) == 1 else ""
+
+    def grant(self, headers: Headers) -> Grant | None:
+        """The first that fits."""
+        user = self.user(headers)
+        lists = headers.getlist(self.groups_header)
+        groups = [group.strip() for group in ",".join(lists).split(",")]
+        return next((person for person in self.people if person.fits(user, groups)), None)
+
+
+class Policy(Part):
+    anonymous: Literal["viewer", "none"] = "viewer"
+    tokens: tuple[Token, ...] = ()
+    proxy: Proxy | None = None
+
+    def token(self, token_digest: str) -> Token | None:
+        """All are compared, so that the time says nothing."""
+        found = [t for t in self.tokens if is_same(f"sha256:{token_digest}", t.hash)]
+        return found[0] if found else None
+
+    def named(self, name: str) -> Token | None:
+        return next((token for token in self.tokens if token.name == name), None)
+
+
+NO_FILE = Policy()
+
+
+# Reading it: all that is wrong at once, each in its line.
+
+HINTS = {
+    "hash": "as `supervisor token new` prints it",
+    "name": "letters, digits and _ . @ - only, at most 100, a letter or digit first",
+}
+
+
+def policy_in(path: Path) -> Policy:
+    """Raises AccessFileInvalid."""
+    try:
+        document = read(text_of(path))
+    except UnusableFile as error:
+        raise AccessFileInvalid([Problem(str(path), error.line, None, error.what)]) from None
+    faults = [Problem(str(path), f.line, None, f.what, f.hint) for f in document.faults]
+    if faults:
+        raise AccessFileInvalid(faults)
+    try:
+        policy = Policy.model_validate({} if document.data is None else document.data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise AccessFileInvalid([problem(path, document, detail) for detail in details]) from None
+    if problems := list(contradictions(path, document, policy)):
+        raise AccessFileInvalid(problems)
+    return policy
+
+
+def problem(path: Path, document: Document, detail: ErrorDetails) -> Problem:
+    place, key = detail["loc"], str(detail["loc"][-1]) if detail["loc"] else "the file"
+    what, hint = f"{key!r}: {shown(detail['input'])} is not valid", HINTS.get(key)
+    if detail["type"] == "extra_forbidden":
+        what, hint = f"unknown key {key!r}", closest(key, keys_of(place))
+    elif detail["type"] == "missing":
+        what, hint = f"{key!r} is missing", None
+    elif detail["type"] in ("enum", "literal_error"):
+        what = f"{key!r}: {shown(detail['input'])} is not {detail['ctx']['expected']}"
+        hint = closest(detail["input"], [role.value for role in Role])
+    elif detail["type"] == "tuple_type":
+        what, hint = f"{key!r}: {shown(detail['input'])} is not a list", "such as [one, two]"
+    elif detail["type"] in ("model_type", "model_attributes_type"):
+        what = f"{key!r}: {shown(detail['input'])} is not a mapping"
+    elif detail["type"] == "string_type":
+        what, hint = f"{key!r}: {shown(detail['input'])} is not text", "put it in quotes"
+    return Problem(str(path), document.line_of(place), None, what, hint)
+
+
+def keys_of(place: Sequence[str | int]) -> Iterable[str]:
+    """Of the mapping that this is a key of."""
+    models: dict[str | int, type[Part]] = {"tokens": Token, "people": Person, "proxy": Proxy}
+    parts = [models[part] for part in place[:-1] if part in models]
+    return [*(parts[-1] if parts else Policy).model_fields]
+
+
+def contradictions(path: Path, document: Document, policy: Policy) -> Iterator[Problem]:
+    for key in ("name", "hash"):
+        seen: dict[str, int] = {}
+        for number, token in enumerate(policy.tokens):
+            line = document.line_of(("tokens", number, key))
+            value = getattr(token, key)
+            if value in OWN_NAMES:
+                yield Problem(str(path), line, None, f"the name {value!r} is taken", "another")
+            if value in seen:
+                what = f"{key!r}: two tokens have the same"
+                yield Problem(str(path), line, None, what, f"first on line {seen[value]}")
+            seen.setdefault(value, line)
+    for number, person in enumerate(policy.proxy.people if policy.proxy else ()):
+        if (person.user is None) == (person.group is None):
+            line = document.line_of(("proxy", "people", number))
+            yield Problem(str(path), line, None, "give a user or a group", "one of the two")
+
+
+#: Seconds between two looks at a file.
+LOOKS_EVERY = 1.0
+
+
+class AccessFile:
+    """The policy as the file has it. One with problems changes nothing, and is logged once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises AccessFileInvalid."""
+        self._path = path
+        self._version = version_of(path)
+        self._looked_at = time.monotonic()
+        self._policy = policy_in(path)
+
+    @property
+    def policy(self) -> Policy:
+        if time.monotonic() - self._looked_at >= LOOKS_EVERY:
+            self._look()
+        return self._policy
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        version = version_of(self._path)
+        if version == self._version:
+            return
+        self._version = version
+        try:
+            self._policy = policy_in(self._path)
+        except AccessFileInvalid as error:
+            problems = [str(problem) for problem in error.problems]
+            log.error("access file refused, the one before stays in force", problems=problems)
+            return
+        log.info("access file loaded", tokens=len(self._policy.tokens))
+
+
+def version_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+# Tokens.
+
+
+def new_token() -> str:
+    """256 random bits."""
+    return f"sup_{secrets.token_urlsafe(32)}"
+
+
+def line_for(token: str, name: str, role: Role, jobs: Sequence[str], labels: Sequence[str]) -> str:
+    """What the list `tokens` of the file has for it."""
+    parts = [f"name: {name}", f"role: {role}"]
+    for key, words in (("jobs", jobs), ("labels", labels)):
+        if words:
+            parts.append(f"{key}: [{', '.join(quoted(word) for word in words)}]")
+    return f'- {{{", ".join(parts)}, hash: "sha256:{digest(token)}"}}'
+
+
+def quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
