@@ -246,6 +246,18 @@ def test_an_address_that_slack_gives_out_is_slacks_and_not_a_webhook(
     assert "import-orders failed: ValueError" in body
 
 
+def test_each_address_on_the_page_is_that_of_the_service_it_stands_for() -> None:
+    [table] = re.findall(r"\| service \| address .*?\n\n", PAGE.read_text(), re.DOTALL)
+    examples = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
+    token = "TIiajkdnlazkcOXrIdevi7FQ"
+    services = [notify._service(re.sub(r"\$\{\w+\}", token, each), 1) for each in examples]
+    named = ["Slack", "Slack", "Power Automate / Workflows (for MSTeams)", "E-Mail", "E-Mail"]
+    assert [each and str(each.service_name) for each in services] == [*named, "Pager Duty"]
+    mails = [(each.secure_mode, each.port, each.targets) for each in services[3:5]]
+    to = [(False, "ops@example.com")]
+    assert mails == [("starttls", 587, to), ("insecure", 25, to)]
+
+
 @pytest.mark.parametrize("scheme", ["http", "json", "mailto"])
 def test_a_server_that_hangs_has_no_more_than_the_deadline(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
