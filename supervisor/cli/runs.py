@@ -39,6 +39,7 @@ from supervisor.cli.completion import job_names, open_run_ids, run_ids
 from supervisor.cli.files import app_of
 from supervisor.errors import UnknownRun
 from supervisor.job.fields import PRIORITIES
+from supervisor.job.log_url import log_link
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
@@ -205,7 +206,7 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     run = known(ledger, run_id)
     log = [line_shape(line) for line in ledger.reports.lines(run_id)]
     failures = [failure_shape(failure) for failure in ledger.reports.failures(run_id)]
-    shape = run_shape(run) | {"log": log, "failures": failures}
+    shape = run_shape(run) | {"log": log, "failures": failures, "log_url": log_url_of(ledger, run)}
     if run.has_steps:
         steps = [step_shape(step) for step in ledger.steps.records(run_id)]
         shape |= {"steps": steps, "params": params_of(ledger, run)}
@@ -221,11 +222,17 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return shape
 
 
+def log_url_of(ledger: Ledger, run: Run) -> str | None:
+    spec = ledger.some_specs([run.job]).get(run.job)
+    return log_link(spec.log_url, run, ledger.now()) if spec else None
+
+
 def print_whole(ledger: Ledger, run_id: str) -> None:
     """Raises UnknownRun."""
     run = known(ledger, run_id)
     found = run_shape(run)
     attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
+    found["log_url"] = log_url_of(ledger, run)
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
         found["params"] = param_words(params_of(ledger, run)) or None

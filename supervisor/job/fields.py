@@ -26,6 +26,8 @@ from pydantic import (
 from supervisor.errors import InvalidDuration, closest, did_you_mean
 from supervisor.job.exclusions import normal as normal_exclusions
 from supervisor.job.faults import ItemFault, inside
+from supervisor.job.log_url import LONGEST as LONGEST_TEMPLATE
+from supervisor.job.log_url import checked_template
 from supervisor.job.secrets import TOKEN, malformed
 from supervisor.times import (
     DURATION_PATTERN,
@@ -167,6 +169,12 @@ MonitorSlug = (
     Annotated[bool, Field(strict=True)]
     | Annotated[str, Field(pattern=r"^[0-9]*[a-z_-][a-z0-9_-]*$", max_length=50)]
 )
+
+LogUrl = Annotated[
+    str,
+    AfterValidator(checked_template),
+    WithJsonSchema({"type": "string", "pattern": "^https?://", "maxLength": LONGEST_TEMPLATE}),
+]
 
 _NAME = {"type": "string", "minLength": 1}
 _ITEM = {

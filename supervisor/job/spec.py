@@ -25,6 +25,7 @@ from supervisor.job.fields import (
     Count,
     DueBy,
     Labels,
+    LogUrl,
     MessagePriority,
     MonitorSlug,
     Name,
@@ -224,6 +225,8 @@ class JobSpec(When):
     """Ticks of a paused job are excluded; `supervisor pause` and `resume` override it."""
     log: RunLog = RunLog.REPORTED
     """reported: lines of current_run().log(), tracebacks; capture: also logging, prints; none."""
+    log_url: LogUrl | None = None
+    """Template of the address of a run's lines in the team's log store, with {run} and others."""
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     notify: Annotated[Notify, Field(repr=False)] = ()

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from supervisor.errors import JobConflict
 from supervisor.files.schedule_schema import json_schema
+from supervisor.job.log_url import log_link
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
@@ -310,6 +311,9 @@ class Api:
         if found.has_steps:
             whole.steps = [Step.model_validate(step) for step in self._ledger.steps.records(run)]
             whole.params = params_shape(found, self._ledger.steps.params(run))
+        spec = self._ledger.some_specs([found.job]).get(found.job)
+        if spec:
+            whole.log_url = log_link(spec.log_url, found, self._ledger.now())
         failures = self._ledger.reports.failures(run)
         whole.failures = [Failure.model_validate(failure) for failure in failures]
         return whole

@@ -53,6 +53,7 @@ class WholeRun(Run):
 
     steps: list[Step] | None = None
     params: dict[str, Any] | None = None
+    log_url: str | None = Field(None, description="Its lines in the log store of the team.")
     failures: list[Failure] = Field(
         default_factory=list, description="With their tracebacks, the latest last."
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
@@ -117,6 +117,7 @@ TEMPLATES.filters.update(
     brief=brief,
     dropped=dropped_words,
     duration=duration,
+    host=lambda url: urlsplit(url).hostname,
     instant=instant,
     items=items_words,
     job_url=job_url,

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import UnknownJob
+from supervisor.job.log_url import log_link
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
@@ -130,7 +131,13 @@ def run(asked: Asked) -> Context:
     found = asked.ledger.run(asked.target)
     spec = asked.ledger.some_specs([found.job]).get(found.job)
     due = due_at(spec, found.nominal_at) if spec and is_tick(found) else None
-    return {"run": found, "why": why(asked.ledger, found), "success_due_at": due}
+    log_url = spec and log_link(spec.log_url, found, asked.now)
+    return {
+        "run": found,
+        "why": why(asked.ledger, found),
+        "success_due_at": due,
+        "log_url": log_url,
+    }
 
 
 def why(ledger: Ledger, run: Run) -> list[str]:

@@ -54,7 +54,7 @@ def evil(ledger: Ledger) -> str:
     begin(ledger, first)
     said = Reported(1, ReportedProgress(1, 2, EVIL, 0.0), (ReportedLine(1, EVIL, 0.0),))
     assert ledger.reports.write(first, "token", said, 0.0)
-    ledger.finish(first, "token", RunState.FAILED, EVIL)
+    ledger.finish(first, "token", RunState.FAILED, EVIL, traceback=EVIL)
     at_work(ledger, spec, 1, "second")
     assert ledger.reports.write(run_id(spec, 1), "second", said, 0.0)
     ledger.admit(ticks(spec, 2))
@@ -396,3 +396,30 @@ def test_a_job_is_shown_between_those_it_follows_and_those_that_follow_it(
     assert picture[0].count("<line") == 13
     assert "(38 more jobs not shown)" in picture[0]
     assert "after source-00" in text
+
+
+LOG_URL = "https://logs.example/?q={run}&from={started_ms}"
+
+
+def test_a_run_shows_how_it_failed_its_lines_and_where_others_are(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    spec = begun(ledger, log_url=LOG_URL)
+    run = run_id(spec, 0)
+    lines = (ReportedLine(1, "the first", 0.0), ReportedLine(1_200, "the last", 0.0))
+    assert ledger.reports.write(run, "token", Reported(1, None, lines), 0.0)
+    ledger.finish(run, "token", RunState.FAILED, "not so", traceback="Traceback:\n  a < b\nnot so")
+    page = reader.get(f"/runs/{run}").text
+    assert (
+        '<pre class="log" tabindex="0" aria-label="Traceback">Traceback:&#10;  a &lt; b&#10;'
+        in page
+    )
+    assert page.index("the first") < page.index("(1,198 lines dropped)") < page.index("the last")
+    started = ms_of(ledger.run(run).attempts[0].started_at) - 10_000
+    [link] = [found for found in Elements(page).values("href") if "logs.example" in found]
+    assert link == f"https://logs.example/?q={quote(run, safe='')}&from={started}"
+    assert "its lines at logs.example" in page
+    whole = reader.get(f"/api/v1/runs/{quote(run, safe='')}").json()
+    assert whole["log_url"] == link
+    assert [failure["attempt"] for failure in whole["failures"]] == [1]
+    assert "not so" in reader.get(f"/jobs/{spec.name}").text
