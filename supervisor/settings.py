@@ -30,6 +30,12 @@ ROOT_PATH = "SUPERVISOR_ROOT_PATH"
 #: Where beat and `serve` tell what is of no job, and what all webhooks are signed with that have no
 #: secret of their own.
 NOTIFY = "SUPERVISOR_NOTIFY"
+#: How long a notice waits for others of its kind and cause, such as 30s.
+NOTIFY_WAIT = "SUPERVISOR_NOTIFY_WAIT"
+
+#: Where people see the service, for the links in notices.
+PAGE_URL = "SUPERVISOR_PAGE_URL"
+
 NOTIFY_SECRET = "SUPERVISOR_NOTIFY_SECRET"
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"

@@ -258,6 +258,11 @@ class Reloading:
         if read := self._read_by(reading, now):
             self._load(reading, read, now)
 
+    @property
+    def problems(self) -> list[str]:
+        """Why the files, as they were last read, are not loaded."""
+        return self._problems
+
     def _is_to_be_tried(self, loaded: str | None) -> bool:
         if self._next_try is not None:
             return time.monotonic() >= self._next_try

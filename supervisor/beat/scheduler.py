@@ -14,8 +14,9 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 4. Publish the outbox: what was just admitted and not sent yet, what rescue brought back, what a
    worker that died could not hand over. A crash or a broker's error before this point leaves it
    there. Publish again messages that vanished, and take those of ended runs out of their queues.
-5. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, and calls that
-   ended before they began to Celery's result backend, all from threads.
+5. Notify: starts and ends of runs to their jobs' `ping_url` and to Sentry Crons, calls that ended
+   before they began to Celery's result backend, and notices of jobs to people (notices.py), all
+   from threads.
 6. Audit some of the jobs: each nominal time was counted once and has an outcome.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference at the first turn after it has, from which on it
@@ -50,6 +51,7 @@ from supervisor.beat.emitter import Emitted, Emitter, note_rescue
 from supervisor.beat.entries import Entries
 from supervisor.beat.following import Following
 from supervisor.beat.moved_entries import follow_prefix
+from supervisor.beat.notices import Notices
 from supervisor.beat.notify import Pinger, Revoker
 from supervisor.beat.reload import Reloading
 from supervisor.beat.sources import FollowedSources
@@ -57,6 +59,7 @@ from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
+from supervisor.integrations.notify import send
 from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.integrations.sentry import CheckIns
 from supervisor.job.spec import JobSpec
@@ -209,6 +212,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._sweeper = Sweeper(app, self._ledger)
         self._pinger = Pinger(self._ledger, keeps=self._check_ins.keeps)
         self._revoker = Revoker(app, self._ledger)
+        try:
+            self._notices = Notices(self._ledger, self._leader.leadership, send)
+        except SupervisorError as error:
+            raise SystemExit(str(error)) from None
         self._auditor = Auditor(self._ledger, self._revive)
         adopts = bool(app.supervisor["adopt_entries"])  # type: ignore[attr-defined]
         self._adopted = Adopted(app, self._ledger, self._entries, is_wanted=adopts)
@@ -444,6 +451,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._pinger.look(look.at)
         if look.has_revocations:
             self._revoker.look(look.at)
+        self._notices.look(look)
 
     def _revive(self, spec: JobSpec, watermark: datetime) -> None:
         """Restores the entry of a job that RedBeat's schedule has lost, unless it is the app's."""
@@ -460,6 +468,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         if self._reloading is None:
             return INTERVAL
         self._reloading.reload(look.at, look.loaded)
+        if self._reloading.is_settled:
+            self._notices.tell_of_files(self._reloading.problems)
         return RELOAD_INTERVAL if self._reloading.is_busy else INTERVAL
 
     def _finish_start(self) -> None:

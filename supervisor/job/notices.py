@@ -138,7 +138,9 @@ def body(notice: Notice) -> str:
     lines = [_named(notice)] if notice.job_count > 1 else []
     if notice.reason:
         lines.append(notice.reason)
-    if notice.runs > max(1, notice.job_count):
+    if notice.is_good and notice.runs:
+        lines.append(f"{notice.runs:,} more since {_clock(notice.first_at)}")
+    elif notice.runs > max(1, notice.job_count):
         lines.append(f"{notice.runs:,} times since {_clock(notice.first_at)}")
     lines.append(f"Last at {_clock(notice.last_at)}" + (f", {notice.run}" if notice.run else ""))
     if notice.jobs and not notice.is_good:

@@ -238,6 +238,7 @@ class RunRules(BaseModel):
     stop_grace_ms: Annotated[Amount, Field(ge=0)] = 0
     key: str | None = None
     ping: bool = False
+    notify: str = ""
     mask: bool | tuple[str, ...] = False
     max_duration_ms: Amount = 0
     min_duration_ms: Amount = 0

@@ -33,6 +33,7 @@ from supervisor.job.fields import (
     QueueName,
 )
 from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
+from supervisor.job.notices import wanted_events
 from supervisor.job.policies import (
     AfterMatch,
     AfterPolicy,
@@ -478,6 +479,7 @@ class JobSpec(When):
         rules = {
             "key": key,
             "ping": bool(self.ping_url or self.sentry_monitor),
+            "notify": self.events_told,
             "mask": self.mask,
             "max_duration_ms": self.max_duration and to_ms(self.max_duration),
             "min_duration_ms": self.min_duration and to_ms(self.min_duration),
@@ -485,6 +487,11 @@ class JobSpec(When):
             "log": "" if self.log is RunLog.REPORTED else self.log.value,
         }
         return {name: value for name, value in rules.items() if value}
+
+    @property
+    def events_told(self) -> str:
+        """Words of the events that `notify` asks for, as the ledger's functions look for them."""
+        return " ".join(wanted_events(self.notify))
 
     @cached_property
     def rules_text(self) -> str:

@@ -63,6 +63,9 @@ end
 -- Cancelled and replaced are people's wishes: no alarm, and no success either.
 local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
 local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
+local EVENTS_TOLD = {
+  succeeded = 'recovered', failed = 'failed', timed_out = 'failed', lost = 'lost', expired = 'missed',
+}
 
 -- When the latest of the job's successes began, which need not be the last to end.
 local function success_start(run)
@@ -78,5 +81,6 @@ local function note_end(run, outcome, reason, counters, ...)
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), unpack(last))
   close(run.id, run.job, outcome, reason, ...)
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
+  if EVENTS_TOLD[outcome] then tell(run.job, run.rules.notify, EVENTS_TOLD[outcome], run.id, reason) end
   note_for_followers(run.job, run.id, outcome, run.nominal)
 end

@@ -196,6 +196,7 @@ local function measure_overlap(run, token, till)
   if not beside or not other then return nil end
   if not seen then
     count(run.job, 'overlaps')
+    tell(run.job, rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
     note_overlap(run.id, other)
     note_overlap(other, run.id)
   end

@@ -186,6 +186,16 @@ MOST_PINGS = 10_000
 #: Of calls that ended before they began and whose callers could not be informed, likewise.
 MOST_REVOCATIONS = 10_000
 
+#: Of what happened and no beat has made notices of, likewise; what is more is counted.
+MOST_EVENTS = 20_000
+
+#: Groups of a destination's notices are known for so long after the last was sent: longer than the
+#: next one of a group waits for it (job/incidents.py).
+GROUPS_KEPT = timedelta(minutes=10)
+
+#: Skips in a row that are too many where the job says nothing.
+SKIPS_IN_A_ROW = 3
+
 #: Of jobs that were loaded, edited or removed, the newest are known one by one: more than beat
 #: looks at in one turn.
 EDITS_KEPT = 2 * MOST_JOBS
@@ -203,7 +213,7 @@ BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
 SHARED = (
-    *("base", "leases", "accounts", "records", "slots"),
+    *("base", "leases", "telling", "accounts", "records", "slots"),
     *("attempts", "stages", "placing", "holding", "pauses"),
 )
 
@@ -240,6 +250,8 @@ local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
 local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
 local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
+local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
+local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
 local MOST_PREDECESSORS = {MOST_PREDECESSORS}
 local MOST_RUNNING = {LARGEST_COUNT}
 local EDITS_KEPT = {EDITS_KEPT}

@@ -61,7 +61,8 @@ TEMPLATES = {
     #         removed: the spec (JSON) of a job that is not loaded any more;
     #         key: the template of the key that a run was last placed under, generation: how often
     #         that was another than before, rekeyed: while runs of an earlier one may be open, one
-    #         of them or '' (slots.lua);
+    #         of them or '' (slots.lua); troubled: since a problem was told there was no success;
+    #         told:<event>: what beat found at its last look (tell.lua);
     #         expires HISTORY_TTL after the job is removed
     "job": "job:%s",
     # SET     ids of the job's runs that have not ended
@@ -101,6 +102,26 @@ TEMPLATES = {
     # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
     #         the newest MOST_PINGS
     "pings": "index:pings",
+    # LIST    JSON, as in ledger/notices.py; what happened to jobs with `notify`, which the leading
+    #         beat is to make notices of, the newest MOST_EVENTS
+    "events": "index:events",
+    # HASH    id -> JSON; the notices that wait for one destination, `%s` is a digest of its url;
+    #         the last word of an id is when it is due in ms; and told (JSON, group -> ms when its
+    #         latest was due), away ("<ms until which it is not asked again> <ms of that wait>");
+    #         expires GROUPS_KEPT after the last notice was sent
+    "notices": "notices:%s",
+    # ZSET    destination -> ms at which its next notice is to be sent
+    "notices_due": "index:notices",
+    # ZSET    destination -> ms at which its oldest notice was due
+    "unsent": "index:unsent",
+    # HASH    "<destination> <job>" -> JSON, as in job/incidents.py: what is known there of the job
+    "incidents": "incidents",
+    # ZSET    the same -> ms at which beat is to look at it again
+    "incidents_due": "index:incidents",
+    # HASH    "sent:<event>", "dropped:<event>" -> how many notices, and events beyond MOST_EVENTS
+    "notice_counts": "notice_counts",
+    # SET     loaded jobs with `notify`
+    "watched": "watched",
     # LIST    JSON, as in ledger/notifications.py; calls that ended before they began, which the
     #         leading beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
     "revocations": "index:untold",
@@ -126,7 +147,7 @@ TEMPLATES = {
     #         that a newer process wanted and did not get, because older ones were there),
     #         upgrade_at in ms, entries (what the keys of RedBeat's entries begin with), starting
     #         (when the service started, in ms, while its jobs are still to have their runs of that
-    #         start)
+    #         start), troubled and told:<event> as of a job
     "beat": "beat",
     # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the
     #         ledger's function answered); who did what, about the newest ACTIONS_KEPT
@@ -213,6 +234,9 @@ class Keys:
 
     def history(self, name: str) -> str:
         return self._build("history", name)
+
+    def notices(self, destination: str) -> str:
+        return self._build("notices", destination)
 
     def presence(self, process: str) -> str:
         return self._build("presence", process)

@@ -49,7 +49,8 @@ class Look:
 
     holder: the token of the beat that leads, for the others. to_rescue: there are silent leases,
     due retries, ends of pauses, or runs that wait for a lock. next_due: of the first entry that is
-    not due yet. loaded: digest of the ledger's schedule files. set_back: by how much the server's
+    not due yet. has_notices: there are events, or notices to be sent. has_watched: some jobs have
+    `notify`. loaded: digest of the ledger's schedule files. set_back: by how much the server's
     clock was, from `set_back_from`, and no beat has made up for it yet (Ledger.rewind).
     """
 
@@ -65,6 +66,8 @@ class Look:
     has_revocations: bool = False
     has_leftovers: bool = False
     has_endings: bool = False
+    has_notices: bool = False
+    has_watched: bool = False
     loaded: str | None = None
     set_back: timedelta = timedelta()
     set_back_from: datetime | None = None
@@ -132,7 +135,7 @@ class Leader:
         if not leads:
             return Look(leads=False, at=instant(at), holder=found[0])
         rescue, due, next_due, outbox, sent, pings, revocations, loaded, *found = found
-        set_back, leftovers, set_back_from, endings = found
+        set_back, leftovers, set_back_from, endings, notices, watched = found
         return Look(
             leads=True,
             asked_at=asked_at,
@@ -146,6 +149,8 @@ class Leader:
             has_revocations=bool(revocations),
             has_leftovers=bool(leftovers),
             has_endings=bool(endings),
+            has_notices=bool(notices),
+            has_watched=bool(watched),
             loaded=loaded or None,
             set_back=timedelta(milliseconds=set_back),
             set_back_from=instant(set_back_from),

@@ -38,6 +38,7 @@ from supervisor.ledger.functions import (
 )
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
+from supervisor.ledger.notices import Notices
 from supervisor.ledger.presence import Presences
 from supervisor.ledger.progress import Reports
 from supervisor.ledger.queues import Drains
@@ -230,6 +231,7 @@ class Ledger(Readings):
         self.followers = Followers(client, keys, self._functions)
         self.figures = Figures(self._functions)
         self.presences = Presences(client, keys)
+        self.notices = Notices(client, keys, self._functions)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -362,6 +364,7 @@ class Ledger(Readings):
                     p.ticks,
                     p.spec.history,
                     leadership.token if leadership else "",
+                    p.spec.events_told,
                 ),
                 (leadership.key,) if leadership else (),
             )

@@ -120,6 +120,12 @@ local function follow(job, text)
   if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job })) end
 end
 
+-- Whether beat is to look at the job now and then, for what no function comes across (beat/notices.py).
+local function watch(job, text)
+  local is_wanted = text and string.find(text, '"notify":', 1, true)
+  redis.call(is_wanted and 'SADD' or 'SREM', K.watched, job)
+end
+
 local function leave(job)
   local entry = entry_of(job)
   redis.call('HDEL', K.entries, job)
@@ -135,6 +141,7 @@ local function remove(job)
   local text = hget(K.jobs, job)
   if not text then return end
   follow(job)
+  watch(job)
   redis.call('HSET', K.beat, 'unlinked', version)
   redis.call('HDEL', K.jobs, job)
   redis.call('HDEL', K.sources, job)
@@ -148,6 +155,7 @@ end
 
 local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at)
   follow(job, text)
+  watch(job, text)
   if entry ~= '' then redis.call('HSET', K.entries, job, entry) end
   redis.call('HSET', K.jobs, job, text)
   redis.call('HSET', K.sources, job, source .. ' ' .. version .. ' ' .. stands_at)

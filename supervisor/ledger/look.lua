@@ -13,7 +13,8 @@
 --       whether there are pings, whether there are calls whose end is not reported, digest of the files
 --       that are loaded, by how many ms the server's clock was set back that is not made up for yet
 --       (rewind.lua), whether messages of ended runs may lie in queues, from when in ms the clock was
---       set back, and whether runs that others follow have ended}
+--       set back, whether runs that others follow have ended, whether there are events to tell of or notices
+--       to send, and whether jobs have asked to be told}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -73,4 +74,4 @@ local later = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. seconds, '+inf', 'WITH
 return { 1, now, to_rescue, #due, later[2] and digits(math.ceil(later[2] * 1000)) or '', has_due(K.outbox),
   has_any(K.sent), has_any(K.pings), has_any(K.revocations), hget(K.beat, 'config') or '',
   to_rewind, has_any(K.leftovers), digits(math.max(looked, rewind_from)),
-  has_any(K.endings) }
+  has_any(K.endings), has_any(K.events) + has_due(K.notices_due) + has_due(K.incidents_due), has_any(K.watched) }

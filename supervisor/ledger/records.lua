@@ -70,7 +70,11 @@ local function skip(run, reason)
   if run.stage then keep_small_params(run.id) end
   redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
   count(run.job, 'skipped:' .. reason)
-  redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
+  local skips = redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
+  local most = run.rules.max_skips or 0
+  if skips > (most > 0 and most or SKIPS_IN_A_ROW) then
+    tell(run.job, run.rules.notify, 'skipped', run.id, skips .. ' in a row; the last: ' .. reason)
+  end
   redis.call('HINCRBY', K.lock_state(run.rules.lock), 'skips:' .. run.job, 1)
   redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
   note_for_followers(run.job, run.id, 'skipped', run.nominal)

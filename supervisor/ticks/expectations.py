@@ -41,9 +41,6 @@ TOO_LONG_LEAST = timedelta(minutes=1)
 #: The longest that a success is waited for, whatever the retries.
 LONGEST = timedelta(days=366)
 
-#: Skips in a row that are too many where the job says nothing.
-SKIPS_IN_A_ROW = 3
-
 MAY_WAIT = (
     OverlapPolicy.QUEUE_ONE,
     OverlapPolicy.QUEUE_ALL,

@@ -13,6 +13,7 @@ from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.notices import NoticeFigures
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import (
@@ -229,6 +230,7 @@ class Scrape:
     beat: BeatRecord
     roll: Roll
     queues: Sequence[Queue]
+    notices: NoticeFigures
 
     @property
     def seconds(self) -> float:
@@ -269,11 +271,13 @@ class Scraper:
         self._expectations.forget_removed(len(specs))
         self._resets.forget_all_but(known)
         broker = self._broker or LedgerQueues(ledger.client, roll)
+        beat, notices = ledger.notices.figures()
         return Scrape(
             started=started,
             jobs=[job for _, job in known.values()],
-            beat=ledger.beat(),
+            beat=beat,
             roll=roll,
+            notices=notices,
             queues=queues(list(specs.values()), roll, broker, ledger.drains.since()),
         )
 

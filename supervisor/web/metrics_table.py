@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import EXCLUDED_REASONS, MISSED_REASONS, OUTCOMES
+from supervisor.ledger.functions import SKIPS_IN_A_ROW
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.queues import Queue
 from supervisor.ledger.records import Histogram
-from supervisor.ticks.expectations import SKIPS_IN_A_ROW
 from supervisor.web.metrics_scrape import Job, Scrape, in_seconds
 
 
@@ -350,6 +350,25 @@ SERVICE = (
         "config_last_reload_successful",
         "0 while the schedule files have problems and an older set is in force.",
         lambda scrape: scrape.beat.last_reload_successful,
+    ),
+    ServiceMetric(
+        "notices_sent",
+        "Notices that a service took, by event.",
+        lambda scrape: scrape.notices.sent.items(),
+        "event",
+        "counter",
+    ),
+    ServiceMetric(
+        "notices_dropped",
+        "Notices given up because no service took them, by event.",
+        lambda scrape: scrape.notices.dropped.items(),
+        "event",
+        "counter",
+    ),
+    single(
+        "oldest_unsent_notice_timestamp_seconds",
+        "When the oldest notice that waits was to be sent.",
+        lambda scrape: at(scrape.notices.oldest_due_at),
     ),
     single(
         "scrape_duration_seconds",

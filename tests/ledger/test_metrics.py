@@ -133,6 +133,7 @@ def everything_happens(ledger: Ledger) -> None:
     ledger.client.hset(
         ledger.keys.beat, mapping={"leader": "b", "last_tick": 1, "last_reload_successful": 1}
     )
+    ledger.client.zadd(ledger.keys.unsent, {"destination": 1})
     worker_is_there(ledger, "w@host", queues=("serial.nightly",))
     beat_is_there(ledger, "b", leads=True)
 

@@ -1,0 +1,206 @@
+"""Which messages a destination gets of what happens to its jobs, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import pytest
+
+from supervisor.job.incidents import (
+    FORGET_AFTER,
+    Box,
+    Facts,
+    Happened,
+    Incident,
+    Pair,
+    by_id,
+    destination_id,
+    fold,
+    notice_of,
+)
+from supervisor.job.notices import JOB_EVENTS, Destination, Event, title
+
+START = datetime(2026, 3, 1, 10, 0, tzinfo=UTC)
+URL = "https://hooks.example/x"
+ID = destination_id(URL)
+
+#: "10:05:30 title", by minutes and seconds from START.
+Message = str
+
+
+class Service:
+    """Takes notices when they are due; while it is unavailable, `away_until` is set by the test."""
+
+    def __init__(self, events: frozenset[Event] = JOB_EVENTS) -> None:
+        self.destinations = by_id([Destination(url=URL, events=events)])
+        self.box = Box()
+        self.incidents: dict[Pair, Incident] = {}
+        self.messages: list[Message] = []
+        self.runs = 0
+        self.failures_told = 0
+
+    def pass_time(self, events: Sequence[tuple[float, str, str]], until: float) -> None:
+        """events: minutes from START, job, "ok", or an event and its reason."""
+        waiting = sorted(events, key=lambda event: event[0])
+        for second in count(step=2):
+            now = START + timedelta(seconds=second)
+            minutes = second / 60
+            if minutes > until:
+                return
+            happened = []
+            while waiting and waiting[0][0] <= minutes:
+                _, job, what = waiting.pop(0)
+                happened.append(self.happened(job, what, now))
+            self.fold(happened, now)
+            self.send(now)
+
+    def happened(self, job: str, what: str, now: datetime) -> Happened:
+        if what == "ok":
+            return Happened(job, Event.RECOVERED, Facts(first_at=now, last_at=now, runs=0))
+        event, _, reason = what.partition(" ")
+        self.runs += 1
+        return Happened(job, Event(event), Facts(first_at=now, last_at=now, reason=reason))
+
+    def fold(self, happened: Sequence[Happened], now: datetime) -> None:
+        due = [pair for pair, i in self.incidents.items() if i.looked_at_next <= now]
+        if happened or due:
+            wanted = dict.fromkeys((each.job for each in happened), self.destinations)
+            wanted |= dict.fromkeys((job for _, job in due), self.destinations)
+            fold(happened, due, wanted, self.incidents, {ID: self.box}, now)
+
+    def send(self, now: datetime) -> None:
+        if self.box.away_until and now < self.box.away_until:
+            return
+        for id, pending in sorted(self.box.notices.items(), key=lambda item: item[1].due_at):
+            if pending.due_at <= now:
+                del self.box.notices[id]
+                self.failures_told += pending.facts.runs
+                clock = f"{now:%H:%M:%S}"
+                self.messages.append(f"{clock} {title(notice_of(pending, '', ID))}")
+
+
+def messages(*events: tuple[float, str, str], until: float = 150) -> list[Message]:
+    service = Service()
+    service.pass_time(events, until)
+    assert service.failures_told == service.runs, "each failure is told of, in whichever message"
+    return service.messages
+
+
+BOOM = "failed ValueError: boom"
+
+CASES: dict[str, tuple[list[tuple[float, str, str]], list[Message]]] = {
+    "one failure is told after the group's wait": (
+        [(0, "a", BOOM)],
+        ["10:00:30 a failed: ValueError"],
+    ),
+    "a success without a failure is not told": ([(0, "a", "ok")], []),
+    "recovery follows the failure": (
+        [(0, "a", BOOM), (5, "a", "ok")],
+        ["10:00:30 a failed: ValueError", "10:05:30 a recovered"],
+    ),
+    "recovery within the wait comes after the failure": (
+        [(0, "a", BOOM), (0.1, "a", "ok")],
+        ["10:00:30 a failed: ValueError", "10:01:00 a recovered"],
+    ),
+    "failures of one cause are one message": (
+        [(0, f"j{n}", BOOM) for n in range(500)],
+        ["10:00:30 500 jobs failed: ValueError"],
+    ),
+    "failures of two causes are two": (
+        [(0, "a", BOOM), (0, "b", "failed KeyError: 'x'")],
+        ["10:00:30 a failed: ValueError", "10:00:30 b failed: KeyError"],
+    ),
+    "what joins a group later waits for its interval": (
+        [(0, "a", BOOM), (1, "b", BOOM), (2, "c", BOOM)],
+        ["10:00:30 a failed: ValueError", "10:05:30 2 jobs failed: ValueError"],
+    ),
+    "a job that goes on failing is told once an hour": (
+        [(minute, "a", BOOM) for minute in range(120)],
+        [f"{hour}:00:30 a failed: ValueError" for hour in (10,)]
+        + ["11:01:00 a failed: ValueError", "12:01:30 a failed: ValueError"],
+    ),
+    "a flapping job is told once an hour": (
+        [(m, "a", BOOM if m % 10 == 0 else "ok") for m in range(0, 120, 5)],
+        [
+            *("10:00:30 a failed: ValueError", "10:05:30 a recovered"),
+            *("11:01:00 a failed: ValueError", "11:05:30 a recovered"),
+            *("12:01:30 a failed: ValueError", "12:02:00 a recovered"),
+        ],
+    ),
+    "a recovery takes along what was held of its incident": (
+        [(0, "a", BOOM), (10, "a", BOOM), (20, "a", BOOM), (30, "a", "ok")],
+        ["10:00:30 a failed: ValueError", "10:30:30 a recovered"],
+    ),
+    "a recovery that does not last is not told": (
+        [(0, "a", BOOM), (5, "a", "ok"), (5.2, "a", BOOM), (6, "a", "ok")],
+        ["10:00:30 a failed: ValueError", "10:06:30 a recovered"],
+    ),
+    "jobs that recover together are one message": (
+        [(0, f"j{n}", BOOM) for n in range(9)] + [(9, f"j{n}", "ok") for n in range(9)],
+        ["10:00:30 9 jobs failed: ValueError", "10:09:30 9 jobs recovered"],
+    ),
+    "an overlap has no end": (
+        [(0, "a", "overlapped"), (5, "a", "ok")],
+        ["10:00:30 a had runs that overlapped"],
+    ),
+    "events of two kinds are two incidents with one end": (
+        [(0, "a", BOOM), (10, "a", "due_by"), (20, "a", "ok")],
+        [
+            *("10:00:30 a failed: ValueError", "10:10:30 a has not succeeded in time"),
+            "10:20:30 a recovered",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_messages_of(case: str) -> None:
+    events, said = CASES[case]
+    assert messages(*events) == said
+
+
+def test_destination_hears_only_what_it_asked_for() -> None:
+    service = Service(frozenset({Event.LOST}))
+    service.pass_time([(0, "a", BOOM), (1, "a", "lost gone"), (2, "a", "ok")], until=10)
+    assert service.messages == ["10:01:30 a lost its worker"]
+
+
+def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
+    service = Service()
+    service.box.away_until = START + timedelta(minutes=60)
+    service.pass_time([(minute, f"j{minute}", BOOM) for minute in range(40)], until=70)
+    assert service.messages == ["11:00:00 40 jobs failed: ValueError"]
+    assert service.failures_told == 40
+
+
+def test_incident_is_forgotten_when_nothing_is_left_of_it() -> None:
+    service = Service()
+    service.pass_time([(0, "a", BOOM), (5, "a", "ok")], until=70)
+    assert service.incidents == {}
+    service.pass_time([(0, "b", BOOM)], until=90)
+    assert len(service.incidents) == 1, "it may recover"
+    service.fold([], START + FORGET_AFTER + timedelta(hours=1))
+    assert service.incidents == {}
+
+
+def test_what_no_file_asks_for_any_more_is_dropped() -> None:
+    service = Service()
+    service.pass_time([(0, "a", BOOM), (10, "a", BOOM)], until=20)
+    fold([], [*service.incidents], {}, service.incidents, {}, START + timedelta(hours=2))
+    assert service.incidents == {}
+
+
+def test_problem_and_recovery_name_one_incident() -> None:
+    service = Service()
+    service.fold([service.happened("a", BOOM, START)], START)
+    [problem] = service.box.notices.values()
+    later = START + timedelta(minutes=1)
+    service.box.notices.clear()
+    service.fold([service.happened("a", "ok", later)], later)
+    [end] = service.box.notices.values()
+    told, closed = notice_of(problem, "1", ID, "https://jobs.example/"), notice_of(end, "2", ID)
+    assert told.incident == closed.incident
+    assert told.link == "https://jobs.example/jobs/a"
+    assert closed.reason == "Before that: failed: ValueError"
