@@ -19,6 +19,7 @@ PACKAGES = {
     "redis-server": "redis-server",
     "openssl": "openssl",
     "faketime": "faketime",
+    "nginx": "nginx-light",
 }
 
 

@@ -388,7 +388,7 @@ ERRORS = {
 #: What any operation may answer.
 ALWAYS = {
     401: "The token is wrong, or required and missing.",
-    403: "This server has no token, and so no actions; or a page of another origin asks.",
+    403: "The role does not allow it; no token, and so no actions; or another origin's page asks.",
     414: "The address is too long.",
     421: "The Host header names no loopback address.",
     503: "Redis is unavailable, or the answer took too long.",
