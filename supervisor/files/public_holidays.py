@@ -11,13 +11,19 @@ with laws, so that those who need it choose when to update it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import date
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date, timedelta
 from functools import lru_cache
 
 from supervisor.errors import closest
 from supervisor.files.yaml_source import shown
-from supervisor.job.exclusions import Calendar, InvalidExclusion, holidays_text
+from supervisor.job.exclusions import (
+    Calendar,
+    Exclusions,
+    InvalidExclusion,
+    holidays_text,
+    parse_all,
+)
 
 YEARS_BACK, YEARS_AHEAD = 1, 5
 
@@ -50,6 +56,32 @@ def holidays_of(name: str, year: int) -> Calendar:
         return _calendar(country, holidays.financial_holidays(country, years=years), year)
     what = f"{shown(name)} is no country and no market whose holidays are known"
     raise InvalidExclusion(what, closest(country, [*countries, *markets]) or FORMS)
+
+
+def as_written(texts: Sequence[str], year: int) -> list[str | dict[str, str]]:
+    """``{holidays: DE-BY}`` in place of its dates, where loading that gives these texts again.
+
+    texts: of a loaded job's `exclude`. year: the one that it is now.
+    """
+    found, named, covered = parse_all(texts), list[dict[str, str]](), set[date]()
+    for of, until in found.holidays.items():
+        try:
+            known = parse_all(holidays_of(of, year))
+        except InvalidExclusion:  # the library is not here, or knows them no longer
+            return list(texts)
+        if known.holidays != {of: until}:
+            return list(texts)
+        covered |= set(_each(known.days))
+        named.append({"holidays": of})
+    if not covered <= set(_each(found.days)):
+        return list(texts)
+    others = tuple(span for span in found.days if not covered.issuperset(_each([span])))
+    return [*Exclusions(found.weekdays, others, found.times).texts, *named]
+
+
+def _each(spans: Iterable[tuple[date, date]]) -> Iterator[date]:
+    for first, last in spans:
+        yield from (first + timedelta(days=n) for n in range((last - first).days + 1))
 
 
 def _part_of(country: str, part: str, parts: Sequence[str]) -> str:

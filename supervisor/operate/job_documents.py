@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from supervisor.files.import_text import entry_text
 from supervisor.files.job_checks import KEYS, JobFault
+from supervisor.files.public_holidays import as_written
 from supervisor.job.changes import ARGUMENTS, masked_destinations, masked_url
 from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
@@ -36,6 +38,8 @@ def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
     dumped = spec.model_dump(mode="json", exclude_defaults=True)
     if spec.serial:
         dumped["serial"] = own_serial(spec, prefix)
+    if spec.exclude:
+        dumped["exclude"] = as_written(spec.exclude, datetime.now(UTC).year)
     return {key: dumped[key] for key in ORDER if key in dumped}
 
 

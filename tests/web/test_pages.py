@@ -343,6 +343,21 @@ def test_a_form_that_makes_no_sense_is_shown_again_with_what_is_wrong(
     assert ledger.history("nightly") == []
 
 
+def test_a_run_is_triggered_after_another_by_the_form(serve: Serve, ledger: Ledger) -> None:
+    before = run_id(admitted(ledger, 0), 0)
+    client = serve(Access(TOKEN))
+    log_in(client)
+    assert 'name="after"' in client.get("/actions/trigger/nightly").text
+    fields = {"after": before, "after_policy": "done", "overlap": "allow"}
+    answer = client.post("/actions/trigger/nightly", data=fields, headers=FROM_OUR_PAGE)
+    assert answer.status_code == 303, answer.text
+    newest = ledger.history("nightly")[0]
+    assert (newest.after, newest.state) == (before, RunState.WAITING)
+    lost = {"after": "nightly@nothing"}
+    answer = client.post("/actions/trigger/nightly", data=lost, headers=FROM_OUR_PAGE)
+    assert (answer.status_code, "nightly@nothing" in answer.text) == (404, True)
+
+
 def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: Ledger) -> None:
     job(ledger)
     job(ledger, "other", queue="wide")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from supervisor.files.public_holidays import as_written
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
+from supervisor.jobs import judged
 from supervisor.operate.job_documents import (
     document_of,
     mask_faults,
@@ -53,6 +56,23 @@ def test_an_exported_job_loads_as_the_same_job(
     file = tmp_path / "jobs.yaml"
     file.write_text(schedule_text([before], prefix))
     assert load(file, prefix=prefix).specs == {"job": before}
+
+
+def test_holidays_are_exported_by_their_name_and_load_as_the_same_days() -> None:
+    dates = ["2026-11-02", "2026-12-24..2027-01-02"]
+    given = {"task": "t", "every": "1d", "exclude": ["SAT", *dates, {"holidays": "DE-BY"}]}
+    before, faults = judged("job", given)
+    found = document_of(before)
+    assert (faults, found["exclude"][0], found["exclude"][-1]) == ([], "SAT", {"holidays": "DE-BY"})
+    assert len(found["exclude"]) == 4  # 1 November is a holiday, and the 2nd goes on with it
+    assert judged("job", found) == (before, [])
+    # Of another year, or of another version of the library, the dates are those that are loaded.
+    year = datetime.now(UTC).year
+    for texts, at in (
+        (before.exclude, year + 1),
+        (before.exclude[:-9] + before.exclude[-1:], year),
+    ):
+        assert as_written(texts, at) == list(texts)
 
 
 def test_no_job_is_a_file_without_jobs(tmp_path: Path) -> None:
