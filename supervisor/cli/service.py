@@ -48,6 +48,7 @@ from supervisor.web.access_file import NAME, AccessFile, line_for, new_token
 from supervisor.web.budget import BoundedQueues, ledger_for_answers
 from supervisor.web.metrics import Metrics, label_names
 from supervisor.web.outages import grace_of, name_of, watch
+from supervisor.web.record import RecordLog
 from supervisor.web.roles import Role
 from supervisor.web.server import create
 
@@ -264,6 +265,8 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
         server_header=False,
     )
     server = uvicorn.Server(config)
+    record, stopping = RecordLog(ledger), (lambda: server.should_exit,)
+    Thread(target=record.follow, args=stopping, name="record-log", daemon=True).start()
     server.run(sockets=[listener])
 
 

@@ -207,7 +207,7 @@ class WantedActions:
 class Actions:
     def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
         self._client = client
-        self._key = keys.actions
+        self._key, self._beat = keys.actions, keys.beat
         self._functions = functions
 
     def enter(self, action: Action, outcome: Outcome = Outcome.DONE, error: str = "") -> None:
@@ -245,6 +245,15 @@ class Actions:
     def last_id(self) -> str:
         found = self._client.xrevrange(self._key, max="+", count=1)
         return found[0][0] if found else "0-0"
+
+    def logged_up_to(self) -> str | None:
+        """The id of the last entry that a server has logged; None before any has."""
+        return self._client.hget(self._beat, "actions_logged")
+
+    def note_logged(self, entry_id: str) -> None:
+        """Not by a server that may only read: it logs what is entered while it runs."""
+        with suppress(ResponseError):
+            self._client.hset(self._beat, "actions_logged", entry_id)
 
     def _newest(self, before: str | None) -> Iterator[Entry]:
         while found := self._client.xrevrange(

@@ -147,7 +147,8 @@ TEMPLATES = {
     #         that a newer process wanted and did not get, because older ones were there),
     #         upgrade_at in ms, entries (what the keys of RedBeat's entries begin with), starting
     #         (when the service started, in ms, while its jobs are still to have their runs of that
-    #         start), troubled and told:<event> as of a job
+    #         start), troubled and told:<event> as of a job, actions_logged (id of the last action
+    #         that a server has logged)
     "beat": "beat",
     # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the
     #         ledger's function answered); who did what, about the newest ACTIONS_KEPT

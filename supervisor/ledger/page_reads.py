@@ -282,7 +282,7 @@ def open_runs(ledger: Ledger) -> list[Run]:
 
 
 #: Fields of beat's hash that change at every turn.
-TICKING = ("last_tick",)
+TICKING = ("last_tick", "actions_logged")
 
 
 class Kind(StrEnum):
@@ -291,6 +291,7 @@ class Kind(StrEnum):
     BEAT = "beat"
     NOW = "now"
     WORKERS = "workers"
+    ACTIONS = "actions"
     JOB = "job"
     RUN = "run"
 
@@ -313,6 +314,8 @@ def fingerprints(ledger: Ledger, topics: Iterable[Topic]) -> dict[Topic, Print]:
         found[Topic(Kind.NOW)] = of_now(ledger)
     if Topic(Kind.WORKERS) in wanted:
         found[Topic(Kind.WORKERS)] = of_workers(ledger)
+    if Topic(Kind.ACTIONS) in wanted:
+        found[Topic(Kind.ACTIONS)] = (ledger.actions.last_id(),)
     found |= of_jobs(ledger, [topic for topic in wanted if topic.kind is Kind.JOB])
     return found | of_runs(ledger, [topic for topic in wanted if topic.kind is Kind.RUN])
 

@@ -12,7 +12,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import instant
 from supervisor.operate.shapes import Instant, Shape, harmless
 from supervisor.operate.table_layout import Columns
-from supervisor.operate.words import stamp
+from supervisor.operate.words import plural, stamp
 
 #: Entries among which the last ones about one job are looked for, where that is a part of a page.
 LOOKED_AT = 2_000
@@ -21,13 +21,13 @@ LOOKED_AT = 2_000
 NAMED = 5
 
 
-class Change(Shape):
+class RecordedChange(Shape):
     job: str
     key: str
     text: str = Field(description="As `supervisor plan` has it: 5m -> 10m. Secrets are masked.")
 
 
-class Action(Shape):
+class RecordedAction(Shape):
     """An entry of the record of actions."""
 
     id: str
@@ -52,27 +52,25 @@ class Action(Shape):
     jobs: list[str] = Field(
         validation_alias=AliasPath("action", "jobs"), description="Up to 1,000 that it is about."
     )
-    changes: list[Change] = Field(
+    changes: list[RecordedChange] = Field(
         validation_alias=AliasPath("action", "changes"), description="Up to 20."
     )
     result: str = Field(description="The first word of what the ledger's function answered.")
 
 
 def entry_shape(entry: Entry) -> dict[str, Any]:
-    return Action.model_validate(entry).model_dump(mode="json")
+    return RecordedAction.model_validate(entry).model_dump(mode="json")
 
 
-ACTION_COLUMNS = Columns.named(
-    "at, who, from, action, target, what, reason", folds="what, reason", drops="from, at"
-)
+ACTION_COLUMNS = Columns.named("at, who, from, action, target, what", folds="what", drops="from")
 
 
 def action_row(entry: Entry) -> tuple[str, ...]:
     action = entry.action
     verb = action.verb if entry.outcome is Outcome.DONE else f"{action.verb} {entry.outcome.value}"
-    what = "; ".join(what_words(entry))
-    who_and_where = who(action.by), where(action.by)
-    return stamp(entry.at), *who_and_where, verb, targets(entry), what, action.reason
+    reason = [f"reason: {action.reason}"] if action.reason else []
+    what = "; ".join([*reason, *what_words(entry)])
+    return stamp(entry.at), who(action.by), where(action.by), verb, targets(entry), what
 
 
 def who(by: Actor) -> str:
@@ -106,11 +104,13 @@ def what_words(entry: Entry) -> Iterator[str]:
         case "trigger" | "cancel", word if word:
             yield word
     is_one = len(action.jobs) <= 1
-    for change in action.changes:
+    shown = action.changes if is_one else action.changes[:NAMED]
+    for change in shown:
         words = f"{change.key}: {change.text}" if change.text else change.key
         yield words if is_one else f"{change.job} {words}"
-    if (more := len(action.jobs) - len({change.job for change in action.changes})) > 0:
-        yield f"and {more:,} more jobs" if action.changes else f"{more:,} jobs"
+    more = len(action.jobs) - len({change.job for change in shown})
+    if shown and more > 0:
+        yield f"and {plural(more, 'more job')}"
 
 
 def removal_words(ledger: Ledger, job: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -43,7 +44,9 @@ from supervisor.web.http import (
     run_url,
     unless_skipped,
     validated,
+    visitor_at,
 )
+from supervisor.web.record import Logins
 from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, split_root
 
 Fields = Mapping[str, str]
@@ -177,7 +180,7 @@ ACTIONS: Mapping[str, Act] = {
 # The login form: takes the token, gives a session.
 
 
-def login_routes(access: Access, sessions: Sessions) -> list[Route]:
+def login_routes(access: Access, sessions: Sessions, logins: Logins) -> list[Route]:
     threads = Threads()
 
     async def form(request: Request) -> Response:
@@ -188,9 +191,11 @@ def login_routes(access: Access, sessions: Sessions) -> list[Route]:
         target, token = own_path(fields.get("next", "/")), fields.get("token", "")
         name = access.name_of(token)
         if name is None:
+            await run_in_threadpool(logins.enter_refused, visitor_at(request))
             return shown(request, target, access, "That is not a token.", 403)
         digest = access.digest_of(name) or ""
         session = await threads.run(request, sessions.begin, name, digest)
+        await run_in_threadpool(logins.enter, visitor_at(request, name), "login")
         response = RedirectResponse(access.prefix + session.root + target, 303)
         response.set_cookie(
             COOKIE,
@@ -206,6 +211,8 @@ def login_routes(access: Access, sessions: Sessions) -> list[Route]:
     async def logout(request: Request) -> Response:
         visitor: Visitor = request.state.visitor
         await threads.run(request, sessions.end, visitor.session)
+        if visitor.name:
+            await run_in_threadpool(logins.enter, actor_of(request), "logout")
         response = RedirectResponse(f"{access.prefix}/", 303)
         response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")
         return response

@@ -30,18 +30,21 @@ from supervisor.ledger.queues import Queues
 from supervisor.operate import control
 from supervisor.operate.job_documents import Document
 from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
+from supervisor.operate.record import RecordedAction
 from supervisor.operate.shapes import Failure, Job, LogLine, Run, Step, params_shape
 from supervisor.web import api_shapes
 from supervisor.web.api_shapes import Error, WholeJob, WholeRun
 from supervisor.web.budget import Threads
 from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
+from supervisor.web.record import wanted_actions
 
 #: Prefix of all paths.
 API = "/api/v1"
 
 MOST_RUNS = 1_000
 MOST_JOBS = 10_000
+MOST_ACTIONS = 1_000
 RUNS_BY_DEFAULT = "50"
 
 Schema = dict[str, Any]
@@ -145,6 +148,14 @@ RUNS_QUERIES = (
 )
 
 
+ACTIONS_QUERIES = (
+    Query("job", "Only on this job, or on those that match: report-*.", {"type": "string"}),
+    Query("by", "Only by this name or system user, or deploy-*.", {"type": "string"}),
+    Query("verb", "Only this: trigger, cancel, put ...", {"type": "string"}),
+    Query("since", "Only from then on.", {"type": "string", "format": "date-time"}),
+    up_to(MOST_ACTIONS, "Up to that many, newest first."),
+    Query("before", "Only older ones than the one of this id.", {"type": "string"}),
+)
 REASON = Query("reason", "Why, for the record of actions.", {"type": "string"})
 
 Method = Literal["get", "post", "put", "delete"]
@@ -331,6 +342,13 @@ class Api:
     def beat(self) -> api_shapes.Beat:
         """The beat that leads, and its last tick and reload."""
         return api_shapes.Beat.model_validate(self._ledger.beat())
+
+    @operation("get", "/actions", queries=ACTIONS_QUERIES)
+    def actions(self, query: Mapping[str, str]) -> list[RecordedAction]:
+        """The record of actions: who did what, and why."""
+        limit = int(query.get("limit", RUNS_BY_DEFAULT))
+        found = self._ledger.actions.search(wanted_actions(query, limit))
+        return [RecordedAction.model_validate(entry) for entry in found]
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
     def trigger(self, job: str, asked: api_shapes.Trigger, by: Actor) -> Run:

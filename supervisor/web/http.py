@@ -35,6 +35,7 @@ from supervisor.ledger.actions import Actor
 from supervisor.ledger.connection import explained
 from supervisor.logs import get_logger
 from supervisor.operate.job_documents import Document
+from supervisor.operate.record import targets, what_words, where, who
 from supervisor.operate.shapes import (
     harmless,
     instant,
@@ -85,8 +86,14 @@ def place_of(request: Request) -> dict[str, Any]:
 
 def actor_of(request: Request) -> Actor:
     """Who asks, for the record of actions."""
-    visitor, peer = request.state.visitor, request.client
-    return Actor(visitor.name, "page" if visitor.is_person else "api", peer.host if peer else "")
+    visitor = request.state.visitor
+    return visitor_at(request, visitor.name, "page" if visitor.is_person else "api")
+
+
+def visitor_at(request: Request, name: str = "", origin: str = "page") -> Actor:
+    """Without a name: one who is not known."""
+    peer = request.client
+    return Actor(name, origin, peer.host if peer else "")
 
 
 # Addresses are relative to the root of the visitor's session, or of the server.
@@ -128,6 +135,10 @@ TEMPLATES.filters.update(
     run_url=run_url,
     share=share_of_step,
     span=span,
+    targets=targets,
+    what=lambda entry: "; ".join(what_words(entry)),
+    where=where,
+    who=who,
     stamp=stamp,
     surprise=surprise_text,
     value=value,

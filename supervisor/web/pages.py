@@ -21,6 +21,7 @@ from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures
 from supervisor.ledger.queues import Queues
 from supervisor.operate.job_documents import document_text
 from supervisor.operate.job_edits import JobEdits
+from supervisor.operate.record import removal_words
 from supervisor.operate.shapes import LogText, params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
@@ -28,7 +29,7 @@ from supervisor.schedule.deadlines import due_at
 from supervisor.web.access import Access
 from supervisor.web.budget import Threads, check
 from supervisor.web.following import picture_of
-from supervisor.web.http import TEMPLATES, place_of
+from supervisor.web.http import TEMPLATES, Refused, place_of
 from supervisor.web.jobs_page import (
     JobsQuery,
     listing_of,
@@ -38,6 +39,8 @@ from supervisor.web.jobs_page import (
     troubles_of,
 )
 from supervisor.web.live import events_url
+from supervisor.web.record import last_actions
+from supervisor.web.record import listing_of as record_of
 from supervisor.web.roles import Role
 from supervisor.web.timeline import SPANS, timeline_of
 
@@ -95,7 +98,10 @@ def jobs(asked: Asked) -> Context:
 
 
 def job(asked: Asked) -> Context:
-    record = asked.ledger.job(asked.target)
+    try:
+        record = asked.ledger.job(asked.target)
+    except UnknownJob as error:
+        raise Refused(404, f"{error}{gone(asked)}") from error
     last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
     loaded = asked.edits.job(asked.target)
     return {
@@ -105,6 +111,12 @@ def job(asked: Asked) -> Context:
         "loaded": loaded,
         "keys": document_text(asked.edits.shown(loaded)),
     }
+
+
+def gone(asked: Asked) -> str:
+    """Who removed the job, if it is known."""
+    words = removal_words(asked.ledger, asked.target)
+    return f"; {words}" if words else ""
 
 
 def timeline(asked: Asked) -> Context:
@@ -181,12 +193,21 @@ def failures(asked: Asked) -> Context:
     return {"failures": latest_failures(asked.ledger, MOST_FAILURES)}
 
 
+def record(asked: Asked) -> Context:
+    return {"listing": record_of(asked.ledger, asked.query)}
+
+
+def job_record(asked: Asked) -> Context:
+    return {"entries": last_actions(asked.ledger, asked.target), "target": asked.target}
+
+
 def queues(asked: Asked) -> Context:
     found = queue_status(asked.ledger, asked.broker)
     return {"queues": found.queues, "workers": found.workers, "running": found.running}
 
 
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
+ACTIONS = Topic(Kind.ACTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +244,12 @@ PAGES = (
         {"beat": beat, "queues": queues},
         lambda *_: [BEAT, NOW, WORKERS],
     ),
+    Page("/record", "record.html", {"beat": beat, "record": record}, lambda *_: [BEAT, ACTIONS]),
     Page(
         "/jobs/{target:path}",
         "job.html",
-        {"job": job, "timeline": timeline, "runs": runs, "log": job_log},
-        lambda found, job: [Topic(Kind.JOB, job), *run_topics(found)],
+        {"job": job, "timeline": timeline, "runs": runs, "log": job_log, "job_record": job_record},
+        lambda found, job: [Topic(Kind.JOB, job), ACTIONS, *run_topics(found)],
     ),
     Page(
         "/runs/{target:path}",

@@ -56,6 +56,7 @@ NEEDS: Mapping[str, Need] = {
     "GET /": Need(Role.VIEWER, About.SEEN),
     "GET /failures": Need(Role.VIEWER, About.SEEN),
     "GET /queues": Need(Role.VIEWER, About.ALL),
+    "GET /record": Need(Role.VIEWER, About.ALL),
     "GET /jobs/{target:path}": Need(Role.VIEWER, About.JOB),
     "GET /runs/{target:path}": Need(Role.VIEWER, About.RUN),
     "GET /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
@@ -87,5 +88,6 @@ NEEDS: Mapping[str, Need] = {
     "GET /api/v1/runs/{run:path}/log": Need(Role.VIEWER, About.RUN),
     "GET /api/v1/runs/{run:path}": Need(Role.VIEWER, About.RUN),
     "GET /api/v1/queues": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/actions": Need(Role.VIEWER, About.ALL),
     "GET /api/v1/beat": Need(Role.VIEWER, About.SEEN),
 }

@@ -28,6 +28,7 @@ from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
+from supervisor.web.record import Logins
 from supervisor.web.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def create(
         *health_routes(ledger, metrics or Metrics(ledger, broker)),
         *api_routes(Api(seen, broker, edits), threads),
         *event_routes(watch, seen),
-        *login_routes(access, sessions),
+        *login_routes(access, sessions, Logins(ledger)),
         *editor_routes(seen, edits, threads),
         *action_routes(seen, edits, threads),
         *page_routes(seen, access, broker, edits, threads),

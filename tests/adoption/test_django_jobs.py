@@ -17,6 +17,7 @@ import pytest
 from supervisor.beat.entries import Entries
 from supervisor.beat.sources import Outcome, look_at
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.adoption.postgres import postgres
@@ -434,6 +435,36 @@ def test_actions_do_what_they_say_and_stand_in_the_history(
     history = text_of(client.get(f"{JOBS}nightly/history/"))
     for done in (f"Triggered as {run.id}", "Cancelled 1 run", "Paused", "Resumed"):
         assert done in history
+
+
+#: What each action of the admin is entered as, in the record of actions.
+ENTERED = {name: name for name in ("trigger", "cancel", "pause", "resume")} | {
+    "delete_selected": "remove"
+}
+
+
+def test_what_the_admin_does_is_entered_in_its_users_name(browse: Any, ledger: Ledger) -> None:
+    from django.contrib import admin
+
+    from supervisor.integrations.django.models import Job
+
+    assert {*admin.site._registry[Job].actions, "delete_selected"} == ENTERED.keys()
+    client = browse()
+    written = {"name": "nightly", "task": "desk.report", "cron": "0 3 * * *"}
+    client.post(f"{JOBS}add/", EMPTY | written)
+
+    def newest() -> tuple[str, Actor]:
+        [entry] = ledger.actions.search(WantedActions(limit=1))
+        return entry.action.verb, entry.action.by
+
+    ann = Actor("ann", "django", "127.0.0.1")
+    assert newest() == ("put", ann)
+    for action, verb in ENTERED.items():
+        given = {"action": action, "_selected_action": ["nightly"], "post": "yes"}
+        client.post(JOBS, given)
+        assert newest() == (verb, ann)
+    job().save()
+    assert newest()[1].origin == "django"
 
 
 @pytest.mark.parametrize("action", ["trigger", "pause", "resume", "cancel", "delete_selected"])

@@ -42,7 +42,20 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 #: They change nothing in the ledger; some write files here, or run processes.
 READING = {
     *("adopt", "check", "doctor", "export", "health", "import", "init", "jobs", "log", "next"),
-    *("plan", "queues", "render", "runs", "schema", "serve", "show", "simulate", "up", "why"),
+    *(
+        "notify",
+        "plan",
+        "queues",
+        "render",
+        "runs",
+        "schema",
+        "serve",
+        "show",
+        "simulate",
+        "token",
+        "up",
+        "why",
+    ),
 }
 
 #: Takes the record away, with all other keys.

@@ -1,0 +1,152 @@
+"""The record of actions on the page and over HTTP, and as lines of the server's log."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from redis.exceptions import RedisError
+
+from supervisor.ledger.actions import Action, Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.connection import explained
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.scoped import EVERYTHING, current_scope
+from supervisor.logs import get_logger
+from supervisor.operate.record import LOOKED_AT, entry_shape
+from supervisor.web.http import Refused
+
+log = get_logger("supervisor.record")
+
+#: Entries on one page, and on that of a job.
+ENTRIES_SHOWN, LAST_SHOWN = 50, 5
+
+#: As Redis gives them.
+ENTRY_ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
+
+
+def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> WantedActions:
+    """What an address asks for. Raises Refused."""
+    before, since = query.get("before"), query.get("since")
+    if before is not None and not ENTRY_ID.fullmatch(before):
+        raise Refused(400, "before is the id of an entry that was listed")
+    job, by, verb = (query.get(name, "").strip() or None for name in ("job", "by", "verb"))
+    moment = moment_in(since) if since else None
+    return WantedActions(job, by, verb, moment, before, limit)
+
+
+def moment_in(text: str) -> datetime:
+    """In UTC, where it names no offset. Raises Refused."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Refused(400, "since is a time such as 2026-03-01T02:00:00Z") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """entries: newest first. query: what was asked for. older: the address of the next page."""
+
+    entries: list[Entry]
+    query: Mapping[str, str]
+    older: str | None
+
+
+def listing_of(ledger: Ledger, query: Mapping[str, str]) -> Listing:
+    wanted = wanted_actions(query)
+    found = ledger.actions.search(wanted)
+    kept = {name: query[name] for name in ("job", "by", "verb", "since") if query.get(name)}
+    older = None
+    if len(found) == wanted.limit:
+        older = f"record?{urlencode({**kept, 'before': found[-1].id})}"
+    return Listing(found, kept, older)
+
+
+def last_actions(ledger: Ledger, job: str) -> list[Entry]:
+    """Those on one job, among the newest of all. Who sees some jobs only is shown none that was on
+    others as well.
+    """
+    wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
+    found = ledger.actions.search(wanted)
+    if current_scope.get(EVERYTHING).is_everything:
+        return found
+    return [entry for entry in found if set(entry.action.jobs) <= {job}]
+
+
+# The lines of the log, for who keeps them for years.
+#
+# 1. Where the last server came to stands in the ledger. A server goes on from there: what was
+#    entered while none ran is logged as well, as long as the record has it.
+# 2. Each of several servers logs all: the id tells which lines are the same.
+
+
+LOOK_SECONDS = 1.0
+
+
+class RecordLog:
+    """Logs what is entered, each entry as a line with its fields."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._last: str | None = None
+
+    def follow(self, is_stopping: Callable[[], bool]) -> None:
+        """Until the server stops, in a thread of its own."""
+        is_away = False
+        while not is_stopping():
+            try:
+                self.log_new()
+                is_away = False
+            except (RedisError, OSError) as error:
+                if not is_away:
+                    log.warning("record unavailable", error=explained(error))
+                is_away = True
+            time.sleep(LOOK_SECONDS)
+
+    def log_new(self) -> None:
+        actions = self._ledger.actions
+        if self._last is None:
+            self._last = actions.logged_up_to() or actions.last_id()
+        while found := actions.after(self._last):
+            for entry in found:
+                log.info("action recorded", **facts_of(entry))
+            self._last = found[-1].id
+            actions.note_logged(self._last)
+
+
+def facts_of(entry: Entry) -> dict[str, Any]:
+    return {key: value for key, value in entry_shape(entry).items() if value}
+
+
+# Logins, which no function of the ledger does.
+
+
+#: Refused ones are entered once in so many seconds: else whoever tries tokens empties the record.
+REFUSED_LOGIN_SECONDS = 60.0
+
+
+class Logins:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._refused_at = float("-inf")
+
+    def enter(self, by: Actor, verb: str) -> None:
+        """A person may log in while it cannot be entered: the page says what is unavailable."""
+        self._enter(Action(by, verb, "page"), Outcome.DONE)
+
+    def enter_refused(self, by: Actor) -> None:
+        log.warning("login refused", address=by.place)
+        if time.monotonic() - self._refused_at >= REFUSED_LOGIN_SECONDS:
+            self._refused_at = time.monotonic()
+            self._enter(Action(by, "login", "page"), Outcome.REFUSED)
+
+    def _enter(self, action: Action, outcome: Outcome) -> None:
+        try:
+            self._ledger.actions.enter(action, outcome)
+        except (RedisError, OSError) as error:
+            log.warning("action not recorded", verb=action.verb, error=explained(error))

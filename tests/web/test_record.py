@@ -1,0 +1,232 @@
+"""The record of actions over HTTP: each request that changes something is in it, and is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+from starlette.routing import Route
+
+from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
+from supervisor.web.access import Access
+from supervisor.web.api import API
+from supervisor.web.record import Logins, RecordLog
+from supervisor.web.roles import NEEDS
+from supervisor.web.server import create
+from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.logged import capture_logs
+from tests.web.test_api import checked
+from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
+
+RUN = f"nightly@{MIDNIGHT:%Y-%m-%dT%H:%M:%SZ}"
+
+HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
+
+ANN = Actor("ann", "api", "10.0.0.7")
+
+
+def newest(ledger: Ledger) -> Entry:
+    return ledger.actions.search(WantedActions(limit=1))[0]
+
+
+def send(client: httpx.Client, route: str, body: dict[str, Any]) -> httpx.Response:
+    method, path = route.split(" ")
+    for word, value in (("{target:path}", TARGETS), ("{job:path}", TARGETS), ("{run:path}", RUNS)):
+        path = path.replace(word, value.get(route, "nightly"))
+    if path.startswith("/api/"):
+        document = HOURLY if method == "PUT" else body
+        query = {"reason": "stocktaking"} if method in ("PUT", "DELETE") else {}
+        sent = None if method == "DELETE" else document
+        return client.request(method, path, json=sent, params=query)
+    return client.request(method, path, data=body, headers=FROM_OUR_PAGE)
+
+
+#: What a route is about, but for the job nightly.
+TARGETS = {
+    "POST /actions/cancel/{target:path}": RUN,
+    "POST /actions/remove/{target:path}": "report",
+    "DELETE /api/v1/jobs/{job:path}": "report",
+    "PUT /api/v1/jobs/{job:path}": "new",
+}
+RUNS = {"POST /api/v1/runs/{run:path}/cancel": RUN}
+
+#: They change nothing in the ledger.
+READING = {"POST /actions/check", "POST /api/v1/jobs/{job:path}/check"}
+
+#: The verb that each route is entered as.
+ENTERED = {
+    "POST /login": "login",
+    "POST /logout": "logout",
+    "POST /actions/put": "put",
+    **{
+        f"POST /actions/{verb}/{{target:path}}": verb
+        for verb in ("trigger", "pause", "resume", "cancel", "remove")
+    },
+    "PUT /api/v1/jobs/{job:path}": "put",
+    "DELETE /api/v1/jobs/{job:path}": "remove",
+    **{f"POST /api/v1/jobs/{{job:path}}/{v}": v for v in ("trigger", "pause", "resume")},
+    "POST /api/v1/runs/{run:path}/cancel": "cancel",
+}
+
+
+def test_each_route_that_is_no_get_reads_or_is_known_to_act(ledger: Ledger) -> None:
+    routes = [route for route in create(ledger).routes if isinstance(route, Route)]
+    acting = {
+        f"{method} {route.path}"
+        for route in routes
+        for method in (route.methods or set()) - {"GET", "HEAD"}
+    }
+    assert acting == READING | ENTERED.keys()
+
+
+@pytest.mark.parametrize("route", [route for route in ENTERED if "log" not in route])
+def test_a_request_is_entered_with_who_sent_it_and_why(
+    route: str, maker: httpx.Client, editor: httpx.Client, ledger: Ledger
+) -> None:
+    ledger.admit(ticks(job(ledger, overlap="allow"), 0))
+    version = maker.put(f"{API}/jobs/report", json=HOURLY).json()["version"]
+    body = {"reason": "stocktaking"}
+    if route.startswith("POST /actions/"):
+        new = {"name": "new", "task": "t", "kind": "every", "times": "1h"}
+        body |= new if route.endswith("/put") else {}
+        body |= {"version": "0" if route.endswith("/put") else str(version)}
+        body |= {"note": "stocktaking"} if "pause" in route else {}
+    answer = send(maker if "/api/" in route else editor, route, body)
+    assert answer.status_code < 400, answer.text
+    entry = newest(ledger)
+    assert (entry.action.verb, entry.outcome) == (ENTERED[route], Outcome.DONE)
+    assert entry.action.reason == "stocktaking"
+    by = entry.action.by
+    origin = "api" if "/api/" in route else "page"
+    assert (by.name, by.origin, by.place) == ("token", origin, "127.0.0.1")
+
+
+def test_what_the_api_refuses_is_entered_as_that(maker: httpx.Client, ledger: Ledger) -> None:
+    maker.put(f"{API}/jobs/report", json=HOURLY)
+    old = {"if-match": '"7"'}
+    edit = maker.put(f"{API}/jobs/report", json={**HOURLY, "every": "2h"}, headers=old)
+    assert edit.status_code == 412
+    conflict = newest(ledger)
+    assert (conflict.action.verb, conflict.outcome) == ("put", Outcome.REFUSED)
+    assert maker.post(f"{API}/jobs/nightly/pause", json={}).status_code == 404
+    assert newest(ledger).error.startswith("unknown job 'nightly'")
+    assert maker.post(f"{API}/jobs/nightly/pause", json={"note": 5}).status_code == 400
+    assert len(ledger.actions.search(WantedActions())) == 3
+
+
+# Logins.
+
+
+def test_a_login_and_a_logout_are_entered(
+    serve: Callable[[Access], httpx.Client], ledger: Ledger
+) -> None:
+    client = serve(Access(TOKEN))
+    log_in(client)
+    client.post("/logout", headers=FROM_OUR_PAGE)
+    out, in_ = ledger.actions.search(WantedActions())
+    assert [in_.action.verb, out.action.verb] == ["login", "logout"]
+    assert {in_.action.by, out.action.by} == {Actor("token", "page", "127.0.0.1")}
+
+
+def test_who_tries_tokens_does_not_push_others_out_of_the_record(
+    serve: Callable[[Access], httpx.Client], ledger: Ledger
+) -> None:
+    client = serve(Access(TOKEN))
+    for _ in range(5):
+        client.post("/login", data={"token": "no"}, headers=FROM_OUR_PAGE)
+    [entry] = ledger.actions.search(WantedActions())
+    assert (entry.action.verb, entry.outcome) == ("login", Outcome.REFUSED)
+    assert entry.action.by == Actor("", "page", "127.0.0.1")
+
+
+def test_a_login_that_cannot_be_entered_is_one_all_the_same(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.actions, "no stream")
+    with capture_logs() as lines:
+        Logins(ledger).enter(ANN, "login")
+    assert [line["event"] for line in lines] == ["action not recorded"]
+
+
+# Reading.
+
+
+def test_the_api_gives_the_record_page_by_page(bearer: httpx.Client, ledger: Ledger) -> None:
+    for name in ("report-a", "report-b", "other"):
+        job(ledger, name)
+        control.pause(ledger, name, "", None, by=ANN)
+
+    def found(query: str) -> list[Any]:
+        answer = checked(bearer.get(f"{API}/actions?{query}"), "/actions", 200)
+        assert isinstance(answer, list)
+        return answer
+
+    first = found("limit=2")
+    rest = found(f"limit=2&before={first[-1]['id']}")
+    assert [entry["target"] for entry in (*first, *rest)] == ["other", "report-b", "report-a"]
+    assert [entry["target"] for entry in found("job=report-*&by=an?")] == ["report-b", "report-a"]
+    assert found("verb=cancel") == found("since=2999-01-01T00:00:00Z") == []
+    for wrong in ("before=x", "since=x", "limit=0"):
+        checked(bearer.get(f"{API}/actions?{wrong}"), "/actions", 400)
+
+
+HOSTILE = "<b>\x1b[2J\u202eevil\n\ud800"
+
+
+def test_the_page_shows_who_did_what_and_marks_nothing_up(
+    reader: httpx.Client, app: Celery, ledger: Ledger
+) -> None:
+    job(ledger, "report")
+    hostile = Actor(HOSTILE, "api", HOSTILE)
+    control.pause(ledger, "report", "", None, by=hostile, reason=HOSTILE)
+    for path in ("/record", "/record?job=report", "/jobs/report"):
+        text = reader.get(path).text
+        assert "&lt;b&gt; evil" in text
+        assert not set(text) & set("\x1b\u202e")
+    assert "Nothing was done" in reader.get("/record?by=nobody").text
+    assert reader.get("/record?before=x").status_code == 400
+
+
+def test_older_entries_are_a_page_further(reader: httpx.Client, ledger: Ledger) -> None:
+    spec = job(ledger)
+    for number in range(60):
+        control.pause(ledger, spec.name, f"number {number}.", None, by=ANN)
+    text = reader.get("/record?by=ann").text
+    assert ("number 59." in text, "number 9." in text) == (True, False)
+    [older] = [line for line in text.splitlines() if 'rel="next"' in line]
+    address = older.partition('href="')[2].partition('"')[0].replace("&amp;", "&")
+    assert "number 9." in reader.get(f"/{address}").text
+
+
+def test_the_page_of_a_removed_job_says_who_removed_it(maker: httpx.Client, ledger: Ledger) -> None:
+    maker.put(f"{API}/jobs/report", json=HOURLY)
+    maker.delete(f"{API}/jobs/report?reason=left")
+    answer = maker.get("/jobs/report", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert "report was removed at" in answer.text
+    assert "by token (remove, api 127.0.0.1): left" in answer.text
+
+
+# The log of a server.
+
+
+def test_a_server_logs_each_entry_also_those_of_before_it_started(ledger: Ledger) -> None:
+    spec = job(ledger)
+    control.pause(ledger, spec.name, "before any server", None, by=ANN)
+    with capture_logs() as lines:
+        first = RecordLog(ledger)
+        first.log_new()
+        control.pause(ledger, spec.name, "while it runs", None, by=ANN)
+        first.log_new()
+        control.pause(ledger, spec.name, "while none runs", None, by=ANN)
+        RecordLog(ledger).log_new()
+    assert [line["reason"] for line in lines] == ["while it runs", "while none runs"]
+    assert {line["event"] for line in lines} == {"action recorded"}
+    assert lines[0]["by"] == "ann"
+
+
+def test_reading_the_record_takes_a_viewer() -> None:
+    assert NEEDS["GET /record"] == NEEDS["GET /api/v1/actions"] == NEEDS["GET /queues"]
