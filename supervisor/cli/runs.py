@@ -96,6 +96,7 @@ def follow(ledger: Ledger, run_id: str) -> Run:
     shown: AbstractContextManager[object] = bar if on_terminal else nullcontext()
     with shown:
         run = follow_on(screen, ledger, run_id)
+    print_failures(ledger, run_id)
     reason = harmless(why(run))
     click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     return run
@@ -251,7 +252,11 @@ def print_whole(ledger: Ledger, run_id: str) -> None:
     print_parts(ledger, run)
     for text in list(LogText().of(ledger.reports.lines(run_id)))[-LINES_SHOWN:]:
         click.echo(text)
-    for failure in ledger.reports.failures(run.id):
+    print_failures(ledger, run_id)
+
+
+def print_failures(ledger: Ledger, run_id: str) -> None:
+    for failure in ledger.reports.failures(run_id):
         for line in failure_lines(failure):
             click.echo(line)
 

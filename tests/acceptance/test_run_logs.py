@@ -19,6 +19,7 @@ jobs:
   talks-in-threads: {task: team.talk, every: 24h, queue: threads, log: capture, overlap: allow}
   says-little: {task: team.talk, every: 24h}
   says-nothing: {task: team.talk, every: 24h, log: none, kwargs: {fails: true}}
+  masked: {task: team.talk, every: 24h, log: capture, mask: [name], kwargs: {name: hunter2}}
   floods: {task: team.flood, every: 24h, log: capture}
   in-steps:
     every: 24h
@@ -148,6 +149,13 @@ def test_a_job_without_a_log_keeps_neither_lines_nor_traceback(shared: Project) 
     run = shared.run_when(shared.trigger("says-nothing").id, "failed")
     assert run.reason == "ValueError: not so"
     assert (lines(shared, run), shared.ledger.reports.failures(run.id)) == ([], [])
+
+
+def test_what_a_mask_hides_is_in_none_of_the_lines(shared: Project) -> None:
+    run = shared.run_when(shared.trigger("masked").id, "succeeded")
+    said = lines(shared, run)
+    assert [line for line in said if line in captured("***")] == captured("***")
+    assert "hunter2" not in "".join(said)
 
 
 def test_a_step_keeps_its_lines_under_its_name(shared: Project) -> None:

@@ -62,6 +62,26 @@ def test_attempts_that_are_not_kept_are_told_by_their_number(
     assert "late" not in told
 
 
+def test_show_says_how_a_run_failed_and_where_its_lines_are(
+    supervisor: Supervisor, ledger: Ledger
+) -> None:
+    spec = begun(ledger, log_url="https://logs.example/?q={run}")
+    run = run_id(spec, 0)
+    told = "Traceback:\n  in \x1b[31mload\nValueError: not so"
+    ledger.finish(run, "token", RunState.FAILED, "not so", traceback=told)
+    shown, followed = supervisor("show", run), supervisor("show", run, "--follow")
+    for result, code in ((shown, 0), (followed, 1)):
+        assert result.exit_code == code
+        assert (
+            "  attempt 1: failed\n  Traceback:\n    in load\n  ValueError: not so\n"
+            in result.stdout
+        )
+    assert "https://logs.example/?q=nightly%40" in shown.stdout
+    as_shape = as_json(supervisor("show", run, "--json"))
+    assert as_shape["log_url"].startswith("https://logs.example/?q=nightly%40")
+    assert [(found["attempt"], found["traceback"]) for found in as_shape["failures"]] == [(1, told)]
+
+
 def test_a_trigger_is_a_run_and_a_second_one_is_skipped(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
