@@ -46,7 +46,7 @@ log = get_logger("supervisor.notices")
 # Making notices.
 
 #: So many times a turn, a few hundred events each time.
-COMMITS_PER_TURN = 10
+COMMITS_PER_TURN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Maker:
 # What no function comes across.
 
 #: All jobs with `notify` are looked at once in this time, some at each turn.
-EACH_WITHIN = timedelta(seconds=15)
-TURNS = 10
+EACH_WITHIN = timedelta(seconds=30)
+TURNS = 25
 JOBS_PER_TURN = 20
 
 
@@ -277,11 +277,16 @@ class Notices:
 
     def look(self, look: Look) -> None:
         """Raises RedisError."""
-        if look.has_watched:
-            self._watch.look(look.at)
-        if look.has_notices:
-            self._maker.make(look.at)
-            self._messenger.look(look.at)
+        try:
+            if look.has_watched:
+                self._watch.look(look.at)
+            if look.has_notices:
+                self._maker.make(look.at)
+                self._messenger.look(look.at)
+        except RedisError:
+            raise
+        except Exception:  # what people are told must not keep beat from its ticks
+            log.exception("notices not made")
 
     def tell_of_files(self, problems: Sequence[str]) -> None:
         """What is wrong with the schedule files, or that nothing is; what is new is told."""

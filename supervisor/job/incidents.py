@@ -23,7 +23,15 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from supervisor.job.notices import JOBS_NAMED, WORDS, Destination, Event, Notice, cause_of
+from supervisor.job.notices import (
+    JOBS_NAMED,
+    SERVICE_TITLES,
+    WORDS,
+    Destination,
+    Event,
+    Notice,
+    cause_of,
+)
 
 #: By default; SUPERVISOR_NOTIFY_WAIT says another.
 GROUP_WAIT = timedelta(seconds=30)
@@ -360,10 +368,8 @@ def fold(
 
 def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> Notice:
     """The message. page: the address at which people see the service, where it is known."""
-    event, _, cause = pending.subject.partition(":")
+    _, _, cause = pending.subject.partition(":")
     facts, is_good = pending.facts, pending.event is Event.RECOVERED
-    problem = WORDS.get(Event(event), ("", ""))[pending.job_count != 1]
-    before = ": ".join(filter(None, (problem, cause)))
     link = f"{page.rstrip('/')}/jobs/{pending.jobs[0]}" if pending.job_count == 1 else page
     return Notice(
         key=key,
@@ -376,6 +382,15 @@ def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> N
         last_at=facts.last_at,
         runs=facts.runs,
         run=facts.run,
-        reason=(f"Before that: {before}" if before else "") if is_good else facts.reason,
+        reason=f"Before that: {problem_of(pending)}" if is_good else facts.reason,
         link=link if page else "",
     )
+
+
+def problem_of(pending: Pending) -> str:
+    """What it is the end of: ``failed: ConnectionError``."""
+    word, _, cause = pending.subject.partition(":")
+    event = Event(word)
+    if event in SERVICE_TITLES:
+        return SERVICE_TITLES[event]
+    return ": ".join(filter(None, (WORDS[event][pending.job_count != 1], cause)))

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.beat.notices import GIVE_UP_AFTER, Maker, Messenger, Send, Watch
+from supervisor.beat.notices import GIVE_UP_AFTER, Maker, Messenger, Notices, Send, Watch
 from supervisor.job.incidents import GROUP_WAIT, by_id, fold
 from supervisor.job.notices import Answer, Destination, Event, Notice, title
 from supervisor.job.run import RunState
@@ -281,6 +281,20 @@ def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     assert ledger.notices.tell([found, found], leader.leadership) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
+
+
+def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader: Leader) -> None:
+    service = Service()
+    environ = {"SUPERVISOR_NOTIFY": "https://hooks.example/all", "SUPERVISOR_NOTIFY_WAIT": "0s"}
+    notices = Notices(ledger, leader.leadership, service, environ)
+    for problems in (["a.yaml:3: no"], ["a.yaml:3: no"], [], []):
+        notices.tell_of_files(problems)
+        notices.look(leader.look())
+        wait_until(lambda: not ledger.client.exists(ledger.keys.unsent))
+    assert service.titles == ["Schedule files were rejected", "The service recovered"]
+    assert service.notices[0].reason == "a.yaml:3: no"
+    stored = ledger.client.hvals(ledger.keys.incidents)
+    assert not any("hooks.example" in text for text in stored), "the address is beat's own"
 
 
 def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
