@@ -196,7 +196,10 @@ class SecurityHeaders:
 #    others, and a 403 from what is about all of them.
 
 
-FOR_EVERYBODY = ("/healthz", "/readyz", "/login", "/static/")
+#: The same for every visitor: whose session it is, is not asked.
+ALIKE = ("/healthz", "/readyz", "/static/")
+
+FOR_EVERYBODY = (*ALIKE, "/login")
 
 #: Programs ask for these: a redirection to a form is of no use to them.
 FOR_PROGRAMS = ("/api/", "/metrics", "/events")
@@ -275,7 +278,8 @@ class AccessCheck:
         scope["state"]["visitor"] = visitor
         current_scope.set(visitor.scope)
         answer = refusal(request, visitor, access)
-        if root and not visitor.session and not answer and request.method in READING:
+        is_over = root and not visitor.session and not path_of(request).startswith(ALIKE)
+        if is_over and not answer and request.method in READING:
             # A session that has ended, or another browser's: the page as everybody may see it.
             answer = RedirectResponse(access.prefix + address_of(request), 303)
         return answer, scope
@@ -283,7 +287,7 @@ class AccessCheck:
     async def _session(self, request: Request, root: str, patience_seconds: float) -> str | None:
         """Whose it is. The event loop does not wait for the ledger."""
         cookie = request.cookies.get(COOKIE, "")
-        if not cookie or not root or not self._access.has_tokens:
+        if not cookie or not root or path_of(request).startswith(ALIKE):
             return None
         asked = self._threads.submit(self._sessions.name, cookie, root, self._access.digest_of)
         return await asyncio.wait_for(asyncio.wrap_future(asked), patience_seconds)
