@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, assert_never
@@ -274,6 +274,12 @@ class Notices:
         self._watch = Watch(ledger, leadership)
         self._messenger = Messenger(ledger, send, self._service, environ.get(PAGE_URL, ""))
         self._problems: Sequence[str] | None = None
+
+    def destinations(self) -> Iterator[Destination]:
+        """Of all jobs and of the service; read when they are asked for. Raises RedisError."""
+        yield from self._service.values()
+        for spec in self._ledger.specs().values():
+            yield from spec.notify
 
     def look(self, look: Look) -> None:
         """Raises RedisError."""

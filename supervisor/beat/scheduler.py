@@ -59,7 +59,7 @@ from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
-from supervisor.integrations.notify import send
+from supervisor.integrations.notify import missing_extra, send
 from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.integrations.sentry import CheckIns
 from supervisor.job.spec import JobSpec
@@ -224,6 +224,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         )
         self._next_presence = 0.0
         self._fault: str | None = None
+        self._is_extra_known = False
         self._is_emitting = False
         self._failing_since: float | None = None
         self._is_current = False
@@ -474,9 +475,15 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _finish_start(self) -> None:
         """With the jobs of the files as they are now; with broken ones, as they were."""
-        if self._starts.at and (self._reloading is None or self._reloading.is_settled):
+        if self._reloading is not None and not self._reloading.is_settled:
+            return
+        if self._starts.at:
             self._starts.finish()
             self._publish_outbox()
+        if not self._is_extra_known:
+            self._is_extra_known = True
+            if missing := missing_extra(self._notices.destinations()):
+                log.warning("notices not sent", reason=missing)
 
     def _prebuild(self, look: Look, interval: timedelta, next_at: datetime | None) -> float:
         """Spends the time until the next turn on what it will need; gives the seconds left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from supervisor.beat import scheduler
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.integrations import notify
 from supervisor.job.run import RunState
 from supervisor.ledger import leader
 from supervisor.ledger.leader import SILENCE, SILENCES_KEPT
@@ -24,6 +26,7 @@ from supervisor.ledger.page_reads import silences
 from supervisor.ledger.replies import ms_of
 from supervisor.settings import Settings
 from supervisor.ticks import emission
+from tests.logged import capture_logs
 from tests.proxy import proxy_to
 from tests.waiting import patience, wait_until
 
@@ -75,6 +78,30 @@ def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
     nominal = [run.nominal_at for run in ledger.history("job", 99)]
     assert any(at <= looked_at[0] and at > until - timedelta(seconds=1) for at in nominal)
     second.close()
+    app.close()
+
+
+@pytest.mark.parametrize(("url", "sentences"), [("mailtos://a:b@h.test", 1), ("https://h", 0)])
+def test_notices_that_cannot_be_sent_are_said_in_a_sentence_at_the_start(
+    ledger: Ledger,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    sentences: int,
+) -> None:
+    monkeypatch.setattr(notify, "find_spec", lambda name: None)  # as where Apprise is missing
+    job = {"task": "t", "every": "1h", "notify": [url]}
+    (tmp_path / "jobs.yaml").write_text(json.dumps({"jobs": {"a": job, "b": job}}))
+    app = supervise(Celery("unsent", broker=redis_url), schedules=tmp_path)
+    beat = SupervisedScheduler(app, lazy=True)
+    with capture_logs() as logged:
+        wait_until(lambda: (beat.tick(), ledger.job_names())[1])
+        beat.tick()
+        beat.tick()
+    found = [event for event in logged if event["event"] == "notices not sent"]
+    assert [event["reason"] for event in found] == [notify.MISSING] * sentences
+    beat.close()
     app.close()
 
 
