@@ -9,6 +9,7 @@ from supervisor.job.run import Run
 from supervisor.ledger.requests import RunRequest
 from tests.acceptance.project import Project
 from tests.listener import Listener, listening
+from tests.mailbox import receiving_mail
 from tests.waiting import wait_until
 
 
@@ -23,10 +24,17 @@ def ended(project: Project, *, fails: bool) -> Run:
 
 
 def test_failures_and_their_end_are_told_once(project: Project) -> None:
-    with listening() as hook:
+    with listening() as hook, receiving_mail() as mailbox:
         hook.status = 503
-        project.environ = {"HOOK": f"{hook.url}/token", "SUPERVISOR_NOTIFY_WAIT": "1s"}
-        project.deploy('jobs: {import: {task: team.fail, every: 1d, notify: ["${HOOK}"]}}')
+        project.environ = {
+            "HOOK": f"{hook.url}/token",
+            "MAIL": f"{mailbox.url},token@jobs.test",
+            "SUPERVISOR_NOTIFY_WAIT": "1s",
+        }
+        project.deploy("""
+defaults: {notify: ["${HOOK}", "${MAIL}"]}
+jobs: {import: {task: team.fail, every: 1d}}
+""")
         [beat] = [process for process in project.processes if "beat" in str(process.args)]
         for _ in range(3):
             ended(project, fails=True)
@@ -44,4 +52,7 @@ def test_failures_and_their_end_are_told_once(project: Project) -> None:
         failed, recovered = told(hook)[tried:]
         assert (failed["type"], recovered["type"]) == ("failed", "recovered")
         assert failed["data"]["runs"] + recovered["data"]["runs"] == 3
+        subjects = [mail["Subject"].partition(":")[0] for mail in mailbox.mails]
+        assert set(subjects) == {"import failed", "import recovered"}
+        assert {mail["To"] for mail in mailbox.mails} == {"ops@jobs.test", "token@jobs.test"}
         assert "token" not in project.logs()

@@ -11,19 +11,16 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from email import message_from_bytes, policy
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import Envelope
 
 from supervisor.integrations import notify
 from supervisor.integrations.notify import missing_extra, send, webhook_body
 from supervisor.job.notices import Answer, Destination, Event, Notice
 from tests.listener import Listener, listening
+from tests.mailbox import Mailbox, receiving_mail
 from tests.waiting import patience, wait_until
 
 AT = datetime(2026, 3, 1, 2, 5, tzinfo=UTC)
@@ -58,40 +55,10 @@ def listener() -> Iterator[Listener]:
         yield listener
 
 
-class Mailbox:
-    """Of a mail server. `says`: to each recipient."""
-
-    def __init__(self) -> None:
-        self.mails: list[EmailMessage] = []
-        self.says = "250 OK"
-
-    async def handle_RCPT(
-        self, _server: Any, _session: Any, envelope: Envelope, address: str, _options: Any
-    ) -> str:
-        if self.says.startswith("250"):
-            envelope.rcpt_tos.append(address)
-        return self.says
-
-    async def handle_DATA(self, _server: Any, _session: Any, envelope: Envelope) -> str:
-        assert isinstance(envelope.content, bytes)
-        mail = message_from_bytes(envelope.content, policy=policy.default)
-        assert isinstance(mail, EmailMessage)
-        self.mails.append(mail)
-        return "250 OK"
-
-
 @pytest.fixture
-def mailbox() -> Iterator[tuple[Mailbox, str]]:
-    """And the address of a notice that goes there."""
-    mailbox = Mailbox()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = Controller(mailbox, hostname="127.0.0.1", port=port)
-    server.start()
-    try:
-        yield mailbox, f"mailto://127.0.0.1:{port}?from=beat@jobs.test&to=ops@jobs.test"
-    finally:
-        server.stop()
+def mailbox() -> Iterator[Mailbox]:
+    with receiving_mail() as mailbox:
+        yield mailbox
 
 
 def test_a_webhook_gets_json_with_a_key_and_a_signature_that_holds(listener: Listener) -> None:
@@ -192,22 +159,23 @@ def test_answers_of_http_are_told_apart_also_through_apprise(
     assert len(listener.heard) == 1
 
 
-def test_a_mail_says_what_the_notice_says_as_plain_text(mailbox: tuple[Mailbox, str]) -> None:
-    box, url = mailbox
-    assert told(f"{url},more@jobs.test") == (Answer.TAKEN, "")
-    assert [mail["To"] for mail in box.mails] == ["ops@jobs.test", "more@jobs.test"]
-    mail = box.mails[0]
+def test_a_mail_says_what_the_notice_says_as_plain_text(mailbox: Mailbox) -> None:
+    assert told(f"{mailbox.url},more@jobs.test") == (Answer.TAKEN, "")
+    assert [mail["To"] for mail in mailbox.mails] == ["ops@jobs.test", "more@jobs.test"]
+    mail = mailbox.mails[0]
     assert (mail["Subject"], mail["From"]) == ("import-orders failed: ValueError", "beat@jobs.test")
     assert mail.get_content_type() == "text/plain"
     assert mail.get_content().startswith("ValueError: <b>5 & 6</b>\r\nLast at 2026-03-01")
 
 
-def test_a_mail_that_a_server_does_not_take_is_tried_again(mailbox: tuple[Mailbox, str]) -> None:
-    box, url = mailbox
-    box.says = "550 nobody of this name"
-    assert told(url) == (Answer.UNAVAILABLE, "E-Mail: not taken, and Apprise does not say why")
-    box.says = "250 OK"
-    assert told(url) == (Answer.TAKEN, "")
+def test_a_mail_that_a_server_does_not_take_is_tried_again(mailbox: Mailbox) -> None:
+    mailbox.says = "550 nobody of this name"
+    assert told(mailbox.url) == (
+        Answer.UNAVAILABLE,
+        "E-Mail: not taken, and Apprise does not say why",
+    )
+    mailbox.says = "250 OK"
+    assert told(mailbox.url) == (Answer.TAKEN, "")
 
 
 def test_an_incident_of_pagerduty_is_opened_once_and_resolved(
