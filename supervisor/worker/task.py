@@ -137,7 +137,8 @@ class GuardedTask(Task):  # type: ignore[type-arg]
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Asks for the lease of a run's delivery. Raises Ignore when it is refused."""
-        header = supervised(self.request.headers, task_id)
+        # Not of its `headers`: tracers put their own into that place (older SDKs of Sentry).
+        header = supervised(vars(self.request), task_id)
         if header is not None:
             token = getattr(self.request, TOKEN, None) or uuid4().hex
             delivery = Delivery.of(header, token, self.request.retries)

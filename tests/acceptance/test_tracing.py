@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from typing import Any
 
+from supervisor.job.run import RunState
 from tests.acceptance.project import Project
 from tests.waiting import wait_until
 
@@ -103,6 +104,15 @@ jobs:
 INSTRUMENTED = """
 from opentelemetry.instrumentation.celery import CeleryInstrumentor
 CeleryInstrumentor().instrument()
+"""
+
+#: As older SDKs of Sentry: a task sees these as the headers of its message, and no others.
+NESTED = """
+from celery.signals import before_task_publish
+
+@before_task_publish.connect
+def nest(headers, **_):
+    headers["headers"] = {"traced": "by another"}
 """
 
 CALL = """
@@ -228,6 +238,13 @@ def test_beside_celerys_own_instrumentation_a_run_has_one_span(project: Project)
     assert [span["attributes"]["supervisor.attempt"] for span in found] == [1, 1]
     requests = {named(project, name)["trace"] for name in ("first", "second")}
     assert {span["trace"] for span in found} == requests
+
+
+def test_a_run_is_guarded_whatever_headers_a_tracer_nests(project: Project) -> None:
+    project.extend(NESTED)
+    project.worker()
+    run_id = project.code("print(json.dumps(team.import_feed.delay('b').id))")
+    wait_until(lambda: project.ledger.runs([run_id])[0].state is RunState.SUCCEEDED, 20)
 
 
 def test_without_the_library_there_is_nothing() -> None:
