@@ -172,11 +172,12 @@ UNKNOWN_PORT = "0"
 
 
 def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """In ascending order; none where no job has a `ping_url` or `notify`."""
+    """In ascending order; none where no job has a `ping_url`, `notify` or `sentry_monitor`."""
     found: set[int] = set()
     for spec in specs:
         found.update(ports_of(spec.ping_url, PING_PORTS) if spec.ping_url else ())
         found.update(port for to in spec.notify for port in ports_of(to.url, NOTICE_PORTS))
+        found.update(USUAL_PORTS["https"] if spec.sentry_monitor else ())
     return tuple(sorted(found))
 
 

@@ -65,6 +65,9 @@ FLUSH_SECONDS = 5.0
 
 PINGS_PER_LOOK = 1_000
 
+UNEXPRESSED = "Sentry cannot express its schedule; sentry_monitor in the job's file gives it one"
+NOT_INITIALISED = "it has sentry_monitor, and the app has not initialised sentry_sdk in beat"
+
 NAMESPACE = UUID("0c1ac2a5-9b2f-5e0e-8d8e-5d3d52f5a8c4")
 
 
@@ -86,22 +89,33 @@ class CheckIns:
         self._ledger = ledger
         self._place = f"{ledger.keys.prefix} of {owner}"
         self._pings = Pings(ledger.client, ledger.keys)
-        self._known: dict[str, tuple[JobSpec, JobSpec]] = {}
+        self._known: dict[str, tuple[JobSpec, bool, JobSpec]] = {}
         self._passed_on: frozenset[str] = frozenset()
         self._thread: threading.Thread | None = None
 
     def monitored(self, spec: JobSpec) -> JobSpec:
-        """As its runs are admitted: with `sentry_monitor`, where the SDK gives it a monitor."""
-        if spec.sentry_monitor is not None or beat_integration() is None:
+        """As its runs are admitted: with `sentry_monitor`, where there is a monitor to check in at.
+
+        The same each time for the same job.
+        """
+        if not (spec.sentry_monitor or beat_integration()):
             return spec
-        made_for, found = self._known.get(spec.name, (None, spec))
-        if made_for is not spec:
+        is_active = client() is not None
+        made_for, was_active, found = self._known.get(spec.name, (None, False, spec))
+        if made_for is not spec or was_active != is_active:
             if len(self._known) >= KEPT_AT_HAND:
                 self._known.clear()
-            has_one = monitor_of(spec, datetime.now(UTC)) is not None
-            found = spec.model_copy(update={"sentry_monitor": True}) if has_one else spec
-            self._known[spec.name] = spec, found
+            found = self._as_admitted(spec, is_active=is_active)
+            self._known[spec.name] = spec, is_active, found
         return found
+
+    def _as_admitted(self, spec: JobSpec, *, is_active: bool) -> JobSpec:
+        if not is_active:
+            log.warning("no check-ins", job=spec.name, hint=NOT_INITIALISED)
+        has_one = is_active and monitor_of(spec, datetime.now(UTC)) is not None
+        if has_one == bool(spec.sentry_monitor):
+            return spec
+        return spec.model_copy(update={"sentry_monitor": has_one})
 
     def look(self) -> None:
         """Returns at once; a thread sends the check-ins and ends by itself."""
@@ -170,12 +184,9 @@ def monitor_of(spec: JobSpec, now: datetime) -> Monitor | None:
     if integration is None or is_excluded(spec.name, integration.exclude_beat_tasks):
         return None
     if config is None:
-        log.warning("job without monitor", job=spec.name, schedule=spec.schedule, hint=HINT)
+        log.warning("job without monitor", job=spec.name, schedule=spec.schedule, hint=UNEXPRESSED)
         return None
     return Monitor(spec.name, config)
-
-
-HINT = "Sentry cannot express its schedule; sentry_monitor in the job's file gives it one"
 
 
 def is_excluded(job: str, patterns: Sequence[str] | None) -> bool:

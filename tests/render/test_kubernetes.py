@@ -274,6 +274,10 @@ def test_beat_reaches_the_addresses_of_notices(address: str, ports: set[int]) ->
     assert egress_of("beat", files) == {53, 6379} | ports
 
 
+def test_beat_reaches_sentry_where_a_job_checks_in() -> None:
+    assert egress_of("beat", files_of(job("watched", sentry_monitor=True))) == {53, 6379, 443}
+
+
 def variables(pod: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one.get("valueFrom") for one in pod["containers"][0]["env"]}
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from supervisor.integrations.sentry import CheckIns, monitor_config, monitor_schedule
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from tests.logged import capture_logs
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -91,7 +92,12 @@ def test_runs_of_a_job_with_a_monitor_are_written_down() -> None:
     assert {key: job(sentry_monitor=key).rules().ping for key in given} == given
 
 
-def test_without_the_sdk_a_job_stays_as_it_is(ledger: Ledger) -> None:
-    spec = job(every="1h")
+def test_without_the_sdk_no_run_is_written_down(ledger: Ledger) -> None:
     check_ins = CheckIns(ledger, "app")
-    assert check_ins.monitored(spec) is spec
+    silent, said = job(every="1h"), job(every="1h", sentry_monitor=True)
+    assert check_ins.monitored(silent) is silent
+    with capture_logs() as lines:
+        admitted = check_ins.monitored(said)
+        assert check_ins.monitored(said) is admitted
+    assert [line["event"] for line in lines] == ["no check-ins"]
+    assert not admitted.rules().ping
