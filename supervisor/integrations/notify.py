@@ -150,7 +150,7 @@ def webhook_body(notice: Notice) -> bytes:
     for key in ("first_at", "last_at"):
         data[key] = render_moment(data[key])
     document = {"type": notice.event.value, "timestamp": data["last_at"], "data": data}
-    return json.dumps(document, ensure_ascii=False).encode()
+    return json.dumps(document).encode()
 
 
 def signed(content: bytes, key: str, seconds: int, secret: str) -> dict[str, str]:
@@ -210,7 +210,7 @@ def _service(url: str, deadline_seconds: float) -> Any:
     """
     if find_spec("apprise") is None:
         return None
-    from apprise import Apprise, AppriseAsset
+    from apprise import Apprise, AppriseAsset, OverflowMode
 
     asset = AppriseAsset(
         app_id=USER_AGENT,
@@ -224,6 +224,8 @@ def _service(url: str, deadline_seconds: float) -> Any:
     with _kept.lines():
         service: Any = Apprise.instantiate(url, asset=asset)
     if service is not None:
+        if service.overflow_mode is OverflowMode.UPSTREAM:  # which services refuse
+            service.overflow_mode = OverflowMode.TRUNCATE
         for bound in ("socket_connect_timeout", "socket_read_timeout"):
             setattr(service, bound, min(getattr(service, bound), deadline_seconds / 2))
     return service
