@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from celery import Celery
@@ -182,6 +183,37 @@ class Adopted:
     @staticmethod
     def _jobs(origins: Mapping[str, Origin]) -> frozenset[str]:
         return frozenset(name for name, at in origins.items() if at.source == REDBEAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Unguarded:
+    """An entry of no job, which RedBeat's own code emits. reason: why it is none, for people."""
+
+    entry: str
+    next_due_at: datetime | None
+    reason: str
+
+
+def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
+    entries = Entries(app, ledger.client, ledger.keys)
+    saved = entries.saved_by_app(frozenset(), but=())
+    found = entries.unguarded().items()
+    return [Unguarded(name, at, why_unguarded(app, name, saved.get(name))) for name, at in found]
+
+
+def why_unguarded(app: Celery, name: str, saved: SavedEntry | None) -> str:
+    """saved: None for an entry of `beat_schedule`."""
+    if name == OF_BEAT:
+        return "Celery's own"
+    if saved is None:
+        return "of beat_schedule: `supervisor adopt` makes a job of it"
+    if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]
+        return "no job has its name, and adopt_entries is off"
+    try:
+        spec_of(app, job_name(name), AdoptedEntry(name, saved.definition or ""))
+    except NotTranslatable as error:
+        return str(error)
+    return "a job is made of it when beat looks next; if not, its log says why"
 
 
 def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -53,6 +54,7 @@ from supervisor.operate.shapes import (
     failure_lines,
     failure_shape,
     harmless,
+    instant,
     items_words,
     job_shape,
     line_shape,
@@ -75,7 +77,6 @@ from supervisor.operate.tables import (
     why,
 )
 from supervisor.operate.words import drained_words, stamp
-from supervisor.times import render_moment
 
 # show --follow: the state of a run, its progress and its log, until it has ended.
 
@@ -348,15 +349,15 @@ def jobs(
 
 
 def print_unguarded(context: Context, as_json: bool) -> None:
-    from supervisor.beat.entries import Entries
+    from supervisor.beat.adopted import unguarded
 
-    app, ledger = app_of(context, "jobs --unguarded"), context.ledger
-    found = Entries(app, ledger.client, ledger.keys).unguarded()
+    found = unguarded(app_of(context, "jobs --unguarded"), context.ledger)
     if as_json:
-        times = {name: at and render_moment(at) for name, at in found.items()}
-        print_json([{"entry": name, "next_due_at": at} for name, at in times.items()])
+        shapes = [{**asdict(one), "next_due_at": instant(one.next_due_at)} for one in found]
+        print_json(shapes)
         return
-    print_table(UNGUARDED_COLUMNS, [(name, stamp(at) or "never") for name, at in found.items()])
+    rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
+    print_table(UNGUARDED_COLUMNS, rows)
 
 
 @click.command()

@@ -5,6 +5,7 @@ and the command line.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,6 +26,10 @@ from supervisor.ticks.plan import JobPlan, job_plan
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from supervisor.beat.adopted import Unguarded
+
+MOST_UNGUARDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,20 @@ class JobEdits:
     def are_saved(self) -> bool:
         """Whether there is an app to save them for."""
         return self._app is not None
+
+    def unguarded(self) -> list[Unguarded]:
+        """The first of RedBeat's entries that are no job; none without an app.
+
+        Raises NotConfigured where this user of Redis may not read RedBeat's schedule.
+        """
+        if self._app is None:
+            return []
+        from supervisor.beat.adopted import unguarded
+
+        try:
+            return unguarded(self._app, self._ledger)[:MOST_UNGUARDED]
+        except NoPermissionError as error:
+            raise NotConfigured(explained(error)) from error
 
     def job(self, name: str) -> LoadedJob:
         """One that is loaded, or guarded by its own code. Raises UnknownJob."""
@@ -231,7 +250,8 @@ class JobEdits:
         from supervisor.beat.put import refuse_entries
 
         entries = Entries(self._app, self._ledger.client, self._ledger.keys)
-        refuse_entries(entries, [name], "")
+        with suppress(NoPermissionError):  # who may not read RedBeat's schedule saves no job either
+            refuse_entries(entries, [name], "")
 
     def _warnings(self, spec: JobSpec) -> list[str]:
         known = self.known_tasks()

@@ -33,7 +33,7 @@ JOB_COLUMNS = Columns.named(
     folds="schedule, state",
     drops="requeued, started, succeeded, skipped, last run, failed, schedule, outcome, next run",
 )
-UNGUARDED_COLUMNS = Columns.named("entry, next due")
+UNGUARDED_COLUMNS = Columns.named("entry, next due, reason", folds="reason")
 RUN_COLUMNS = Columns.named(
     "run, attempt, state, started, duration, reason",
     folds="reason",

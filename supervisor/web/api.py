@@ -338,6 +338,11 @@ class Api:
             {"queues": found.queues, "workers": found.workers, "at_work": at_work}
         )
 
+    @operation("get", "/unguarded", errors=(409,))
+    def unguarded(self) -> list[api_shapes.Unguarded]:
+        """RedBeat's entries that are no job, up to 1,000; none where no Celery app was named."""
+        return [api_shapes.Unguarded.model_validate(found) for found in self._edits.unguarded()]
+
     @operation("get", "/beat")
     def beat(self) -> api_shapes.Beat:
         """The beat that leads, and its last tick and reload."""

@@ -87,6 +87,12 @@ class Queues(Shape):
     at_work: dict[str, list[str]] = Field(description="Running runs, by the process they run in.")
 
 
+class Unguarded(Shape):
+    entry: str = Field(description="Its name in RedBeat's schedule.")
+    next_due_at: Instant | None
+    reason: str = Field(description="Why it is no job.")
+
+
 class Beat(Shape):
     leader: str | None
     last_tick_at: Instant | None

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from supervisor.errors import UnknownJob
+from supervisor.errors import NotConfigured, UnknownJob
 from supervisor.job.log_url import log_link
 from supervisor.job.run import LogLine, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
@@ -206,6 +206,13 @@ def queues(asked: Asked) -> Context:
     return {"queues": found.queues, "workers": found.workers, "running": found.running}
 
 
+def unguarded(asked: Asked) -> Context:
+    try:
+        return {"unguarded": asked.edits.unguarded()}
+    except NotConfigured:  # the API says that this server may not read RedBeat's schedule
+        return {"unguarded": []}
+
+
 NOW, BEAT, WORKERS = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.WORKERS)
 ACTIONS = Topic(Kind.ACTIONS)
 
@@ -241,7 +248,7 @@ PAGES = (
     Page(
         "/queues",
         "queues.html",
-        {"beat": beat, "queues": queues},
+        {"beat": beat, "queues": queues, "unguarded": unguarded},
         lambda *_: [BEAT, NOW, WORKERS],
     ),
     Page("/record", "record.html", {"beat": beat, "record": record}, lambda *_: [BEAT, ACTIONS]),

@@ -89,5 +89,6 @@ NEEDS: Mapping[str, Need] = {
     "GET /api/v1/runs/{run:path}": Need(Role.VIEWER, About.RUN),
     "GET /api/v1/queues": Need(Role.VIEWER, About.ALL),
     "GET /api/v1/actions": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/unguarded": Need(Role.VIEWER, About.ALL),
     "GET /api/v1/beat": Need(Role.VIEWER, About.SEEN),
 }

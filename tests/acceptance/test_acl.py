@@ -22,9 +22,11 @@ from supervisor.cli import main
 from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
+from supervisor.web.access import Access
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
 from tests.waiting import patience, wait_until
+from tests.web.visits import visiting
 
 ROOT = Path(__file__).parents[2]
 ACL = (ROOT / "deploy" / "redis" / "users.acl.example").read_text()
@@ -183,6 +185,15 @@ def test_nothing_of_the_product_is_refused(project: Project, guarded: Guarded) -
 
     assert guarded.refusals() == set()
     assert re.findall(r"NOPERM|no permissions", project.logs()) == []
+
+
+def test_who_may_not_read_redbeats_schedule_sees_the_page_without_it(guarded: Guarded) -> None:
+    url = guarded.url("serve")
+    app = supervise(Celery("team", broker=url, set_as_current=False))
+    with app, visiting(Ledger.open(Settings(url)), Access(), app) as client:
+        assert client.get("/queues").status_code == 200
+        refused = client.get("/api/v1/unguarded")
+        assert (refused.status_code, "permission" in refused.text) == (409, True), refused.text
 
 
 FORBIDDEN = (

@@ -25,9 +25,11 @@ from supervisor.errors import JobElsewhere
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate.job_edits import JobEdits
-from tests.ledger.commands import Supervisor
+from supervisor.web.access import Access
+from tests.ledger.commands import Supervisor, as_json
 from tests.logged import capture_logs
 from tests.waiting import wait_until
+from tests.web.visits import visiting
 
 HOUR = timedelta(hours=1)
 
@@ -222,6 +224,27 @@ def test_what_an_entry_would_refuse_is_foreseen_and_settles_nothing(
     with pytest.raises(JobElsewhere, match="RedBeat's schedule"):
         jobs.put_many({n: {"task": "t", "every": "1m"} for n in ("mine", "theirs")}, app=app)
     assert (ledger.marks(["mine"]), ledger.history("mine")) == (before, [])
+
+
+def test_what_is_emitted_unguarded_is_listed_with_the_reason(
+    app: Celery, ledger: Ledger, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(app, "tenant:42")
+    save(app, "routed", options={"routing_key": "a.b"})
+    here = "tests.ledger.test_adopted_entries"
+    monkeypatch.setattr(f"{here}.saving", app, raising=False)
+    listed = as_json(supervisor("jobs", "--unguarded", "--json", app=f"{here}:saving"))
+    found = {each["entry"]: each["reason"] for each in listed}
+    assert found.pop("celery.backend_cleanup", None) in (None, "Celery's own")
+    assert "routing_key" in found["routed"]
+    assert found["tenant:42"].startswith("a job is made of it when beat looks next")
+    assert all(each["next_due_at"].endswith("Z") for each in listed)
+    with visiting(ledger, Access(), app) as client:
+        assert client.get("/api/v1/unguarded").json() == listed
+        assert "routing_key" in client.get("/queues").text
+    with visiting(ledger, Access()) as client:
+        assert client.get("/api/v1/unguarded").json() == []
+        assert "without a guard" not in client.get("/queues").text
 
 
 def test_files_that_take_the_place_of_an_entry_say_so(
