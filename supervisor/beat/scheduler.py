@@ -6,7 +6,8 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 1. Look: take or extend the leader's lock, report that the last turn was done, and see what there is
    to do, all in one call, the only one of a turn with nothing to do. A beat that does not lead
    stands by and asks again a second later.
-2. Recover: silent leases, due retries and re-queues, forgotten waiters, a clock that was set back.
+2. Recover: runs of this machine's workers that are gone (guard/liveness.py), silent leases, due
+   retries and re-queues, forgotten waiters, a clock that was set back.
 3. Emit: load the entries that are due, compute the nominal ticks of each since its watermark, admit
    all of them, and write when each is next due (emitter.py). The watermark moves in the same
    function: a tick is dealt with once, whichever beat asks. Where the broker's queues are beside
@@ -59,6 +60,7 @@ from supervisor.beat.starts import Starts
 from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
+from supervisor.guard.liveness import Witness
 from supervisor.integrations.notify import missing_extra, send
 from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.integrations.sentry import CheckIns
@@ -222,6 +224,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._attendance = Attendance(
             self._ledger.client, self._ledger.keys, broker_of(app, settings)
         )
+        self._witness = Witness(self._ledger, self._publisher.publish)
         self._next_presence = 0.0
         self._fault: str | None = None
         self._is_extra_known = False
@@ -303,6 +306,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return INTERVAL.total_seconds()
         look = self._look()
         self._report_presence()
+        self._witness.look()
         if not look.leads:
             self._fault = self._failing_since = None
             return INTERVAL.total_seconds()

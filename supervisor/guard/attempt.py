@@ -47,7 +47,7 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
-from supervisor.guard import child_table
+from supervisor.guard import child_table, liveness
 from supervisor.guard.current_run import CurrentRun, current_run, set_current_run
 from supervisor.guard.delivery import Delivery
 from supervisor.guard.interrupts import RAISED, way_to_this_code
@@ -400,7 +400,12 @@ class Attempt:
         guard, own = self._guard, self.delivery
         for _ in range(MOST_ASKED):
             answer = guard.ledger.begin(
-                own.run_id, own.token, guard.worker, own.queue, own.sent_after
+                own.run_id,
+                own.token,
+                guard.worker,
+                own.queue,
+                own.sent_after,
+                liveness.own_process(),
             )
             if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
                 return answer

@@ -1,7 +1,7 @@
 -- A worker is about to start a run: the one gate before the task's body.
 --
 -- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
---       retries of the run (or '' in a message of an older version)
+--       retries of the run (or '' in a message of an older version), the worker's proof of life (or '')
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
 --       {'duplicate', state}  another delivery of this run is at work or has ended, this one's attempt was given
 --                             up, or its message is of before a retry, which may have given other arguments
@@ -11,7 +11,7 @@
 --       {'grace'}             the server has changed; published again once old leases have run out
 --       {'unknown'}           the ledger does not know the run (any more)
 
-local id, token, worker, queue, retries = unpack(ARGV)
+local id, token, worker, queue, retries, process = unpack(ARGV)
 
 local run = load_run(id)
 if run and run.state == 'queued' and settle_serial(run.rules.serial) then run = load_run(id) end
@@ -75,7 +75,7 @@ hold_lease(run, token, ttl)
 write_interval(run)
 
 redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
-  'attempt', run.attempt, 'worker', worker, 'queue', queue, 'reason', '', 'sends', 0)
+  'attempt', run.attempt, 'worker', worker, 'process', process or '', 'queue', queue, 'reason', '', 'sends', 0)
 redis.call('HDEL', K.run(id), 'parked')
 redis.call('ZREM', K.outbox, id)
 redis.call('ZREM', K.sent, id)

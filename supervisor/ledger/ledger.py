@@ -407,11 +407,18 @@ class Ledger(Readings):
     # One attempt of a run, from its lease to its end.
 
     def begin(
-        self, run_id: str, token: str, worker: str, queue: str = "", retries: int | None = None
+        self,
+        run_id: str,
+        token: str,
+        worker: str,
+        queue: str = "",
+        retries: int | None = None,
+        process: str = "",
     ) -> Grant | Refused:
         """Asks for the lease of one attempt; `token` is fresh for each delivery.
 
-        retries: of the run, when the message was made.
+        retries: of the run, when the message was made. process: the worker's proof of life
+        (guard/liveness.py).
         """
         asked_at = 0.0
 
@@ -419,7 +426,8 @@ class Ledger(Readings):
             """Made again each time that it is sent: the reply is to the last of them."""
             nonlocal asked_at
             asked_at = clock()
-            return Call((run_id, token, worker, queue, "" if retries is None else retries))
+            known = "" if retries is None else retries
+            return Call((run_id, token, worker, queue, known, process))
 
         verdict, *rest = self._functions.as_of_sending("begin", call)
         if verdict != "begin":

@@ -409,6 +409,17 @@ class Readings:
             start += CHUNK
         return found
 
+    def at_work_in(self, process: str) -> list[tuple[str, str, str]]:
+        """The running runs that began with this proof of life: id, token, worker."""
+        leases = self.client.zrange(self.keys.leases, 0, -1)
+        return [
+            (run_id, token, worker)
+            for run_id, (state, token, worker, found) in self.read_fields(
+                leases, "state", "token", "worker", "process"
+            )
+            if found == process and state == RunState.RUNNING
+        ]
+
     def read_each(
         self, items: Iterable[T], ask: Callable[[Pipeline, T], object]
     ) -> Iterator[tuple[T, Any]]:

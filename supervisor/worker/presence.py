@@ -17,9 +17,11 @@ from celery.platforms import EX_FAILURE
 from celery.worker import state
 
 from supervisor.errors import WrongSchema
+from supervisor.guard.liveness import Witness, WitnessThread, let_go, own_process
 from supervisor.job.topology import pool_name
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
     Attendance,
@@ -29,12 +31,14 @@ from supervisor.ledger.presence import (
 )
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
+from supervisor.sending.publisher import Publisher
 from supervisor.settings import Settings, same_database
 from supervisor.worker.intake import TAKES_ANY, places, shared_queues
 
 log = get_logger("supervisor.attendance")
 
 _present: dict[str, WorkerAttendance] = {}
+_witnesses: dict[str, WitnessThread] = {}
 
 #: Rounds of this thread in which the main loop did not turn, though it does so in each: a minute.
 ROUNDS_WITHOUT_TURN = 12
@@ -236,6 +240,12 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
     )
 
 
+def witness_of(app: Celery) -> Witness:
+    settings = required_settings(app)
+    ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    return Witness(ledger, Publisher(app, Ledger.open(settings)).publish)
+
+
 class Attends(bootsteps.StartStopStep):
     """From when the worker consumes its queues until it has stopped.
 
@@ -250,6 +260,9 @@ class Attends(bootsteps.StartStopStep):
             loop.start()
             _present[consumer.hostname] = WorkerAttendance(consumer, loop)
             _present[consumer.hostname].start()
+            if own_process():
+                _witnesses[consumer.hostname] = WitnessThread(witness_of(consumer.app))
+                _witnesses[consumer.hostname].start()
             if own:
                 own(consumer)
 
@@ -267,6 +280,9 @@ def attend(app: Celery) -> None:
 
 
 def end(sender: Any, **_: Any) -> None:
+    if witness := _witnesses.pop(sender.hostname, None):
+        witness.stop()
+    let_go()
     attendance = _present.pop(sender.hostname, None)
     if attendance is not None:
         attendance.stop()

@@ -28,6 +28,7 @@ from supervisor.guard import child_table
 from supervisor.guard.delivery import GUARD, TOKEN, supervised, work_of
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import Lease
+from supervisor.guard.liveness import Witness, hold
 from supervisor.guard.run_log import mark_records
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
@@ -283,11 +284,22 @@ def prepare(sender: Any) -> None:
     except RedisError as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=explained(error))
     if expects_runs(sender.app):
+        prove_life(sender.app)
         settle_for_runs(sender.app.conf)
         if get_start_method() != "fork":  # billiard's own choice on macOS
             set_start_method("fork", force=True)
         if not forks(sender):
             raise SystemExit("a worker of jobs forks: leave worker_pool_start_method as it is")
+
+
+def prove_life(app: Celery) -> None:
+    """And looks after workers of before, one of which this one may replace."""
+    publisher = publisher_of(app)
+    try:
+        Witness(publisher.ledger, publisher.publish).look()
+    except (RedisError, WrongSchema) as error:  # the lease decides, or the next look
+        log.warning("witness failed", error=explained(error))
+    hold()
 
 
 def end_orphans() -> None:

@@ -153,6 +153,17 @@ BREAKS = (
         KILLS,
     ),
     Break(
+        "a living worker is taken for a dead one",
+        [
+            Edit(
+                "guard/liveness.py",
+                "    except OSError:\n        yield False\n    else:",
+                "    except OSError:\n        yield True\n    else:",
+            )
+        ],
+        KILLS,
+    ),
+    Break(
         "a finished run promotes no other",
         [
             Edit(

@@ -162,6 +162,8 @@ class Cluster:
             "CHAOS_PACKAGE": str(self.package),
             "PYTHONPATH": os.pathsep.join(map(str, (self.package, PROJECT))),
             "SUPERVISOR_LOG_FORMAT": "json",
+            # Of the dead, some are known by their proof of life, and some by their leases alone.
+            "SUPERVISOR_LOCK_DIR": "" if name == "worker0" else str(self.directory / "locks"),
         }
         return Member(name, arguments, ready, self.directory, environment, way)
 

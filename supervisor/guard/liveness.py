@@ -1,0 +1,227 @@
+"""Proof of a worker's life for the other processes of its machine: a lock that the kernel keeps.
+
+1. Before it forks its pool, a worker makes a file in the directory of locks and locks it (flock).
+   Its children inherit the lock: it is free when the worker and all of its children are gone, and
+   never before.
+2. A run that begins records the file's name as its `process`.
+3. Workers when they start, and each second all workers and beats, try to lock the files of the
+   others. Whoever can lock one knows that nothing of that worker is left, and reports the runs of
+   its ledger that began under it as dead; for a while, since a begin may still be on its way.
+4. Nothing is concluded from anything else: a file that is not there, or that cannot be read, proves
+   nothing, and the lease decides. Nor does one of another machine, or of before a reboot, where
+   several machines share the directory: its name begins with the boot's id.
+
+Containers have this proof of each other where they share the directory, and a container that is
+restarted where the directory outlives it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from supervisor.ledger.connection import RedisError
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Ending
+from supervisor.logs import get_logger
+from supervisor.times import clock
+
+log = get_logger("supervisor.guard")
+
+#: The variable that names the directory of locks.
+DIRECTORY_VARIABLE = "SUPERVISOR_LOCK_DIR"
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+LOOK_SECONDS = 1.0
+
+#: For how long a worker that is gone is reported again and again.
+REPORTED_SECONDS = 10.0
+
+#: The files of living workers are never older than a little more than the first.
+TOUCHED_EACH = timedelta(minutes=1)
+OLD = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    process: str
+    path: Path
+    fd: int
+
+
+#: Of this worker, as its children have it too.
+_own: OwnFile | None = None
+
+
+def own_process() -> str:
+    """What the runs of this worker record; empty where there is no proof of life."""
+    return _own.process if _own else ""
+
+
+def hold() -> None:
+    """Makes this worker's file and locks it, before the pool forks."""
+    global _own
+    let_go()
+    found = directory()
+    if found is None:
+        return
+    remove_old(found)
+    process = uuid4().hex[:16]
+    path = found / f"{boot()}.{process}"
+    try:
+        new = path.with_name(f"{path.name}.new")
+        fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.rename(path)  # nobody finds it before it is locked
+    except OSError as error:
+        log.warning("no proof of life", directory=str(found), error=str(error))
+        return
+    _own = OwnFile(process, path, fd)
+
+
+def remove_old(found: Path) -> None:
+    """Files of the dead that all witnesses have had their time to see."""
+    for path in found.iterdir():
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > OLD.total_seconds():
+                with locked(path) as is_gone:
+                    if is_gone:
+                        path.unlink(missing_ok=True)
+
+
+def let_go() -> None:
+    """Of a worker that stops by itself; what its children are still at, the lease decides."""
+    global _own
+    if _own is not None:
+        _own.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(_own.fd)
+    _own = None
+
+
+def check_own_file() -> None:
+    """Notes that this worker is still there.
+
+    Takes the file away if code of the app has closed it in this process: it proves nothing then.
+    """
+    if _own is None:
+        return
+    with suppress(OSError):
+        facts = _own.path.stat()
+        if os.path.samestat(os.fstat(_own.fd), facts):
+            if time.time() - facts.st_mtime > TOUCHED_EACH.total_seconds():
+                os.utime(_own.path)
+            return
+    _own.path.unlink(missing_ok=True)
+
+
+def directory() -> Path | None:
+    """The directory of locks, made if need be. None where it, or this machine, proves nothing."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    if named == "" or not BOOT_ID.exists():
+        return None
+    default = Path(tempfile.gettempdir()) / f"celery-beat-supervisor-{os.getuid()}"
+    found = Path(named) if named else default
+    try:
+        found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = found.lstat()
+    except OSError as error:
+        log.warning("no proof of life", directory=str(found), error=str(error))
+        return None
+    is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    if not (named or (is_own and not facts.st_mode & 0o022)):
+        log.warning("no proof of life", directory=str(found), error="it is not this user's alone")
+        return None
+    return found
+
+
+def boot() -> str:
+    """What the names of files of this machine begin with, since it was booted."""
+    return BOOT_ID.read_text().strip()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Whether the file could be locked, which is held inside."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # another witness has removed it
+        yield False
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(fd)
+
+
+class Witness:
+    """publish: sends the messages of the runs that are given, as far as it can."""
+
+    def __init__(self, ledger: Ledger, publish: Callable[[Sequence[str]], Any]) -> None:
+        self._ledger = ledger
+        self._publish = publish
+        self._directory = directory()
+        self._gone_since: dict[str, float] = {}
+
+    def look(self) -> None:
+        """Reports the runs of workers that are gone. Raises RedisError: then it is done again."""
+        if self._directory is None:
+            return
+        for path in sorted(self._directory.glob(f"{boot()}.*")):
+            process = path.suffix.removeprefix(".")
+            since = self._gone_since.get(process, clock())
+            if process in (own_process(), "new") or clock() - since > REPORTED_SECONDS:
+                continue
+            with locked(path) as is_gone:
+                if is_gone:
+                    self._report(process)
+                    self._gone_since.setdefault(process, clock())
+
+    def _report(self, process: str) -> None:
+        next_up: list[str] = []
+        for run_id, token, worker in self._ledger.at_work_in(process):
+            reason = f"worker {worker} is gone"
+            finished = self._ledger.report_dead(run_id, token, reason)
+            event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"
+            log.warning(event, run=run_id, reason=reason)
+            next_up += finished.next_up
+        if next_up:
+            self._publish(next_up)
+
+
+class WitnessThread(threading.Thread):
+    """Looks each second, beside a worker's main loop."""
+
+    def __init__(self, witness: Witness) -> None:
+        super().__init__(name="supervisor-witness", daemon=True)
+        self._witness = witness
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopping.wait(LOOK_SECONDS):
+            check_own_file()
+            try:
+                self._witness.look()
+            except (RedisError, OSError) as error:
+                log.warning("witness failed", error=str(error))
+            except Exception:  # a broker's own errors; the thread outlives them
+                log.exception("witness failed")
+
+    def stop(self) -> None:
+        self._stopping.set()

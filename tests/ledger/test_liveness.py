@@ -1,0 +1,181 @@
+"""What the lock of a worker's file proves, and what nothing proves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from supervisor.guard import liveness
+from supervisor.guard.liveness import Witness
+from supervisor.ledger.ledger import Ledger
+from tests.ledger.jobs import admitted, run_id
+from tests.waiting import wait_until
+
+WORKER = """
+import os, sys
+from supervisor.guard import liveness
+
+liveness.hold()
+child = os.fork() if "forks" in sys.argv else 0
+if child or "forks" not in sys.argv:
+    print(liveness.own_process(), child, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+class Worker:
+    """A process that holds its file, and a run that it began."""
+
+    def __init__(self, ledger: Ledger, *options: str) -> None:
+        words = (sys.executable, "-c", WORKER, *options)
+        self.process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.proof, child = self.process.stdout.readline().split()
+        self.child = int(child)
+        spec = admitted(ledger, 0)
+        self.run = run_id(spec, 0)
+        ledger.begin(self.run, "token", "vm:1", process=self.proof)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+Hire = Callable[..., Worker]
+
+
+@pytest.fixture
+def hire(ledger: Ledger, directory: Path) -> Iterator[Hire]:
+    hired: list[Worker] = []
+
+    def one(*options: str) -> Worker:
+        hired.append(Worker(ledger, *options))
+        return hired[-1]
+
+    yield one
+    for worker in hired:
+        worker.kill()
+
+
+@pytest.fixture
+def seen(ledger: Ledger, directory: Path) -> Callable[[], list[str]]:
+    """The runs that a witness has to publish after a look."""
+    found: list[str] = []
+    witness = Witness(ledger, found.extend)
+
+    def look() -> list[str]:
+        found.clear()
+        witness.look()
+        return list(found)
+
+    return look
+
+
+def test_a_run_is_reported_once_its_worker_is_gone(
+    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+) -> None:
+    worker = hire()
+    assert seen() == []
+    worker.kill()
+    assert seen() == [worker.run]
+    assert ledger.run(worker.run).attempts[0].reason == "worker vm:1 is gone"
+    assert seen() == []
+
+
+def test_a_run_whose_begin_was_still_on_its_way_is_reported_as_well(
+    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    assert seen() == [worker.run]
+    ledger.begin(worker.run, "late", "vm:1", process=worker.proof)
+    assert seen() == [worker.run]
+
+
+def test_old_files_of_the_dead_go_with_the_next_worker(
+    hire: Hire, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, living = hire(), hire()
+    dead.kill()
+    monkeypatch.setattr(liveness, "OLD", timedelta(0))
+    liveness.hold()
+    names = [path.name.split(".")[1] for path in directory.iterdir()]
+    assert sorted(names) == sorted([living.proof, liveness.own_process()])
+    liveness.let_go()
+
+
+def test_a_child_that_lives_on_is_a_worker_that_lives(
+    hire: Hire, seen: Callable[[], list[str]]
+) -> None:
+    worker = hire("forks")
+    worker.process.kill()
+    worker.process.wait()
+    assert seen() == []
+    os.kill(worker.child, 9)
+    assert wait_until(seen) == [worker.run]
+
+
+def test_a_file_of_another_machine_proves_nothing(
+    hire: Hire, seen: Callable[[], list[str]], directory: Path
+) -> None:
+    worker = hire()
+    worker.kill()
+    [path] = directory.iterdir()
+    boot, process = path.name.split(".")
+    elsewhere = path.rename(directory / f"{boot[::-1]}.{process}")
+    assert seen() == []
+    elsewhere.rename(path)
+    assert seen() == [worker.run]
+
+
+def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
+    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    ledger.report_dead(worker.run, "token", "seen by another")
+    ledger.begin(worker.run, "second", "vm:2", process="0123456789abcdef")
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_a_file_that_the_apps_code_has_closed_is_taken_away(
+    directory: Path,
+) -> None:
+    liveness.hold()
+    liveness.check_own_file()
+    [path] = directory.iterdir()
+    assert liveness._own is not None
+    os.close(liveness._own.fd)
+    liveness.check_own_file()
+    assert not path.exists()
+    liveness.let_go()
+
+
+def test_a_directory_that_others_may_write_is_used_only_if_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(liveness.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = liveness.directory()
+    assert found is not None
+    found.chmod(0o777)
+    assert liveness.directory() is None
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(found))
+    assert liveness.directory() == found
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, "")
+    assert liveness.directory() is None
