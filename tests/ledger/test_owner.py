@@ -115,7 +115,7 @@ def test_apply_takes_a_ledger_over_on_purpose_alone(
         return f"{done.exit_code} {done.output}"
 
     refused = apply()
-    assert refused.startswith("1 ")
+    assert refused.startswith("4 ")
     assert "'shop', and this is 'boutique'" in refused
     assert ledger.scheduled_names() == ["shop"]
     with shop.beat() as old:
