@@ -27,6 +27,7 @@ jobs:
   quiet: {task: quiet, every: 1h}
   often: {task: often, every: 1s}
   dies: {task: dies, every: 1h}
+  gone: {task: gone, every: 1h, on_crash: fail}
   again: {task: again, every: 1h, time_limit: 10m}
   renamed: {task: fine, rrule: FREQ=HOURLY, sentry_monitor: hourly-tidying}
   silent: {task: fine, every: 1h, sentry_monitor: false}
@@ -98,10 +99,11 @@ def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Liste
     stranger.code("from checked import enter; enter('unguarded'); print(0)")
     stranger.start("beat", "beat", "-l", "info")
     wait_until(lambda: "silent" in stranger.ledger.scheduled(), 30)
-    jobs = ("fine", "breaks", "quiet", "dies", "again", "renamed", "silent")
+    jobs = ("fine", "breaks", "quiet", "dies", "gone", "again", "renamed", "silent")
     due(stranger, *jobs)
     wait_until(lambda: all(ended(stranger, job) for job in (*jobs, "often")), 40)
     ends |= {slug: ["in_progress", "ok"] for slug in DONE}
+    ends["gone"] = ["in_progress", "error"]
     wait_until(lambda: statuses(sentry) == ends, 20)
     wait_until(lambda: {"/ping/start", "/ping/fail"} <= {*sentry.paths}, 20)
     ours = check_ins(sentry)
