@@ -265,7 +265,8 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
         server_header=False,
     )
     server = uvicorn.Server(config)
-    record, stopping = RecordLog(ledger), (lambda: server.should_exit,)
+    record = RecordLog(ledger, may_write=access.has_tokens)
+    stopping = (lambda: server.should_exit,)
     Thread(target=record.follow, args=stopping, name="record-log", daemon=True).start()
     server.run(sockets=[listener])
 

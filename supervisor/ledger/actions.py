@@ -251,9 +251,7 @@ class Actions:
         return self._client.hget(self._beat, "actions_logged")
 
     def note_logged(self, entry_id: str) -> None:
-        """Not by a server that may only read: it logs what is entered while it runs."""
-        with suppress(ResponseError):
-            self._client.hset(self._beat, "actions_logged", entry_id)
+        self._client.hset(self._beat, "actions_logged", entry_id)
 
     def _newest(self, before: str | None) -> Iterator[Entry]:
         while found := self._client.xrevrange(

@@ -30,12 +30,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from supervisor.errors import NotConfigured
+from supervisor.errors import NotConfigured, UnknownJob, UnknownRun
 from supervisor.ledger.scoped import EVERYTHING, ScopedLedger, current_scope
 from supervisor.ledger.scoped import Scope as JobScope
 from supervisor.web.access_file import NO_FILE, AccessFile, Grant, Policy
 from supervisor.web.budget import Budget
-from supervisor.web.http import Problem, Refused, ledger_unavailable, problem_response
+from supervisor.web.http import (
+    Problem,
+    Refused,
+    actor_of,
+    ledger_unavailable,
+    problem_response,
+)
+from supervisor.web.record import Visits, verb_of
 from supervisor.web.roles import NEEDS, About, Need, Role
 from supervisor.web.sessions import COOKIE, Sessions, digest, is_same, split_root
 
@@ -406,12 +413,12 @@ def comes_from_us(request: Request) -> bool:
 Routes = TypeVar("Routes", bound=Sequence[object])
 
 
-def guarded(routes: Routes, ledger: ScopedLedger) -> Routes:
+def guarded(routes: Routes, ledger: ScopedLedger, visits: Visits) -> Routes:
     """The same routes. Raises KeyError for one that `NEEDS` does not have."""
     for route in routes:
         if isinstance(route, Route):
             needs = {method: NEEDS[key] for method, key in keys_of(route).items()}
-            route.app = RoleCheck(route.app, needs, ledger)
+            route.app = RoleCheck(route.app, route.path, needs, ledger, visits)
     return routes
 
 
@@ -422,20 +429,42 @@ def keys_of(route: Route) -> dict[str, str]:
 
 
 class RoleCheck:
-    def __init__(self, app: ASGIApp, needs: Mapping[str, Need], ledger: ScopedLedger) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        path: str,
+        needs: Mapping[str, Need],
+        ledger: ScopedLedger,
+        visits: Visits,
+    ) -> None:
         self._app = app
+        self._path = path
         self._needs = needs
         self._ledger = ledger
+        self._visits = visits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request, first = Request(scope), None
+        request = Request(scope)
+        try:
+            first = await self._check(request)
+        except (Refused, UnknownJob, UnknownRun) as error:
+            verb, by = verb_of(request.method, self._path), actor_of(request)
+            if verb and by.name:
+                target = next(iter(request.path_params.values()), "")
+                await run_in_threadpool(self._visits.enter_refused, by, verb, target, str(error))
+            raise
+        await (first or self._app)(scope, receive, send)
+
+    async def _check(self, request: Request) -> Response | None:
+        """Where to go first, if anywhere. Raises Refused, UnknownJob and UnknownRun."""
+        first = None
         # A method that the route does not take is answered by the route.
         need = self._needs.get(request.method)
         if need and need.role:
             first = check_role(request, need.role)
             if not first and not request.state.visitor.scope.is_everything:
                 await self._check_scope(request, need.about)
-        await (first or self._app)(scope, receive, send)
+        return first
 
     async def _check_scope(self, request: Request, about: About) -> None:
         """Raises UnknownJob, UnknownRun, and Refused for what is about all jobs."""

@@ -46,7 +46,7 @@ from supervisor.web.http import (
     validated,
     visitor_at,
 )
-from supervisor.web.record import Logins
+from supervisor.web.record import Visits
 from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, split_root
 
 Fields = Mapping[str, str]
@@ -180,7 +180,7 @@ ACTIONS: Mapping[str, Act] = {
 # The login form: takes the token, gives a session.
 
 
-def login_routes(access: Access, sessions: Sessions, logins: Logins) -> list[Route]:
+def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Route]:
     threads = Threads()
 
     async def form(request: Request) -> Response:
@@ -191,11 +191,11 @@ def login_routes(access: Access, sessions: Sessions, logins: Logins) -> list[Rou
         target, token = own_path(fields.get("next", "/")), fields.get("token", "")
         name = access.name_of(token)
         if name is None:
-            await run_in_threadpool(logins.enter_refused, visitor_at(request))
+            await run_in_threadpool(visits.enter_refused, visitor_at(request), "login", "page")
             return shown(request, target, access, "That is not a token.", 403)
         digest = access.digest_of(name) or ""
         session = await threads.run(request, sessions.begin, name, digest)
-        await run_in_threadpool(logins.enter, visitor_at(request, name), "login")
+        await run_in_threadpool(visits.enter, visitor_at(request, name), "login")
         response = RedirectResponse(access.prefix + session.root + target, 303)
         response.set_cookie(
             COOKIE,
@@ -212,7 +212,7 @@ def login_routes(access: Access, sessions: Sessions, logins: Logins) -> list[Rou
         visitor: Visitor = request.state.visitor
         await threads.run(request, sessions.end, visitor.session)
         if visitor.name:
-            await run_in_threadpool(logins.enter, actor_of(request), "logout")
+            await run_in_threadpool(visits.enter, actor_of(request), "logout")
         response = RedirectResponse(f"{access.prefix}/", 303)
         response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")
         return response

@@ -89,10 +89,14 @@ LOOK_SECONDS = 1.0
 
 
 class RecordLog:
-    """Logs what is entered, each entry as a line with its fields."""
+    """Logs what is entered, each entry as a line with its fields.
 
-    def __init__(self, ledger: Ledger) -> None:
+    may_write: where it came to is kept. Without it only what is entered from now on is logged.
+    """
+
+    def __init__(self, ledger: Ledger, *, may_write: bool) -> None:
         self._ledger = ledger
+        self._may_write = may_write
         self._last: str | None = None
 
     def follow(self, is_stopping: Callable[[], bool]) -> None:
@@ -111,42 +115,53 @@ class RecordLog:
     def log_new(self) -> None:
         actions = self._ledger.actions
         if self._last is None:
-            self._last = actions.logged_up_to() or actions.last_id()
+            self._last = (actions.logged_up_to() if self._may_write else None) or actions.last_id()
         while found := actions.after(self._last):
             for entry in found:
                 log.info("action recorded", **facts_of(entry))
             self._last = found[-1].id
-            actions.note_logged(self._last)
+            if self._may_write:
+                actions.note_logged(self._last)
 
 
 def facts_of(entry: Entry) -> dict[str, Any]:
     return {key: value for key, value in entry_shape(entry).items() if value}
 
 
-# Logins, which no function of the ledger does.
+# What visitors do that no function of the ledger does: logins, and what their role does not allow.
 
 
-#: Refused ones are entered once in so many seconds: else whoever tries tokens empties the record.
-REFUSED_LOGIN_SECONDS = 60.0
+#: What one visitor is refused is entered once in so many seconds: who may do nothing else cannot
+#: empty the record by trying.
+REFUSED_SECONDS = 60.0
 
 
-class Logins:
+class Visits:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._refused_at = float("-inf")
+        self._refused_at: dict[tuple[str, str], float] = {}
 
     def enter(self, by: Actor, verb: str) -> None:
         """A person may log in while it cannot be entered: the page says what is unavailable."""
         self._enter(Action(by, verb, "page"), Outcome.DONE)
 
-    def enter_refused(self, by: Actor) -> None:
-        log.warning("login refused", address=by.place)
-        if time.monotonic() - self._refused_at >= REFUSED_LOGIN_SECONDS:
-            self._refused_at = time.monotonic()
-            self._enter(Action(by, "login", "page"), Outcome.REFUSED)
+    def enter_refused(self, by: Actor, verb: str, target: str, error: str = "") -> None:
+        log.warning("action refused", verb=verb, by=by.name, place=by.place, error=error)
+        now = time.monotonic()
+        if now - self._refused_at.get((by.name, verb), float("-inf")) >= REFUSED_SECONDS:
+            self._refused_at[by.name, verb] = now
+            self._enter(Action(by, verb, target), Outcome.REFUSED, error)
 
-    def _enter(self, action: Action, outcome: Outcome) -> None:
+    def _enter(self, action: Action, outcome: Outcome, error: str = "") -> None:
         try:
-            self._ledger.actions.enter(action, outcome)
-        except (RedisError, OSError) as error:
-            log.warning("action not recorded", verb=action.verb, error=explained(error))
+            self._ledger.actions.enter(action, outcome, error)
+        except (RedisError, OSError) as away:
+            log.warning("action not recorded", verb=action.verb, error=explained(away))
+
+
+def verb_of(method: str, path: str) -> str:
+    """What a route does, by its path; empty for one that changes nothing."""
+    if method in ("PUT", "DELETE"):
+        return "put" if method == "PUT" else "remove"
+    word = [part for part in path.split("/") if not part.startswith("{")][-1]
+    return "" if method in ("GET", "HEAD") or word == "check" else word

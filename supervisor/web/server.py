@@ -28,7 +28,7 @@ from supervisor.web.http import EXCEPTION_HANDLERS
 from supervisor.web.live import Watch, event_routes
 from supervisor.web.metrics import Metrics
 from supervisor.web.pages import page_routes
-from supervisor.web.record import Logins
+from supervisor.web.record import Visits
 from supervisor.web.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -105,20 +105,20 @@ def create(
     app: whose jobs are made and edited here; without it, none are.
     """
     seen, sessions = ScopedLedger(ledger.client, ledger.keys), Sessions(ledger)
-    threads, edits = Threads(), JobEdits(ledger, app, seen)
+    threads, edits, visits = Threads(), JobEdits(ledger, app, seen), Visits(ledger)
     watch = Watch(ledger, is_stopping)
     routes = [
         *health_routes(ledger, metrics or Metrics(ledger, broker)),
         *api_routes(Api(seen, broker, edits), threads),
         *event_routes(watch, seen),
-        *login_routes(access, sessions, Logins(ledger)),
+        *login_routes(access, sessions, visits),
         *editor_routes(seen, edits, threads),
         *action_routes(seen, edits, threads),
         *page_routes(seen, access, broker, edits, threads),
         Mount("/static", StaticFiles(packages=[("supervisor.web", "static")])),
     ]
     return Starlette(
-        routes=guarded(routes, seen),
+        routes=guarded(routes, seen, visits),
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AccessCheck, access=access, sessions=sessions),

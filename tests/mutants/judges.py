@@ -50,6 +50,7 @@ JUDGES = {
     "*/base.lua": ledger_tests("schema", "other_versions", *RUNS, *STEPS, *REST),
     "*/rewind.lua": ledger_tests("clock_steps"),
     "*/look.lua": ledger_tests("beat_ticks", "beginning_to_lead", "comebacks", "clock_steps"),
+    "*/act.lua": ledger_tests("record"),
     "*/to_audit.lua": ledger_tests("audit", "beat_ticks"),
     "*/re*.lua": ledger_tests("comebacks", *RUNS, *STEPS, "metrics", *REST),
     "*.lua": ledger_tests(*RUNS, *STEPS, *REST),

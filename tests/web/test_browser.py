@@ -254,7 +254,7 @@ def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page
     expect(page.get_by_role("link", name="tells", exact=True)).to_be_visible()
 
 
-WIDE_AND_NARROW = ("/", "/jobs/tells", "/jobs/made", "/queues", "/login", "/runs/{run}")
+WIDE_AND_NARROW = ("/", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}")
 
 
 @pytest.mark.parametrize("path", [*WIDE_AND_NARROW, "/actions/new", "/actions/edit/made"])
@@ -281,7 +281,7 @@ def test_the_list_fits_a_narrow_window(workers: Workers, address: str, page: Pag
 
 
 PAGES = (
-    *("/", "/?state=late&sort=next", "/failures", "/queues", "/login", "/jobs/tells"),
+    *("/", "/?state=late&sort=next", "/failures", "/queues", "/record", "/login", "/jobs/tells"),
     *("/jobs/unknown", "/runs/{run}", "/runs/{failed}", "/actions/trigger/works"),
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
 )

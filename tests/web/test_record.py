@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,16 +11,19 @@ import pytest
 from celery import Celery
 from starlette.routing import Route
 
+from supervisor import jobs
 from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.web.access import Access
 from supervisor.web.api import API
-from supervisor.web.record import Logins, RecordLog
+from supervisor.web.record import RecordLog, Visits
 from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
+from tests.ledger.contents import digests
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.logged import capture_logs
+from tests.web.access_files import access_of, bearing, named_by_the_proxy
 from tests.web.test_api import checked
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
@@ -144,10 +148,43 @@ def test_who_tries_tokens_does_not_push_others_out_of_the_record(
     assert entry.action.by == Actor("", "page", "127.0.0.1")
 
 
+def test_what_a_role_or_a_scope_does_not_allow_is_entered(
+    serve: Callable[[Access], httpx.Client], ledger: Ledger, tmp_path: Path
+) -> None:
+    job(ledger)
+    client, path = serve(access_of(tmp_path)), f"{API}/jobs/nightly/pause"
+    for name, status in (("reads", 403), ("reads", 403), ("some", 404), ("acts", 200)):
+        assert client.post(path, json={}, headers=bearing(name)).status_code == status
+    assert client.post(path, json={}).status_code == 401
+    assert client.get(f"{API}/queues", headers=bearing("some")).status_code == 403
+    found = [
+        (entry.action.by.name, entry.action.verb, entry.action.target, entry.outcome)
+        for entry in ledger.actions.search(WantedActions())
+    ]
+    assert found == [
+        ("acts", "pause", "nightly", Outcome.DONE),
+        ("some", "pause", "nightly", Outcome.REFUSED),
+        ("reads", "pause", "nightly", Outcome.REFUSED),
+    ]
+
+
+def test_who_sees_some_jobs_is_shown_no_action_on_others_too(
+    serve: Callable[[Access], httpx.Client], app: Celery, ledger: Ledger, tmp_path: Path
+) -> None:
+    client = serve(access_of(tmp_path))
+    client.headers.update(named_by_the_proxy("carl", "billing"))
+    both = {name: {**HOURLY, "labels": {"team": name}} for name in ("billing", "otherteam")}
+    jobs.put_many(both, app=app)
+    jobs.pause("billing", note="their own", app=app)
+    text = client.get("/jobs/billing").text
+    assert ("their own" in text, "otherteam" in text) == (True, False)
+    assert client.get("/record").status_code == 403
+
+
 def test_a_login_that_cannot_be_entered_is_one_all_the_same(ledger: Ledger) -> None:
     ledger.client.set(ledger.keys.actions, "no stream")
     with capture_logs() as lines:
-        Logins(ledger).enter(ANN, "login")
+        Visits(ledger).enter(ANN, "login")
     assert [line["event"] for line in lines] == ["action not recorded"]
 
 
@@ -217,15 +254,29 @@ def test_a_server_logs_each_entry_also_those_of_before_it_started(ledger: Ledger
     spec = job(ledger)
     control.pause(ledger, spec.name, "before any server", None, by=ANN)
     with capture_logs() as lines:
-        first = RecordLog(ledger)
+        first = RecordLog(ledger, may_write=True)
         first.log_new()
         control.pause(ledger, spec.name, "while it runs", None, by=ANN)
         first.log_new()
         control.pause(ledger, spec.name, "while none runs", None, by=ANN)
-        RecordLog(ledger).log_new()
+        RecordLog(ledger, may_write=True).log_new()
     assert [line["reason"] for line in lines] == ["while it runs", "while none runs"]
     assert {line["event"] for line in lines} == {"action recorded"}
     assert lines[0]["by"] == "ann"
+
+
+def test_a_server_that_may_only_read_logs_what_comes(ledger: Ledger) -> None:
+    spec = job(ledger)
+    RecordLog(ledger, may_write=True).log_new()
+    control.pause(ledger, spec.name, "before it started", None, by=ANN)
+    before = digests(ledger.client)
+    with capture_logs() as lines:
+        reading = RecordLog(ledger, may_write=False)
+        reading.log_new()
+        assert digests(ledger.client) == before
+        control.pause(ledger, spec.name, "while it runs", None, by=ANN)
+        reading.log_new()
+    assert [line["reason"] for line in lines] == ["while it runs"]
 
 
 def test_reading_the_record_takes_a_viewer() -> None:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.scoped import ScopedLedger
 from supervisor.web.access import guarded, keys_of
+from supervisor.web.record import Visits
 from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
 from tests.ledger.jobs import at_work, job
@@ -46,7 +47,7 @@ async def anything(_: Request) -> Response:
 
 def test_a_route_whose_role_is_not_declared_is_not_served(ledger: Ledger) -> None:
     with pytest.raises(KeyError, match="/new"):
-        guarded([Route("/new", anything)], ScopedLedger(ledger.client, ledger.keys))
+        guarded([Route("/new", anything)], ScopedLedger(ledger.client, ledger.keys), Visits(ledger))
 
 
 def routes_of(ledger: Ledger) -> set[str]:
