@@ -19,6 +19,9 @@ jobs:
   talks-in-threads: {task: team.talk, every: 24h, queue: threads, log: capture, overlap: allow}
   says-little: {task: team.talk, every: 24h}
   says-nothing: {task: team.talk, every: 24h, log: none, kwargs: {fails: true}}
+  fails-in-a-thread: {task: team.talk, every: 24h, queue: threads, kwargs: {fails: true}}
+  fails-twice: {task: team.ask_again_in_vain, every: 24h}
+  too-slow: {task: team.hang, every: 24h, soft_time_limit: 1s}
   masked: {task: team.talk, every: 24h, log: capture, mask: [name], kwargs: {name: hunter2}}
   floods: {task: team.flood, every: 24h, log: capture}
   in-steps:
@@ -52,6 +55,13 @@ def talk(self, name="it", fails=False, waits=False):
     log.error("%s and %s", name)
     if fails:
         raise ValueError("not so")
+
+@app.task(bind=True, max_retries=1)
+def ask_again_in_vain(self):
+    try:
+        {}[self.request.retries]
+    except KeyError as error:
+        raise self.retry(exc=error, countdown=0)
 
 @app.task(bind=True)
 def flood(self):
@@ -149,6 +159,26 @@ def test_a_job_without_a_log_keeps_neither_lines_nor_traceback(shared: Project) 
     run = shared.run_when(shared.trigger("says-nothing").id, "failed")
     assert run.reason == "ValueError: not so"
     assert (lines(shared, run), shared.ledger.reports.failures(run.id)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "attempt", "last_line"),
+    [
+        ("fails-in-a-thread", "failed", 1, "ValueError: not so"),
+        ("fails-twice", "failed", 2, "KeyError: 1"),
+        ("too-slow", "timed_out", 1, "SoftTimeLimitExceeded()"),
+    ],
+)
+def test_the_last_failed_attempt_says_where_it_failed(
+    shared: Project, job: str, state: str, attempt: int, last_line: str
+) -> None:
+    run = shared.run_when(shared.trigger(job).id, state)
+    [failure] = shared.ledger.reports.failures(run.id)
+    said = failure.traceback.splitlines()
+    assert (failure.attempt, failure.step) == (attempt, None)
+    assert said[0] == "Traceback (most recent call last):"
+    assert "team.py" in said[1]
+    assert said[-1].endswith(last_line)
 
 
 def test_what_a_mask_hides_is_in_none_of_the_lines(shared: Project) -> None:
