@@ -245,7 +245,10 @@ class Messenger:
         if to is None:
             return Answer.REFUSED, f"the address is not in {NOTIFY} any more"
         notice = notice_of(pending, unsent.key, unsent.destination, self._page)
-        return self._send(to, notice, deadline_seconds=DEADLINE_SECONDS)
+        try:
+            return self._send(to, notice, deadline_seconds=DEADLINE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - each service's code has errors of its own
+            return Answer.UNAVAILABLE, type(error).__name__
 
 
 # All of it, for one beat.

@@ -39,18 +39,22 @@ jobs: {import: {task: team.fail, every: 1d}}
         for _ in range(3):
             ended(project, fails=True)
         wait_until(lambda: hook.heard, 20)
+        hook.hangs, tried = True, len(hook.heard)
+        wait_until(lambda: len(hook.heard) > tried, 40)
         beat.kill()
         beat.wait()
         for lock in project.ledger.client.scan_iter("*redbeat*:lock"):
             project.ledger.client.delete(lock)
-        hook.status, tried = 200, len(hook.heard)
+        hook.status, hook.hangs, tried = 200, False, len(hook.heard)
         project.beat()
         wait_until(lambda: len(hook.heard) > tried, 40)
         ended(project, fails=False)
         wait_until(lambda: len(hook.heard) > tried + 1, 40)
         wait_until(lambda: not project.ledger.client.exists(project.ledger.keys.unsent), 10)
-        failed, recovered = told(hook)[tried:]
+        unanswered, failed, recovered = told(hook)[tried - 1 :]
+        assert failed == unanswered, "what may have been taken comes again under its key"
         assert (failed["type"], recovered["type"]) == ("failed", "recovered")
+        assert failed["data"]["key"] != recovered["data"]["key"]
         assert failed["data"]["runs"] + recovered["data"]["runs"] == 3
         subjects = [mail["Subject"].partition(":")[0] for mail in mailbox.mails]
         assert set(subjects) == {"import failed", "import recovered"}

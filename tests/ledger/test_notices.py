@@ -9,7 +9,17 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from supervisor.beat.notices import GIVE_UP_AFTER, Maker, Messenger, Notices, Send, Watch
+from supervisor.beat.entries import Entries
+from supervisor.beat.load import load
+from supervisor.beat.notices import (
+    FIRST_WAIT,
+    GIVE_UP_AFTER,
+    Maker,
+    Messenger,
+    Notices,
+    Send,
+    Watch,
+)
 from supervisor.job.incidents import GROUP_WAIT, by_id, fold
 from supervisor.job.notices import Answer, Destination, Event, Notice, title
 from supervisor.job.run import RunState
@@ -137,6 +147,12 @@ def test_ticks_passed_over_are_missed_once(ledger: Ledger) -> None:
     assert events(ledger) == ["missed"]
 
 
+def test_ticks_excluded_on_purpose_are_not_told(ledger: Ledger) -> None:
+    passed = PassedOver(told(ledger), RunState.EXCLUDED, "paused", MIDNIGHT, MIDNIGHT, 1)
+    ledger.pass_over([passed])
+    assert events(ledger) == []
+
+
 @pytest.mark.parametrize(("keys", "tolerated"), [({}, 3), ({"max_consecutive_skips": 1}, 1)])
 def test_too_many_skips_in_a_row_are_told(
     ledger: Ledger, keys: dict[str, int], tolerated: int
@@ -211,6 +227,31 @@ def test_service_that_is_away_is_asked_again_later(ledger: Ledger, leader: Leade
     assert len({notice.key for notice in service.notices}) == 1
 
 
+def test_service_that_is_back_has_short_waits_again(ledger: Ledger, leader: Leader) -> None:
+    service, at = Service(Answer.UNAVAILABLE, Answer.TAKEN, Answer.UNAVAILABLE), ledger.now()
+    ended(ledger, told(ledger), 0, RunState.FAILED)
+    made(ledger, leader, at)
+    for seconds in (30, 40):
+        sent(ledger, leader, service, at + timedelta(seconds=seconds))
+    ended(ledger, told(ledger, "other"), 0, RunState.FAILED)
+    made(ledger, leader, at + timedelta(minutes=1))
+    sent(ledger, leader, service, at + timedelta(minutes=9))
+    assert len(service.notices) == 3
+    assert ledger.notices.due(at + timedelta(minutes=9) + FIRST_WAIT) != []
+
+
+def test_code_of_a_service_that_fails_is_a_service_away(ledger: Ledger, leader: Leader) -> None:
+    def broken(*_: object, **__: object) -> tuple[Answer, str]:
+        raise TypeError("no such option")
+
+    ended(ledger, told(ledger), 0, RunState.FAILED)
+    at = ledger.now()
+    made(ledger, leader, at)
+    sent(ledger, leader, broken, at + GROUP_WAIT)
+    assert ledger.notices.due(at + GROUP_WAIT) == []
+    assert ledger.notices.due(at + GROUP_WAIT + FIRST_WAIT) != []
+
+
 def test_what_happens_while_a_service_is_away_joins(ledger: Ledger, leader: Leader) -> None:
     service, at = Service(Answer.UNAVAILABLE), ledger.now()
     ended(ledger, told(ledger), 0, RunState.FAILED, "ValueError: boom")
@@ -267,10 +308,45 @@ def test_events_are_folded_by_one_of_two_beats(ledger: Ledger, leader: Leader) -
     assert ledger.client.hgetall(ledger.keys.notices(id)) == stored
 
 
+def test_nothing_is_taken_for_told_that_was_dropped(ledger: Ledger, leader: Leader) -> None:
+    """The oldest event goes, since there are too many, while beat decides about it."""
+    for second in range(2):
+        ended(ledger, told(ledger), second, RunState.FAILED)
+    backlog, at = ledger.notices.backlog(ledger.now()), ledger.now()
+    ledger.client.lpop(ledger.keys.events)
+    assert not ledger.notices.commit(backlog, ledger.notices.read([]), leader.leadership)
+    assert len(ledger.notices.backlog(at).texts) == 1
+
+
+def test_what_is_over_leaves_nothing_behind(ledger: Ledger, leader: Leader) -> None:
+    service, at = Service(), ledger.now()
+    ended(ledger, told(ledger), 0, RunState.FAILED)
+    ended(ledger, told(ledger), 1, RunState.SUCCEEDED)
+    for minute in range(4):
+        sent(ledger, leader, service, at + timedelta(minutes=minute))
+    assert len(service.notices) == 2
+    keys, [id] = ledger.keys, by_id(told(ledger).notify)
+    assert ledger.client.pttl(keys.notices(id)) > 0
+    sent(ledger, leader, service, at + timedelta(minutes=70))
+    assert not ledger.client.exists(keys.incidents, keys.incidents_due, keys.notices_due)
+
+
+def test_notice_that_waits_does_not_expire(ledger: Ledger, leader: Leader) -> None:
+    service, at = Service(), ledger.now()
+    for second in range(2):
+        ended(ledger, told(ledger, f"job-{second}"), 0, RunState.FAILED)
+        sent(ledger, leader, service, at)
+        sent(ledger, leader, service, at + (1 - second) * GROUP_WAIT)
+    [id] = by_id(told(ledger).notify)
+    assert ledger.client.pttl(ledger.keys.notices(id)) == -1
+
+
 def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader) -> None:
     ended(ledger, told(ledger), 0, RunState.FAILED)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
+    found = Finding("nightly", "late", Event.LATE, "", "")
+    assert ledger.notices.tell([found], leader.leadership) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
@@ -303,6 +379,21 @@ def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Lea
     assert leader.look().has_notices
     made(ledger, leader, ledger.now())
     assert not leader.look().has_notices, "it is not due"
+
+
+def test_beat_watches_the_loaded_jobs_that_ask_for_notices(
+    ledger: Ledger, entries: Entries
+) -> None:
+    plain, asking = (
+        JobSpec(name=n, task="t", every=60, notify=u) for n, u in (("a", []), ("b", [URL]))
+    )
+    for jobs in ([plain, asking], [plain], []):
+        load(ledger, entries, {each.name: each for each in jobs}, "files", ledger.now())
+        assert ledger.notices.watched() == ["b"][: len(jobs) - 1 if jobs else 0]
+    load(ledger, entries, {"b": asking}, "files", ledger.now())
+    silent = asking.model_copy(update={"notify": ()})
+    load(ledger, entries, {"b": silent}, "files", ledger.now())
+    assert ledger.notices.watched() == []
 
 
 @pytest.fixture
