@@ -1,6 +1,7 @@
 -- What somebody asked for: does it, and enters it in the record of actions, in one function.
 --
--- ARGV  those of a transition, its name ('' for none: it was done by other means, or refused), and the entry
+-- KEYS  those of the transition
+-- ARGV  its arguments, its name ('' for none: it was done by other means, or refused), and the entry
 --       (JSON, as in actions.py)
 -- gives what the transition gives. Where that has changed nothing, or the entry is '', nothing is entered
 
