@@ -53,6 +53,7 @@ def own_run(ledger: Ledger) -> str:
     own = job(ledger, "billing-daily", labels=BILLING)
     other = job(ledger, OTHER, description=OTHER, queue=OTHER, labels={"team": OTHER})
     job(ledger, f"{OTHER}-after", after=["billing-daily"], every=None)
+    ledger.client.sadd(ledger.keys.followers("billing-daily"), f"{OTHER}-after")
     for spec in (own, other):
         at_work(ledger, spec, 0)
         said = Reported(1, None, (ReportedLine(1, f"{spec.name} logs", 0.0),))
@@ -134,7 +135,10 @@ def test_an_editor_makes_jobs_that_the_editor_sees_alone(
     assert person.post("/actions/put", data=keys(OTHER, more=labels)).status_code == 404
     assert ledger.spec(OTHER) == before
     follows = f"after: [{OTHER}]\nlabels: {{team: billing}}"
-    assert person.post("/actions/put", data=keys("billing-2", more=follows)).status_code == 422
+    asked = keys("billing-2", more=follows) | {"kind": "", "times": ""}
+    assert person.post("/actions/put", data=asked).status_code == 422
+    asked["more"] = follows.replace(OTHER, "billing-daily")
+    assert person.post("/actions/put", data=asked).status_code == 303
     refused = person.post("/actions/put", data=keys("elsewhere", more="labels: {team: x}"))
     assert refused.status_code in (404, 422)
     assert "elsewhere" not in ledger.scheduled()
