@@ -70,7 +70,8 @@ class Logged(LogRecordExporter):
     def export(self, batch):
         for data in batch:
             record = data.log_record
-            line = json.dumps({"text": record.body, "trace": record.trace_id})
+            run = (record.attributes or {}).get("supervisor_run")
+            line = json.dumps({"text": record.body, "trace": record.trace_id, "run": run})
             with Path(__file__).with_name("logged.jsonl").open("a") as logged_file:
                 logged_file.write(line + "\\n")
         return LogRecordExportResult.SUCCESS
@@ -211,8 +212,10 @@ def test_a_run_of_beat_begins_a_trace_and_its_failure_is_the_spans(team: Project
 
 
 def test_what_a_run_logs_is_of_its_trace(team: Project) -> None:
-    [span] = runs(team, 1, team.trigger("loud").id)
-    wait_until(lambda: {"text": "aloud", "trace": span["trace"]} in lines(team, "logged"), 20)
+    run_id = team.trigger("loud").id
+    [span] = runs(team, 1, run_id)
+    line = {"text": "aloud", "trace": span["trace"], "run": run_id}
+    wait_until(lambda: line in lines(team, "logged"), 20)
 
 
 def test_runs_are_counted_and_their_attempts_measured(team: Project) -> None:
