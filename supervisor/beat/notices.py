@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +29,7 @@ from typing import Protocol, assert_never
 
 from redis.exceptions import RedisError
 
+from supervisor.errors import InvalidDuration, NotConfigured
 from supervisor.job.destinations import service_destinations
 from supervisor.job.incidents import GROUP_WAIT, SERVICE, by_id, fold, notice_of
 from supervisor.job.notices import Answer, Destination, Event, Notice, wanted_events
@@ -39,7 +41,7 @@ from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 from supervisor.settings import NOTIFY, NOTIFY_WAIT, PAGE_URL
 from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
-from supervisor.times import parse_duration, render_duration, render_moment
+from supervisor.times import parse_duration, render_moment
 
 log = get_logger("supervisor.notices")
 
@@ -168,32 +170,41 @@ class Messenger:
         self._send = send
         self._service = service
         self._page = page
+        self._due: deque[str] = deque()
         self._sending: set[str] = set()
         self._slow: set[str] = set()
         self._lock = threading.Lock()
 
     def look(self, now: datetime) -> None:
         """Returns at once; threads send the notices and end by themselves."""
-        for destination in self._ledger.notices.due(now):
-            if self._is_to_send(destination):
-                threading.Thread(
-                    target=self._run,
-                    args=(destination, now),
-                    name="supervisor-notices",
-                    daemon=True,
-                ).start()
-
-    def _is_to_send(self, destination: str) -> bool:
-        """Whether a thread may begin for it, which it then counts as begun."""
+        due = deque(self._ledger.notices.due(now))
         with self._lock:
-            if destination in self._sending or len(self._sending) >= MOST_THREADS:
-                return False
-            if destination in self._slow and len(self._sending & self._slow) >= MOST_SLOW_THREADS:
-                return False
-            self._sending.add(destination)
-            return True
+            self._due = due
+        while (destination := self._next()) is not None:
+            threading.Thread(
+                target=self._run, args=(destination, now), name="supervisor-notices", daemon=True
+            ).start()
 
-    def _run(self, destination: str, now: datetime) -> None:
+    def _next(self) -> str | None:
+        """A destination that a thread may send to, which it then counts as begun."""
+        with self._lock:
+            for destination in self._due if len(self._sending) < MOST_THREADS else ():
+                is_slow = destination in self._slow
+                has_room = not is_slow or len(self._sending & self._slow) < MOST_SLOW_THREADS
+                if destination not in self._sending and has_room:
+                    self._due.remove(destination)
+                    self._sending.add(destination)
+                    return destination
+            return None
+
+    def _run(self, first: str, now: datetime) -> None:
+        """One after the other, until there is none that this thread may take."""
+        destination: str | None = first
+        while destination is not None:
+            self._send_to(destination, now)
+            destination = self._next()
+
+    def _send_to(self, destination: str, now: datetime) -> None:
         began, is_done = time.monotonic(), False
         try:
             is_done = self._send_all(destination, now)
@@ -260,6 +271,15 @@ MOST_PROBLEMS = 5
 OF_FILES = f"{Event.SCHEDULE_REJECTED} {Event.RECOVERED}"
 
 
+def wait_of(environ: Mapping[str, str]) -> timedelta:
+    """Raises NotConfigured."""
+    text = environ.get(NOTIFY_WAIT, "")
+    try:
+        return parse_duration(text) if text else GROUP_WAIT
+    except InvalidDuration as error:
+        raise NotConfigured(f"{NOTIFY_WAIT}: {error}") from None
+
+
 class Notices:
     def __init__(
         self,
@@ -268,12 +288,11 @@ class Notices:
         send: Send,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Raises NotConfigured and InvalidDuration for what `environ` says wrongly."""
+        """Raises NotConfigured for what `environ` says wrongly."""
         self._ledger = ledger
         self._leadership = leadership
         self._service = by_id(service_destinations(environ))
-        wait = parse_duration(environ.get(NOTIFY_WAIT) or render_duration(GROUP_WAIT))
-        self._maker = Maker(ledger, leadership, self._service, wait)
+        self._maker = Maker(ledger, leadership, self._service, wait_of(environ))
         self._watch = Watch(ledger, leadership)
         self._messenger = Messenger(ledger, send, self._service, environ.get(PAGE_URL, ""))
         self._problems: Sequence[str] | None = None

@@ -20,6 +20,7 @@ from supervisor.beat.notices import (
     Send,
     Watch,
 )
+from supervisor.errors import NotConfigured
 from supervisor.job.incidents import GROUP_WAIT, by_id, fold
 from supervisor.job.notices import Answer, Destination, Event, Notice, title
 from supervisor.job.run import RunState
@@ -240,6 +241,17 @@ def test_service_that_is_back_has_short_waits_again(ledger: Ledger, leader: Lead
     assert ledger.notices.due(at + timedelta(minutes=9) + FIRST_WAIT) != []
 
 
+def test_many_destinations_are_sent_to_in_one_turn(ledger: Ledger, leader: Leader) -> None:
+    """Each tenant has an address of its own, and eight threads send."""
+    service, at = Service(), ledger.now()
+    for number in range(40):
+        spec = told(ledger, f"job-{number}", notify=[f"{URL}/{number}"])
+        ended(ledger, spec, 0, RunState.FAILED)
+    made(ledger, leader, at)
+    sent(ledger, leader, service, at + GROUP_WAIT)
+    assert len(service.notices) == 40
+
+
 def test_code_of_a_service_that_fails_is_a_service_away(ledger: Ledger, leader: Leader) -> None:
     def broken(*_: object, **__: object) -> tuple[Answer, str]:
         raise TypeError("no such option")
@@ -371,6 +383,11 @@ def test_rejected_files_are_told_to_those_of_the_service(ledger: Ledger, leader:
     assert service.notices[0].reason == "a.yaml:3: no"
     stored = ledger.client.hvals(ledger.keys.incidents)
     assert not any("hooks.example" in text for text in stored), "the address is beat's own"
+
+
+def test_beat_refuses_a_wait_that_is_no_duration(ledger: Ledger, leader: Leader) -> None:
+    with pytest.raises(NotConfigured, match=r"SUPERVISOR_NOTIFY_WAIT: .*soon"):
+        Notices(ledger, leader.leadership, Service(), {"SUPERVISOR_NOTIFY_WAIT": "soon"})
 
 
 def test_look_says_whether_there_is_anything_to_tell(ledger: Ledger, leader: Leader) -> None:
