@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -230,8 +231,11 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
     assert "5 of the 6 jobs" in beat_looks(ledger).problems[0]
     refused = manage("sync")
     assert (refused.returncode, len(ledger.scheduled())) == (1, 6)
-    done = manage("sync", "--yes")
+    done = manage("sync", "--yes", "--json")
     assert (done.returncode, ledger.scheduled().keys()) == (0, {"job-1"}), done.stderr
+    told = json.loads(done.stdout)
+    assert (told["verb"], told["done"]) == ("sync", True)
+    assert [result["state"] for result in told["results"]] == ["removed"] * 5
 
 
 def test_an_edit_meanwhile_wins_over_what_beat_has_read(
@@ -509,6 +513,19 @@ def test_the_admin_works_while_redis_is_unavailable(
 # manage.py.
 
 
+def test_every_verb_of_its_own_answers_in_json() -> None:
+    from supervisor.integrations.django.verbs import IMPORT, OWN
+
+    verbs = {**OWN, **IMPORT.commands}
+    verbs.pop("import")
+    without = {
+        name
+        for name, verb in verbs.items()
+        if not any("--json" in parameter.opts for parameter in verb.params)
+    }
+    assert without == set()
+
+
 def manage(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"{PROJECT}.manage", "supervisor", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -541,6 +558,9 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
     facts = {"args": '["all"]', "queue": "mails", "description": "Mails."}
     PeriodicTask.objects.create(name="mail all", task="desk.report", interval=every, **facts)
     PeriodicTask.objects.create(name="evening", task="desk.report", solar=sun)
+    planned = json.loads(CliRunner().invoke(rows, ["--dry-run", "--json"]).stdout)
+    assert planned["results"] == [{"name": "mail-all", "state": "added"}]
+    assert "'evening': not translated" in planned["reports"][0]
     done = CliRunner().invoke(rows, [])
     assert "added mail-all" in done.output
     assert "'evening': not translated" in done.output

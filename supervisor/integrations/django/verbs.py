@@ -13,7 +13,7 @@ from supervisor import jobs
 from supervisor.beat.entries import Entries
 from supervisor.beat.sources import reconcile
 from supervisor.cli import Verbs
-from supervisor.cli.common import Failure, reason_option
+from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
 from supervisor.cli.files import import_ as import_files
 from supervisor.errors import WRONG
 from supervisor.files.import_text import Found, LeftOut, job_name
@@ -38,7 +38,8 @@ class DjangoVerbs(Verbs):
 @click.command()
 @click.option("--yes", is_flag=True, help="Also where more than half of the jobs are removed.")
 @reason_option
-def sync(yes: bool, reason: str) -> None:
+@json_option
+def sync(yes: bool, reason: str, as_json: bool) -> None:
     """Load all rows of the admin's table now, and remove the jobs of rows that are gone.
 
     Each edit is loaded after its commit anyway; this is for what could not be, since Redis was
@@ -51,7 +52,11 @@ def sync(yes: bool, reason: str) -> None:
     outcome = reconcile(ledger, entries, Rows(), action, may_remove_most=yes)
     for problem in outcome.problems:
         click.echo(problem, err=True)
-    if (changes := outcome.changes) is not None:
+    changes = outcome.changes
+    if as_json:
+        results = changed(changes) if changes else []
+        print_done("sync", results, done=changes is not None)
+    elif changes is not None:
         for word in ("added", "changed", "removed"):
             for name in getattr(changes, word):
                 click.echo(f"{word} {name}")
@@ -63,7 +68,8 @@ def sync(yes: bool, reason: str) -> None:
 
 @click.command()
 @click.option("--dry-run", is_flag=True, help="Report, and write nothing.")
-def rows(dry_run: bool) -> None:
+@json_option
+def rows(dry_run: bool, as_json: bool) -> None:
     """Copy django-celery-beat's tables into the table of jobs that the admin edits.
 
     Its own rows stay as they are: stop its beat, or their tasks run twice. What cannot be
@@ -75,11 +81,15 @@ def rows(dry_run: bool) -> None:
         if not dry_run:
             for row in made:
                 row.save(force_insert=True)
-    for row in made:
-        click.echo(f"{'would add' if dry_run else 'added'} {row.name}")
-    for report in reports:
-        click.echo(report, err=True)
-    click.echo(f"{plural(len(made), 'job')} of django-celery-beat, {len(reports)} reported")
+    if as_json:
+        results = [{"name": row.name, "state": "added"} for row in made]
+        print_done("import", results, done=not dry_run, reports=reports)
+    else:
+        for row in made:
+            click.echo(f"{'would add' if dry_run else 'added'} {row.name}")
+        for report in reports:
+            click.echo(report, err=True)
+        click.echo(f"{plural(len(made), 'job')} of django-celery-beat, {len(reports)} reported")
     if reports:
         raise Failure("not all was translated", WRONG)
 
