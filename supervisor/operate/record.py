@@ -15,7 +15,7 @@ from supervisor.operate.table_layout import Columns
 from supervisor.operate.words import plural, stamp
 
 #: Entries among which the last ones about one job are looked for, where that is a part of a page.
-LOOKED_AT = 2_000
+LOOKED_AT = 1_000
 
 #: Jobs and changes that are named in one line.
 NAMED = 5

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import IO
 
 import httpx
 import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
+from supervisor.operate import control
 from supervisor.settings import Settings
 from supervisor.web.budget import BUDGET_SECONDS
 from tests.acceptance import warm
@@ -25,10 +29,12 @@ from tests.web.visits import TOKEN
 
 
 @contextmanager
-def serving(url: str, port: int, **environment: str) -> Iterator[warm.Started]:
+def serving(
+    url: str, port: int, log: IO[str] | None = None, **environment: str
+) -> Iterator[warm.Started]:
     words = ["-m", "supervisor", "serve", "--port", str(port)]
     environ = {**os.environ, "SUPERVISOR_REDIS_URL": url, **environment}
-    with TemporaryFile("w+") as said:
+    with nullcontext(log) if log else TemporaryFile("w+") as said:
         process = warm.Started(words, Path.cwd(), environ, said, said)
         try:
             yield process
@@ -200,12 +206,19 @@ def test_a_port_that_is_taken_is_a_message(served: httpx.Client, redis_url: str)
     assert "Traceback" not in second.stderr
 
 
-def test_the_first_scrape_is_made_before_anybody_asks(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path) as server:
-        ledger = Ledger.open(Settings(redis_url=server.url))
+def test_the_first_scrape_and_the_record_of_actions_wait_for_nobody(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server, (tmp_path / "said").open("w+") as said:
+        ledger, by = Ledger.open(Settings(redis_url=server.url)), Actor("ann", "cli", "host")
         job(ledger)
-        with serving(server.url, free_port()):
+        ledger.client.hset(ledger.keys.beat, "actions_logged", "0-0")
+        control.pause(ledger, "nightly", "stocktaking", None, by=by)
+        token = {"SUPERVISOR_TOKEN": TOKEN, "SUPERVISOR_LOG_FORMAT": "json"}
+        with serving(server.url, free_port(), said, **token):
             wait_until(lambda: "cmdstat_evalsha" in ledger.client.info("commandstats"), 20)
+            wait_until(lambda: "action recorded" in (tmp_path / "said").read_text(), 20)
+        lines = (tmp_path / "said").read_text().splitlines()
+        [line] = [json.loads(line) for line in lines if "action recorded" in line]
+        assert (line["by"], line["verb"], line["reason"]) == ("ann", "pause", "stocktaking")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/"])

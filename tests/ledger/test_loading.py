@@ -21,6 +21,7 @@ from supervisor.errors import PlanOutdated
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import job_spec
 from supervisor.ledger.records import Pause
@@ -201,6 +202,21 @@ def test_the_log_names_some_jobs_of_very_many(
     read_and_load(Reloading(tmp_path, ledger, entries), None)
     [line] = [line for line in capfd.readouterr().out.splitlines() if "files loaded" in line]
     assert json.loads(line)["added"][-2:] == ["job-019", "and 30 more"]
+
+
+def test_a_beat_that_loads_files_is_in_the_record(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 5m}}")
+    read_and_load(Reloading(tmp_path, ledger, entries), None)
+    (tmp_path / "jobs.yaml").write_text("jobs: {a: {task: t, every: 9m}}")
+    read_and_load(Reloading(tmp_path, ledger, entries), None)
+    (tmp_path / "jobs.yaml").write_text("# the same\njobs: {a: {task: t, every: 9m}}")
+    read_and_load(Reloading(tmp_path, ledger, entries), None)
+    edited, added = (entry.action for entry in ledger.actions.search(WantedActions()))
+    assert (added.verb, added.target, added.jobs) == ("load", str(tmp_path), ("a",))
+    assert [(change.key, change.text) for change in edited.changes] == [("every", "5m -> 9m")]
+    assert {edited.by.name, edited.by.origin} == {"beat"}
 
 
 class Unjudged(type(Path())):  # type: ignore[misc]
