@@ -157,12 +157,16 @@ class Box:
         notice = self.notices.get(notice_id)
         return notice is not None and now < max(notice.due_at, self.away_until or notice.due_at)
 
-    def put(self, notice: Pending, now: datetime) -> str:
-        """Into its group's notice, or as a new one; gives the id of either."""
+    def put(self, notice: Pending, now: datetime, after: datetime | None = None) -> str:
+        """Into its group's notice, or as a new one; gives the id of either.
+
+        after: into none that is due before, and so is sent before: while the destination is
+        unavailable, more than one of a group may wait.
+        """
         group = group_of(notice.event, notice.subject)
         last = self.told.get(group)
         known = id_in_group(group, last) if last else ""
-        if self.is_open(known, now):
+        if self.is_open(known, now) and not (last and after and last < after):
             self.notices[known] = self.notices[known].joined(notice.facts, *notice.jobs)
             return known
         at = now + self.wait if last is None else max(now + self.wait, last + GROUP_INTERVAL)
@@ -269,7 +273,10 @@ class Folding:
             if rest:
                 self.box.notices[last] = rest
             else:
-                del self.box.notices[last], self.box.told[group_of(notice.event, notice.subject)]
+                del self.box.notices[last]
+                group = group_of(notice.event, notice.subject)
+                if self.box.told.get(group) == notice.due_at:
+                    del self.box.told[group]
             incident.subject = notice.subject
             incident.recovered = None
             del incident.told[Event.RECOVERED]
@@ -295,10 +302,10 @@ class Folding:
 
     def _tell_recovery(self, facts: Facts) -> None:
         incident = self.incident
-        self._put(Event.RECOVERED, incident.subject, facts)
+        self._put(Event.RECOVERED, incident.subject, facts, after=incident.problem_told_at)
         incident.recovered, incident.subject = facts, ""
 
-    def _put(self, event: Event, subject: str, facts: Facts) -> None:
+    def _put(self, event: Event, subject: str, facts: Facts, after: datetime | None = None) -> None:
         notice = Pending(
             url=self.destination.url if self.job else "",
             secret=self.destination.secret if self.job else None,
@@ -309,7 +316,7 @@ class Folding:
             jobs=(self.job,) if self.job else (),
             job_count=1 if self.job else 0,
         )
-        self.incident.told[event] = self.box.put(notice, self.now)
+        self.incident.told[event] = self.box.put(notice, self.now, after)
 
 
 #: A destination, by its id, and a job.

@@ -175,6 +175,17 @@ def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
     assert service.failures_told == 40
 
 
+def test_recovery_is_sent_after_its_problem_to_a_service_that_was_away() -> None:
+    service, asked_at = Service(), START + timedelta(minutes=5)
+    service.box.away_until = asked_at
+    service.pass_time([(0, "a", BOOM), (1, "a", "ok")], until=4)
+    service.fold([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
+    service.box.away_until = START + timedelta(minutes=60)
+    service.pass_time([(10, "b", "ok")], until=70)
+    said = ["a failed: ValueError", "a recovered", "b failed: ValueError", "b recovered"]
+    assert service.messages == [f"11:00:00 {each}" for each in said]
+
+
 def test_incident_is_forgotten_when_nothing_is_left_of_it() -> None:
     service = Service()
     service.pass_time([(0, "a", BOOM), (5, "a", "ok")], until=70)
