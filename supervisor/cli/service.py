@@ -42,7 +42,7 @@ from supervisor.ledger.queues import LedgerQueues, Queues
 from supervisor.ledger.queues import queues as queues_of
 from supervisor.operate.shapes import instant
 from supervisor.operate.words import stamp
-from supervisor.settings import ACCESS_FILE, ROOT_PATH, TOKEN, Settings
+from supervisor.settings import ACCESS_FILE, PAGE_URL, ROOT_PATH, TOKEN, Settings
 from supervisor.web.access import Access
 from supervisor.web.access_file import NAME, AccessFile, line_for, new_token
 from supervisor.web.budget import BoundedQueues, ledger_for_answers
@@ -287,7 +287,8 @@ def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
     """Where there is somebody to tell of them. Raises NotConfigured."""
     destinations, grace = service_destinations(os.environ), grace_of(os.environ)
     if destinations:
-        arguments = (ledger, name_of(settings), destinations, grace)
+        page = os.environ.get(PAGE_URL, "")
+        arguments = (ledger, name_of(settings), destinations, grace, page)
         Thread(target=watch, args=arguments, name="supervisor-outages", daemon=True).start()
 
 

@@ -183,7 +183,7 @@ class Courier:
             answer, error = send(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)
             if answer is not Answer.UNAVAILABLE or time.monotonic() > until:
                 break
-            log.warning("notice failed", **facts, error=error, again_in=wait)
+            log.warning("notice not sent", **facts, error=error, again_in=wait)
             time.sleep(wait)
             wait = min(2 * wait, LONGEST_WAIT_SECONDS)
         if answer is Answer.TAKEN:
@@ -192,8 +192,11 @@ class Courier:
             log.error("notice dropped", **facts, reason=error)
 
 
-def watch(ledger: Ledger, name: str, destinations: Iterable[Destination], grace: timedelta) -> None:
-    """Looks for as long as the process lives. name: of the ledger, as in the keys."""
+def watch(
+    ledger: Ledger, name: str, destinations: Iterable[Destination], grace: timedelta, page: str
+) -> None:
+    """Looks for as long as the process lives. name: of the ledger, as in the keys. page: of all
+    jobs, where its address is known."""
     couriers = [Courier(destination) for destination in destinations]
     outages: Outages = {}
     while True:
@@ -201,7 +204,7 @@ def watch(ledger: Ledger, name: str, destinations: Iterable[Destination], grace:
             outages, notices = after_look(outages, look(ledger), grace, name)
             for notice in notices:
                 for courier in couriers:
-                    courier.take(notice)
+                    courier.take(replace(notice, link=page))
         except Exception:  # whatever it was, it must not be the last look
             log.exception("look failed")
         time.sleep(LOOK_SECONDS)

@@ -36,6 +36,7 @@ def test_outages_of_redis_and_of_beat_are_told_and_closed(tmp_path: Path) -> Non
             "HEARING": hearing.url,
             "SUPERVISOR_NOTIFY": "${HANGING} ${HEARING}",
             "SUPERVISOR_NOTIFY_AFTER": "2s",
+            "SUPERVISOR_PAGE_URL": "https://jobs.example.com/",
         }
         project.schedule("jobs: {long: {task: team.work, every: 1d}}")
         try:
@@ -58,5 +59,7 @@ def test_outages_of_redis_and_of_beat_are_told_and_closed(tmp_path: Path) -> Non
             wait_until(lambda: told(hearing)[2:] == ["no_beat", "recovered"], 40)
         finally:
             project.stop()
+        links = {json.loads(body)["data"]["link"] for _, body in hearing.heard}
+        assert links == {"https://jobs.example.com/"}
         # The other destination has heard of nothing but the first, again and again.
         assert len(set(hanging.heard)) == 1
