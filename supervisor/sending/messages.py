@@ -214,6 +214,22 @@ def with_placeholders(message: dict[str, Any]) -> str:
     )
 
 
+def without_trace(message: dict[str, Any]) -> dict[str, Any]:
+    """Without the trace and the time that Sentry's SDK adds, which are those of one message.
+
+    It keeps copies in a header `headers`, which messages of ticks do not have otherwise.
+    """
+    headers = message["headers"]
+    if not any(name.startswith("sentry-") for name in headers):
+        return message
+    own = {
+        name: value
+        for name, value in headers.items()
+        if not name.startswith("sentry-") and name not in ("baggage", "headers")
+    }
+    return {**message, "headers": own}
+
+
 class Envelopes:
     """`send` publishes with a given producer, as everything is published."""
 
@@ -288,7 +304,7 @@ class Envelopes:
             push = recorded(self._app, producer.channel, self._send, of_job(run, spec, task))
         if push is None:
             return None
-        message = json.loads(push.text)
+        message = without_trace(json.loads(push.text))
         if message["content-type"] != "application/json" or message["headers"].get("expires"):
             return None
         _, _, embed = json.loads(b64decode(message["body"]))
@@ -301,4 +317,4 @@ class Envelopes:
             levels=self._app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
             length=self._app.amqp.argsrepr_maxsize,
         )
-        return shape if shape.envelope(spec, self._signer).text == push.text else None
+        return shape if shape.envelope(spec, self._signer).text == dumps(message) else None

@@ -77,6 +77,11 @@ def due(stranger: Stranger, *jobs: str) -> None:
         ledger.client.zadd("redbeat::schedule", {f"redbeat:{job}": before.timestamp()}, xx=True)
 
 
+def traces(stranger: Stranger) -> list[str]:
+    """Those of the runs that came every second."""
+    return (stranger.directory / "traces").read_text().splitlines()
+
+
 def ended(stranger: Stranger, job: str) -> int:
     counters = stranger.ledger.job(job).counters
     return sum(count for name, count in counters.items() if name.startswith("finished:"))
@@ -120,3 +125,5 @@ def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Liste
     assert ours["again"][1]["duration"] is None
     assert ours["fine"][1]["duration"] < 60
     assert stranger.log("beat").count("job without monitor") == 1
+    wait_until(lambda: len(traces(stranger)) > 2, 20)
+    assert len(traces(stranger)) == len({*traces(stranger)})

@@ -52,8 +52,14 @@ def nothing():
     return None
 
 
-for name in ("fine", "quiet", "often", "unguarded"):
+for name in ("fine", "quiet", "unguarded"):
     app.task(nothing, name=name)
+
+
+@app.task(name="often")
+def often():
+    with Path("traces").open("a") as file:
+        file.write(sentry_sdk.get_traceparent().split("-")[0] + "\n")
 
 
 @app.task(name="breaks")
