@@ -95,6 +95,9 @@ def test_an_edited_file_takes_over_and_one_with_problems_does_not(
     assert [access.name_of(TOKENS["reads"]) for _ in range(3)] == ["renamed"] * 3
     path.unlink()
     assert access.name_of(TOKENS["reads"]) == "renamed"
+    (tmp_path / "mounted.yaml").write_text(FILE)
+    path.symlink_to("mounted.yaml")  # as Kubernetes puts a newer one in place
+    assert access.name_of(TOKENS["reads"]) == "reads"
     refused = [record for record in caplog.records if "access file refused" in record.message]
     assert len(refused) == 2
 
