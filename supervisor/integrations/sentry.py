@@ -161,10 +161,10 @@ class CheckIns:
 
 
 def client() -> Any | None:
-    """That of the SDK, if the app has initialised it."""
+    """That of the SDK, if the app has initialised it, and with an address."""
     sdk = sys.modules.get("sentry_sdk")
     found = sdk.get_client() if sdk else None
-    return found if found is not None and found.is_active() else None
+    return found if found is not None and found.is_active() and found.options["dsn"] else None
 
 
 def beat_integration() -> Any | None:
