@@ -65,7 +65,7 @@ def deliver(redis_url: str, way: Proxy, bodies: Bodies, ledger: Ledger) -> Calla
         header = message_header(assignment, "celery")
         signature = signer.signature_of("proj.nightly", [], {}, header)
         headers = {HEADER: {**header, SIGNATURE: signature}}
-        request = {"id": run, "headers": headers, "retries": 0}
+        request = {"id": run, "headers": headers, "retries": 0, **headers}
         thread = Thread(target=tracer, args=(run, [], {}, request), daemon=True)
         thread.start()
         return thread
