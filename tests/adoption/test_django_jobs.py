@@ -231,8 +231,11 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
     assert "5 of the 6 jobs" in beat_looks(ledger).problems[0]
     refused = manage("sync")
     assert (refused.returncode, len(ledger.scheduled())) == (1, 6)
-    done = manage("sync", "--yes", "--json")
+    done = manage("sync", "--yes", "--json", "--reason", "sold")
     assert (done.returncode, ledger.scheduled().keys()) == (0, {"job-1"}), done.stderr
+    action = ledger.actions.search(WantedActions(limit=1))[0].action
+    assert (action.verb, action.target, action.reason) == ("sync", "django", "sold")
+    assert len(action.jobs) == 5
     told = json.loads(done.stdout)
     assert (told["verb"], told["done"]) == ("sync", True)
     assert [result["state"] for result in told["results"]] == ["removed"] * 5
@@ -451,7 +454,9 @@ def test_what_the_admin_does_is_entered_in_its_users_name(browse: Any, ledger: L
     from django.contrib import admin
 
     from supervisor.integrations.django.models import Job
+    from supervisor.integrations.django.verbs import OWN
 
+    assert OWN.keys() == {"sync", "import"}  # an import saves rows, each of which is entered
     assert {*admin.site._registry[Job].actions, "delete_selected"} == ENTERED.keys()
     client = browse()
     written = {"name": "nightly", "task": "desk.report", "cron": "0 3 * * *"}
