@@ -1,0 +1,103 @@
+"""The tutorial does what it says: its files are written, its commands run and compared."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.deploy.embedded import free_port
+from tests.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+
+BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.S | re.M)
+
+COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.M)
+
+UP = "supervisor -A proj up\n"
+
+
+def shape(line: str) -> str:
+    """Without its numbers, times, gaps and names of hosts."""
+    timeless = re.sub(r"\d[\d.]*(ms|s|m|h)\b", "DURATION", " ".join(line.split()))
+    return re.sub(r"\d+", "0", re.sub(r"[\w.-]+:(\d{2,})(?=\b[^:\d])", "HOST", timeless))
+
+
+class Reader:
+    """Someone who follows the page, with a port of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port = str(free_port())
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self.environ = {**os.environ, "PATH": path, "COLUMNS": "160"}
+        self.pid = ""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def follow(self, kind: str, title: str, text: str) -> None:
+        if title:
+            (self.directory / title).parent.mkdir(exist_ok=True)
+            (self.directory / title).write_text(text)
+        elif kind == "sh" and text == UP:
+            self.start()
+        elif kind == "console":
+            for command, output in COMMAND.findall(text):
+                self.run(command, {shape(line) for line in output.splitlines()})
+
+    def start(self) -> None:
+        with (self.directory / "up.log").open("wb") as log:
+            words = ["supervisor", "-A", "proj", "up", "--port", self.port]
+            self.process = subprocess.Popen(
+                words, cwd=self.directory, env=self.environ, stdout=log, stderr=log
+            )
+
+    def run(self, command: str, expected: set[str]) -> None:
+        """Until it prints that, for a run or a tick may have to come first."""
+        command = command.replace("9809", self.port).replace("kill -9 5497", f"kill -9 {self.pid}")
+        printed = ""
+
+        def is_as_said() -> bool:
+            nonlocal printed
+            printed = subprocess.run(
+                command,
+                shell=True,
+                cwd=self.directory,
+                env=self.environ,
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stdout
+            return expected <= {shape(line) for line in printed.splitlines()}
+
+        try:
+            wait_until(is_as_said, 60, every=0.5)
+        except AssertionError:
+            pytest.fail(f"{command}\nprinted\n{printed}\nand not\n{expected}")
+        if found := re.search(r'"worker": "[^"]*:(\d+)"', printed):
+            self.pid = found[1]
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    someone = Reader(tmp_path)
+    yield someone
+    someone.stop()
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
+    for kind, title, text in BLOCK.findall(PAGE.read_text()):
+        reader.follow(kind, title, text)
+    assert reader.pid
