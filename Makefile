@@ -12,7 +12,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
+.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -28,9 +28,15 @@ $(STAMP): requirements.txt pyproject.toml
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
-test: $(STAMP) ## run all tests
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --ignore tests/rabbitmq \
-	  --ignore tests/adoption --max-worker-restart 0
+SYSTEM := tests/alerts tests/hosts tests/render tests/test_sbom.py tests/test_wheel.py \
+  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py
+
+test: $(STAMP) ## run the tests; those with programs of others are in test-system
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	  --ignore tests/rabbitmq --ignore tests/adoption $(addprefix --ignore ,$(SYSTEM))
+
+test-system: $(STAMP) ## run the tests of what is delivered: wheel, rendered files, alerts, browser, tutorial
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SYSTEM)
 
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0

@@ -26,8 +26,9 @@ UP = "supervisor -A proj up\n"
 
 def shape(line: str) -> str:
     """Without its numbers, times, gaps and names of hosts."""
-    timeless = re.sub(r"\d[\d.]*(ms|s|m|h)\b", "DURATION", " ".join(line.split()))
-    return re.sub(r"\d+", "0", re.sub(r"[\w.-]+:(\d{2,})(?=\b[^:\d])", "HOST", timeless))
+    hostless = re.sub(r"\b[A-Za-z][\w.-]*:\d+", "HOST", " ".join(line.split()))
+    timeless = re.sub(r"\d[\d.]*(ms|s|m|h)\b", "DURATION", hostless)
+    return re.sub(r"\d+", "0", re.sub(r"\d+:\d\d(:\d\d)?", "TIME", timeless))
 
 
 class Reader:
@@ -77,7 +78,7 @@ class Reader:
             return expected <= {shape(line) for line in printed.splitlines()}
 
         try:
-            wait_until(is_as_said, 60, every=0.5)
+            wait_until(is_as_said, 60, every=1.5)
         except AssertionError:
             pytest.fail(f"{command}\nprinted\n{printed}\nand not\n{expected}")
         if found := re.search(r'"worker": "[^"]*:(\d+)"', printed):
