@@ -38,6 +38,9 @@ GROUP_WAIT = timedelta(seconds=30)
 GROUP_INTERVAL = timedelta(minutes=5)
 REPEAT = timedelta(hours=1)
 
+#: Ids of notices tell milliseconds apart.
+LATER = timedelta(milliseconds=1)
+
 #: A problem that has had no success for this long after it was told is forgotten.
 FORGET_AFTER = timedelta(days=7)
 
@@ -166,10 +169,11 @@ class Box:
         group = group_of(notice.event, notice.subject)
         last = self.told.get(group)
         known = id_in_group(group, last) if last else ""
-        if self.is_open(known, now) and not (last and after and last < after):
+        if self.is_open(known, now) and not (last and after and last <= after):
             self.notices[known] = self.notices[known].joined(notice.facts, *notice.jobs)
             return known
         at = now + self.wait if last is None else max(now + self.wait, last + GROUP_INTERVAL)
+        at = max(at, after + LATER) if after else at
         notice = notice.model_copy(update={"due_at": at})
         self.notices[notice.id] = notice
         self.told[group] = at
@@ -188,7 +192,8 @@ class Incident(BaseModel):
 
     told: for each event, the notice it last went into. subject: of the first problem told since the
     last recovery that was; '' when there is none. is_open: no success came since the last problem.
-    recovered: what went into the notice of the last recovery.
+    recovered: what went into the notice of the last recovery. kept_until: at least, since one of
+    its notices is not sent yet.
     """
 
     told: dict[Event, str] = {}
@@ -196,6 +201,7 @@ class Incident(BaseModel):
     subject: str = ""
     is_open: bool = False
     recovered: Facts | None = None
+    kept_until: datetime | None = None
 
     @property
     def problems_held(self) -> list[Event]:
@@ -218,7 +224,19 @@ class Incident(BaseModel):
         if Event.RECOVERED in self.held:
             return self.problem_told_at
         last = max(map(due_at, self.told.values()))
-        return last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
+        forgotten_at = last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
+        return max(forgotten_at, self.kept_until or forgotten_at)
+
+    def is_over(self, box: Box, now: datetime) -> bool:
+        """Whether nothing needs to be known of it; kept for longer while a notice of it waits."""
+        if not self.told:
+            return True
+        if self.held or now < self.looked_at_next:
+            return False
+        if any(id in box.notices for id in self.told.values()):
+            self.kept_until = now + REPEAT
+            return False
+        return True
 
 
 @dataclass(slots=True)
@@ -285,7 +303,8 @@ class Folding:
     def _tell(self, event: Event, facts: Facts) -> None:
         cause = cause_of(event, facts.reason)
         subject = f"{event}:{cause}" if cause else event.value
-        self._put(event, subject, facts)
+        recovered = self.incident.told.get(Event.RECOVERED)
+        self._put(event, subject, facts, after=due_at(recovered) if recovered else None)
         if event not in WITHOUT_END and not self.incident.subject:
             self.incident.subject = subject
 
@@ -367,7 +386,7 @@ def fold(
             if each.event in destination.events:
                 folding((id, each.job)).note(each.event, each.facts)
     for pair, incident in list(incidents.items()):
-        if not incident.told or (not incident.held and incident.looked_at_next <= now):
+        if incident.is_over(boxes[pair[0]], now):
             del incidents[pair]
     for box in boxes.values():
         box.forget_groups(now)
