@@ -12,7 +12,11 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
+<<<<<<< Updated upstream
 .PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
+=======
+.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
+>>>>>>> Stashed changes
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -66,6 +70,10 @@ chaos-tenants: $(STAMP) ## edit jobs of TENANTS=300 at run time for MINUTES=10 w
 
 chaos-two-apps: $(STAMP) ## kill two apps on one Redis for MINUTES=5: no message goes to the other
 	$(BIN)/python -m tests.chaos.two_apps --minutes $(if $(filter file,$(origin MINUTES)),5,$(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+chaos-notices: $(STAMP) ## kill Redis, beats, a mail server and a webhook for MINUTES=10: no notice is lost
+	$(BIN)/python -m tests.chaos.notices --minutes $(if $(filter file,$(origin MINUTES)),10,$(MINUTES)) \
+	  $(if $(JOBS),--jobs $(JOBS)) $(if $(SEED),--seed $(SEED))
 
 hostile: $(STAMP) ## measure how late ticks are beside hostile files, calendars and pings
 	HOSTILE_TICKS=60 $(BIN)/python -m pytest -q -s tests/acceptance/test_hostile_directory.py

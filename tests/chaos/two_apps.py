@@ -95,6 +95,7 @@ class Deployment:
     directory: Path
     url: str
     prefix: str
+    environ: dict[str, str] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     restarts: dict[str, float] = field(default_factory=dict)
     at_rest: list[str] = field(default_factory=list)
@@ -148,6 +149,11 @@ class Deployment:
         lines = path.read_text().splitlines() if path.exists() else []
         return [tuple(json.loads(line)) for line in lines]
 
+    def command(self, name: str, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        """The words after ``python -m``."""
+        schedule = ("-s", f"{name}.db") if name.startswith("beat") else ()
+        return ("celery", "-A", "team", *arguments, *schedule)
+
     def logged(self, event: str) -> int:
         logs = "".join(path.read_text() for path in self.directory.glob("*.log"))
         return logs.count(f'"event": "{event}')
@@ -159,11 +165,11 @@ class Deployment:
             "PYTHONPATH": os.pathsep.join((str(self.directory), str(PROJECT))),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_PREFIX": self.prefix,
+            **self.environ,
         }
-        schedule = ("-s", f"{name}.db") if name.startswith("beat") else ()
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "team", *arguments, *schedule],
+                [sys.executable, "-m", *self.command(name, arguments)],
                 cwd=self.directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,
