@@ -12,11 +12,7 @@ SOAK_STEPS ?= 200000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-<<<<<<< Updated upstream
-.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
-=======
-.PHONY: help setup up test test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
->>>>>>> Stashed changes
+.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
