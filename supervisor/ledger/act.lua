@@ -10,7 +10,7 @@ local reply = name == '' and '' or transitions[name](KEYS, ARGV)
 
 -- The first word of it; of runs that are given their places, that of the first.
 local word = reply
-while type(word) == 'table' do word = word.err and 'failed' or word[1] end
+while type(word) == 'table' do word = word[1] end
 local has_changed_nothing = {
   failed = true, duplicate = true, not_open = true,
   outdated = true, changed = true, elsewhere = true, due = true, full = true,

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from celery import Celery
+from redis.exceptions import RedisError
 
 from supervisor import jobs as at_run_time
+from supervisor.beat.entries import Entries
 from supervisor.cli import main
 from supervisor.errors import InvalidJob, JobConflict, RunEnded
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
-from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions, system_user
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.actions import (
+    Action,
+    Actor,
+    Entry,
+    Outcome,
+    WantedActions,
+    system_user,
+)
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.requests import RunRequest
+from supervisor.ledger.replies import LoadVerdict
+from supervisor.ledger.requests import JobChange, RunRequest
 from supervisor.operate import control
 from tests.ledger.commands import Supervisor, as_json
 from tests.ledger.jobs import MIDNIGHT, begun, job, ticks
@@ -220,6 +233,40 @@ def test_a_backfill_of_many_calls_is_entered_once(ledger: Ledger) -> None:
     span = "120 from 2026-03-01T00:00:00Z to 2026-03-05T23:00:00Z"
     assert told(entry) == [("ticks", span), ("overlap", "queue_all")]
     assert len(ledger.history(spec.name, 200)) == 120
+
+
+def test_a_load_that_changes_nothing_is_no_action(app: Celery, ledger: Ledger) -> None:
+    keys = Entries(app, ledger.client, ledger.keys).keys
+    spec, action = JobSpec(name="a", task="t", every="1h"), Action(ANN, "put", "a", "", ("a",))
+    change = JobChange("a", spec, version=0, definition="{}", has_new_times=True)
+
+    def load(change: JobChange, source: str = "runtime", **more: Any) -> LoadVerdict:
+        return ledger.load([change], keys, source, action=action, **more).verdict
+
+    assert load(change) is LoadVerdict.LOADED
+    assert load(change) is LoadVerdict.CHANGED
+    assert load(change, "files") is LoadVerdict.ELSEWHERE
+    assert load(change, links="1") is LoadVerdict.OUTDATED
+    assert load(replace(change, version=None, due_at=MIDNIGHT)) is LoadVerdict.DUE
+    ledger.client.hset(ledger.keys.beat, "at_run_time", 10_000)
+    assert load(replace(change, job="b")) is LoadVerdict.FULL
+    assert len(entries(ledger)) == 1
+
+
+def test_a_run_that_is_known_or_cannot_be_placed_is_no_action(ledger: Ledger) -> None:
+    spec, action = job(ledger), Action(ANN, "trigger", "nightly")
+    for _ in range(2):
+        ledger.admit_requests(spec, [RunRequest(run_id="nightly@1")], action)
+    ledger.client.set(ledger.keys.run("nightly@2"), "no hash")
+    with pytest.raises(RedisError):
+        ledger.admit_requests(spec, [RunRequest(run_id="nightly@2")], action)
+    assert len(entries(ledger)) == 1
+
+
+def test_what_has_no_answer_has_no_result(ledger: Ledger) -> None:
+    ledger.actions.enter(Action(ANN, "login", "page"))
+    ledger.drains.undrain("reports", Action(ANN, "undrain", "reports"))
+    assert [entry.result for entry in entries(ledger)] == ["", ""]
 
 
 # Bounds, and texts that mean harm.
