@@ -61,9 +61,7 @@ from supervisor.beat.sweeping import Sweeper
 from supervisor.beat.vanished import VanishedMessages
 from supervisor.errors import SupervisorError, WrongSchema
 from supervisor.guard.liveness import Witness
-from supervisor.integrations.notify import missing_extra, send
-from supervisor.integrations.opentelemetry import RunCounters
-from supervisor.integrations.sentry import CheckIns
+from supervisor.integrations import NoCheckIns, missing_extra, part, sender
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
@@ -199,8 +197,9 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         envelopes = Envelopes(
             app, self._ledger.client, self._publisher.send, self._publisher.signer
         )
-        self._check_ins = CheckIns(self._ledger, owner_of(app))
-        self._run_counters = RunCounters(self._ledger, lambda: bool(self._leads))
+        check_ins, run_counters = part("sentry", "CheckIns"), part("opentelemetry", "RunCounters")
+        self._check_ins = check_ins(self._ledger, owner_of(app)) if check_ins else NoCheckIns()
+        self._run_counters = run_counters and run_counters(self._ledger, lambda: bool(self._leads))
         self._emitter = Emitter(
             self._ledger,
             self._entries,
@@ -215,7 +214,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._pinger = Pinger(self._ledger, keeps=self._check_ins.keeps)
         self._revoker = Revoker(app, self._ledger)
         try:
-            self._notices = Notices(self._ledger, self._leader.leadership, send)
+            self._notices = Notices(self._ledger, self._leader.leadership, sender())
         except SupervisorError as error:
             raise SystemExit(str(error)) from None
         self._auditor = Auditor(self._ledger, self._revive)
@@ -375,7 +374,8 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, leads=now.leads and now.is_trusted)
 
     def _begin(self, look: Look) -> Look:
-        self._run_counters.begin()
+        if self._run_counters:
+            self._run_counters.begin()
         self._starts.begin(look.at, is_first=self._leads is None)
         self.setup_schedule()
         self._adopted.begin()

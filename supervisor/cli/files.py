@@ -74,7 +74,7 @@ def warn_of_scheduler(context: Context) -> None:
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
     """On standard error, where notices cannot be sent from an environment such as this one."""
-    from supervisor.integrations.notify import missing_extra
+    from supervisor.integrations import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
         click.echo(f"warning: {missing}", err=True)

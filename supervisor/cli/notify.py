@@ -60,11 +60,11 @@ def notify_test(
     such as '${SLACK_URL}', only there. References become secrets in this environment: run it in
     beat's. Exits 1 unless all of them take it.
     """
-    from supervisor.integrations.notify import send
+    from supervisor.integrations import sender
 
     results: list[dict[str, Any]] = []
     for destination, places in wanted(context, target, schedules, as_json):
-        answer, why = send(destination, a_test(), deadline_seconds=DEADLINE_SECONDS)
+        answer, why = sender()(destination, a_test(), deadline_seconds=DEADLINE_SECONDS)
         shown = str(masked_url(destination.url))
         results.append({"name": shown, "state": answer.value, "why": why, "of": places})
     if as_json:

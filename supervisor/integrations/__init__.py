@@ -1,1 +1,57 @@
-"""What only an installed extra needs; each file can be deleted without touching the rest."""
+"""What only an extra or another service needs. Each file can be deleted, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, Protocol
+
+from supervisor.job.notices import Answer, Destination, Notice
+from supervisor.job.spec import JobSpec
+
+
+class Send(Protocol):
+    """As `notify.send`."""
+
+    def __call__(
+        self, destination: Destination, notice: Notice, *, deadline_seconds: float
+    ) -> tuple[Answer, str]: ...
+
+
+def sender() -> Send:
+    """Sends notices; with its file deleted, they are refused."""
+    return part("notify", "send") or _not_sent
+
+
+def missing_extra(destinations: Iterable[Destination]) -> str | None:
+    """As in notify.py."""
+    find: Callable[[Iterable[Destination]], str | None] | None = part("notify", "missing_extra")
+    return find(destinations) if find else None
+
+
+class NoCheckIns:
+    """In the place of `sentry.CheckIns`."""
+
+    def monitored(self, spec: JobSpec) -> JobSpec:
+        return spec
+
+    def keeps(self, _: object) -> bool:
+        return False
+
+    def look(self) -> None:
+        pass
+
+
+def part(module: str, name: str) -> Any:
+    """What the file has under this name; None where it was deleted."""
+    path = f"{__name__}.{module}"
+    try:
+        return getattr(import_module(path), name)
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        return None
+
+
+def _not_sent(*_: object, **__: object) -> tuple[Answer, str]:
+    return Answer.REFUSED, "integrations/notify.py is not there"

@@ -27,7 +27,7 @@ from threading import Thread
 from redis.exceptions import RedisError
 
 from supervisor.errors import InvalidDuration, NotConfigured
-from supervisor.integrations.notify import send
+from supervisor.integrations import sender
 from supervisor.job.notices import Answer, Destination, Event, Notice
 from supervisor.ledger.connection import NotServed, explained
 from supervisor.ledger.ledger import Ledger
@@ -180,7 +180,7 @@ class Courier:
         facts = {"notice": notice.event.value, "key": notice.key}
         wait, until = FIRST_WAIT_SECONDS, time.monotonic() + GIVE_UP_AFTER.total_seconds()
         while True:
-            answer, error = send(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)
+            answer, error = sender()(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)
             if answer is not Answer.UNAVAILABLE or time.monotonic() > until:
                 break
             log.warning("notice not sent", **facts, error=error, again_in=wait)
