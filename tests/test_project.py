@@ -137,7 +137,8 @@ def test_the_file_of_a_service_can_be_deleted(copied: Path, service: str, tmp_pa
         "from supervisor.beat.scheduler import SupervisedScheduler\n"
         "app = supervise(Celery('one', broker='redis://127.0.0.1:1/0'), schedules='.')\n"
         "SupervisedScheduler(app, lazy=True)\n"
-        "import supervisor.web.server; from supervisor.cli import main; main(['check', 'jobs.yaml'])\n"
+        "import supervisor.web.server; from supervisor.cli import main\n"
+        "main(['check', 'jobs.yaml'])\n"
     )
     done = subprocess.run(
         [sys.executable, "one.py"], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What only an extra or another service needs. Each file can be deleted, and nothing else changes."""
+"""What only an extra or another service needs: each file can be deleted without the rest."""
 
 from __future__ import annotations
 
