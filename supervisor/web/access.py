@@ -121,10 +121,9 @@ class Access:
         found = self.policy.named(name)
         return found.hash if found else None
 
-    def grant_of(self, name: str) -> Grant:
-        """Of the token of that name, which there is."""
-        found = self.policy.named(name)
-        return Grant(role=Role.EDITOR) if found is None else found
+    def grant_of(self, name: str) -> Grant | None:
+        """Of the token of that name; None where the file has it no longer."""
+        return Grant(role=Role.EDITOR) if name == OWN_NAME else self.policy.named(name)
 
 
 #: Of SUPERVISOR_TOKEN; no token of the file has it.
@@ -317,9 +316,10 @@ def visitor_of(request: Request, access: Access, root: str, name: str | None) ->
     """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     bearer = access.name_of(given.strip()) if scheme.lower() == "bearer" else None
-    if shown := bearer or name:
-        grant, cookie = access.grant_of(shown), request.cookies[COOKIE] if name else ""
-        root = access.prefix + root
+    shown = bearer or name
+    # The file may have changed since the name was found in it.
+    if shown and (grant := access.grant_of(shown)):
+        cookie, root = request.cookies[COOKIE] if name else "", access.prefix + root
         return Visitor(shown, grant.role, grant.scope, root, cookie, is_bearer=bool(bearer))
     proxy = access.policy.proxy
     if proxy is None or not proxy.sent(request.headers):

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from starlette.requests import Request
 
 from supervisor.cli import main
 from supervisor.errors import AccessFileInvalid
 from supervisor.ledger.ledger import Ledger
 from supervisor.web import access_file
-from supervisor.web.access import Access
+from supervisor.web.access import Access, visitor_of
 from supervisor.web.access_file import AccessFile, policy_in
 from supervisor.web.roles import Role
 from supervisor.web.sessions import COOKIE, digest
@@ -115,6 +116,15 @@ def test_a_new_token_works_with_the_line_that_is_printed(tmp_path: Path) -> None
     assert Access(file=AccessFile(path)).name_of(token) == "billing"
     assert len(token) > 40
     assert token not in path.read_text()
+
+
+def test_a_token_taken_out_while_a_request_is_checked_is_nobodys(tmp_path: Path) -> None:
+    access = access_of(tmp_path, is_local=False)
+    headers = [(b"cookie", f"{COOKIE}=c".encode()), (b"authorization", b"Bearer x")]
+    request = Request({"type": "http", "headers": headers})
+    # The session was that of a token which the file, read again since, does not have.
+    visitor = visitor_of(request, access, "/s/key", "gone")
+    assert (visitor.name, visitor.role, visitor.is_person) == ("", None, False)
 
 
 def test_a_session_ends_when_its_token_leaves_the_file(
