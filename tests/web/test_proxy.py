@@ -175,8 +175,11 @@ def test_a_person_signs_in_at_the_proxy_and_acts_by_name(
     expect(page.get_by_role("link", name="Sign in")).to_be_visible()
 
 
-def test_nobody_is_another_by_a_header_of_their_own(address: str, own_address: str) -> None:
+def test_nobody_is_another_by_a_header_of_their_own(
+    address: str, own_address: str, ledger: Ledger
+) -> None:
     forged = {"x-forwarded-user": "eve@example.com", "x-supervisor-proxy": "made up"}
+    forged["x-forwarded-for"] = "203.0.113.9"
     bob = {"cookie": "_oauth2_proxy=bob@example.com", **FROM_OUR_PAGE, **forged}
     with httpx.Client(verify=False, timeout=patience(20)) as client:
         page = client.get(f"{address}/jobs/nightly", headers=bob)
@@ -184,6 +187,8 @@ def test_nobody_is_another_by_a_header_of_their_own(address: str, own_address: s
         assert "actions/" not in page.text
         assert client.post(f"{address}/actions/pause/nightly", headers=bob).status_code == 403
         assert client.get(f"{own_address}/", headers=forged).status_code == 303
+    [entry] = ledger.actions.search(WantedActions(limit=1))
+    assert (entry.action.by.name, entry.action.by.place) == ("bob@example.com", "127.0.0.1")
 
 
 def test_the_cookie_of_a_session_behind_tls_is_secure(address: str) -> None:
