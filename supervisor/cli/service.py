@@ -265,10 +265,15 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
         server_header=False,
     )
     server = uvicorn.Server(config)
-    record = RecordLog(ledger, may_write=access.has_tokens)
+    record = record_log(ledger, access)
     stopping = (lambda: server.should_exit,)
     Thread(target=record.follow, args=stopping, name="record-log", daemon=True).start()
     server.run(sockets=[listener])
+
+
+def record_log(ledger: Ledger, access: Access) -> RecordLog:
+    """One where nobody acts may have a user of Redis that only reads."""
+    return RecordLog(ledger, may_write=access.has_actions)
 
 
 def access_at(host: str, *, proxied: bool) -> Access:

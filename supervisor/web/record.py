@@ -115,7 +115,10 @@ class RecordLog:
     def log_new(self) -> None:
         actions = self._ledger.actions
         if self._last is None:
-            self._last = (actions.logged_up_to() if self._may_write else None) or actions.last_id()
+            noted = actions.logged_up_to() if self._may_write else None
+            self._last = noted or actions.last_id()
+            if self._may_write and not noted:  # the next server goes on from here
+                actions.note_logged(self._last)
         while found := actions.after(self._last):
             for entry in found:
                 log.info("action recorded", **facts_of(entry))

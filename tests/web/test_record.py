@@ -12,6 +12,7 @@ from celery import Celery
 from starlette.routing import Route
 
 from supervisor import jobs
+from supervisor.cli.service import record_log
 from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
@@ -20,16 +21,19 @@ from supervisor.web.api import API
 from supervisor.web.record import RecordLog, Visits
 from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
+from supervisor.web.sessions import digest
 from tests.ledger.contents import digests
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.logged import capture_logs
-from tests.web.access_files import access_of, bearing, named_by_the_proxy
+from tests.web.access_files import SECRET, access_of, bearing, named_by_the_proxy
 from tests.web.test_api import checked
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
 RUN = f"nightly@{MIDNIGHT:%Y-%m-%dT%H:%M:%SZ}"
 
 HOURLY: dict[str, Any] = {"task": "proj.report", "every": "1h"}
+
+PROXY_ALONE = f"proxy: {{hash: 'sha256:{digest(SECRET)}', people: [{{user: '*', role: editor}}]}}"
 
 ANN = Actor("ann", "api", "10.0.0.7")
 
@@ -263,6 +267,17 @@ def test_a_server_logs_each_entry_also_those_of_before_it_started(ledger: Ledger
     assert [line["reason"] for line in lines] == ["while it runs", "while none runs"]
     assert {line["event"] for line in lines} == {"action recorded"}
     assert lines[0]["by"] == "ann"
+
+
+def test_a_server_of_people_whom_a_proxy_names_logs_what_it_missed(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    spec, access = job(ledger), Access(file=access_of(tmp_path, text=PROXY_ALONE).file)
+    record_log(ledger, access).log_new()
+    control.pause(ledger, spec.name, "while none runs", None, by=ANN)
+    with capture_logs() as lines:
+        record_log(ledger, access).log_new()
+    assert [line["reason"] for line in lines] == ["while none runs"]
 
 
 def test_a_server_that_may_only_read_logs_what_comes(ledger: Ledger) -> None:
