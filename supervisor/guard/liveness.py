@@ -3,7 +3,8 @@
 1. Before it forks its pool, a worker makes a file in the directory of locks and locks it (flock).
    Its children inherit the lock: it is free when the worker and all of its children are gone, and
    never before.
-2. A run that begins records the file's name as its `process`.
+2. A run that begins records the file's name as its `process`, with the token of the attempt: an
+   attempt of which this is not known proves nothing, whatever an earlier one of its run recorded.
 3. Workers when they start, and each second all workers and beats, try to lock the files of the
    others. Whoever can lock one knows that nothing of that worker is left, and reports the runs of
    its ledger that began under it as dead; for a while, since a begin may still be on its way.
@@ -195,7 +196,7 @@ class Witness:
 
     def _report(self, process: str) -> None:
         next_up: list[str] = []
-        for run_id, token, worker in self._ledger.at_work_in(process):
+        for run_id, token, worker in self._ledger.at_work_in([process]):
             reason = f"worker {worker} is gone"
             finished = self._ledger.report_dead(run_id, token, reason)
             event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"

@@ -427,7 +427,9 @@ class Ledger(Readings):
             nonlocal asked_at
             asked_at = clock()
             known = "" if retries is None else retries
-            return Call((run_id, token, worker, queue, known, process))
+            # With its token: who takes the run over without this call does not have this proof.
+            proof = f"{process} {token}" if process else ""
+            return Call((run_id, token, worker, queue, known, proof))
 
         verdict, *rest = self._functions.as_of_sending("begin", call)
         if verdict != "begin":

@@ -409,15 +409,17 @@ class Readings:
             start += CHUNK
         return found
 
-    def at_work_in(self, process: str) -> list[tuple[str, str, str]]:
-        """The running runs that began with this proof of life: id, token, worker."""
-        leases = self.client.zrange(self.keys.leases, 0, -1)
+    def at_work_in(self, processes: Collection[str]) -> list[tuple[str, str, str]]:
+        """The running attempts that began with one of these proofs of life: run, token, worker."""
+        leases = self.client.zrange(self.keys.leases, 0, -1) if processes else []
         return [
             (run_id, token, worker)
-            for run_id, (state, token, worker, found) in self.read_fields(
+            for run_id, (state, token, worker, proof) in self.read_fields(
                 leases, "state", "token", "worker", "process"
             )
-            if found == process and state == RunState.RUNNING
+            if state == RunState.RUNNING
+            and (proof or "").endswith(f" {token}")
+            and proof.removesuffix(f" {token}") in processes
         ]
 
     def read_each(

@@ -14,7 +14,8 @@ import pytest
 from supervisor.guard import liveness
 from supervisor.guard.liveness import Witness
 from supervisor.ledger.ledger import Ledger
-from tests.ledger.jobs import admitted, run_id
+from supervisor.ledger.replies import LeaseState
+from tests.ledger.jobs import admitted, renew, run_id
 from tests.waiting import wait_until
 
 WORKER = """
@@ -149,6 +150,31 @@ def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
     worker.kill()
     ledger.report_dead(worker.run, "token", "seen by another")
     ledger.begin(worker.run, "second", "vm:2", process="0123456789abcdef")
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_an_attempt_whose_begin_a_replica_lost_is_left_alone(
+    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+) -> None:
+    worker = hire()
+    worker.kill()
+    assert seen() == [worker.run]
+    assert renew(ledger, worker.run, "second") is LeaseState.REASSERTED
+    assert seen() == []
+    assert ledger.run(worker.run).attempt == 2
+
+
+def test_an_attempt_of_a_worker_of_an_older_version_is_left_alone(
+    hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
+) -> None:
+    worker = hire()
+    key = ledger.keys.run(worker.run)
+    recorded = ledger.client.hget(key, "process")
+    worker.kill()
+    assert seen() == [worker.run]
+    ledger.begin(worker.run, "second", "vm:2")
+    ledger.client.hset(key, "process", recorded)  # which their `begin` leaves as it is
     assert seen() == []
     assert ledger.run(worker.run).attempt == 2
 
