@@ -87,6 +87,17 @@ with trace.get_tracer("shop").start_as_current_span("request"):
     guarded.delay()
 """
 
+NOTIFY = """
+from supervisor.cli.notify import a_test
+from supervisor.integrations import missing_extra, sender
+from supervisor.job.notices import Answer, Destination
+
+mail = Destination(url="mailto://127.0.0.1:1?from=beat@example.org&to=ops@example.org")
+assert missing_extra([mail]) is None
+answer, why = sender()(mail, a_test(), deadline_seconds=5)
+assert answer is Answer.UNAVAILABLE, why  # nobody listens there
+"""
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -211,6 +222,7 @@ PROGRAMS = {
     "sqlalchemy": SHOP + SQLALCHEMY + first_code("after-commit.md", "sqlalchemy"),
     "django": SHOP + DJANGO + first_code("after-commit.md", "django"),
     "otel": SHOP + OTEL,
+    "notify": NOTIFY,
 }
 
 

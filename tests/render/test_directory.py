@@ -114,6 +114,8 @@ def test_no_secret_and_no_address_of_redis_with_one_is_rendered(target: str) -> 
     files = [path for path in output_of(target).rglob("*") if path.is_file()]
     assert files
     for path in files:
+        if path.parent.name == "__pycache__":  # of the site's hooks, which lie beside them
+            continue
         for line in path.read_text().splitlines():
             if "redis://" in line:
                 assert "PASSWORD" in line
