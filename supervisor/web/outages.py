@@ -11,7 +11,8 @@ The leading beat sends all other notices, and cannot send these. `serve` depends
 
 The outages are in this process' memory: after a restart of `serve` one that lasts is told again,
 and the end of one before it is not told. Several `serve` tell each for itself, with the same keys:
-that of a beat names its last turn, that of Redis the minute in which the outage was seen.
+that of a beat names its last turn, that of Redis when it was seen, in steps of the grace: no two
+outages that are told begin within one.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def after_look(
         outage = known.get(event)
         match is_there(event, seen):
             case True:
-                outage = outage or found(event, seen, ledger)
+                outage = outage or found(event, seen, grace, ledger)
                 if outage.is_due(seen.at, grace):
                     outage = replace(outage, told=outage.told + 1, told_at=seen.at)
                     notices.append(notice_of(event, outage, seen.at, f"{outage.told}"))
@@ -117,8 +118,9 @@ def is_there(event: Event, seen: Seen) -> bool | None:
 OVER = {Event.NO_BEAT: "a beat leads again", Event.REDIS_UNAVAILABLE: "Redis answers again"}
 
 
-def found(event: Event, seen: Seen, ledger: str) -> Outage:
-    since, named = seen.at, seen.at.strftime("%Y-%m-%dT%H:%MZ")
+def found(event: Event, seen: Seen, grace: timedelta, ledger: str) -> Outage:
+    step = max(1, int(grace.total_seconds()))
+    since, named = seen.at, str(int(seen.at.timestamp()) // step * step)
     if event is Event.NO_BEAT:
         since = seen.last_turn_at or seen.at
         named = str(ms_of(since)) if seen.last_turn_at else "never"
@@ -136,6 +138,7 @@ def notice_of(event: Event, outage: Outage, at: datetime, message: str) -> Notic
         job_count=0,
         first_at=outage.first_at,
         last_at=at,
+        runs=int(event is not Event.RECOVERED),
         reason=outage.reason,
     )
 

@@ -76,3 +76,13 @@ def test_what_is_told_when(
     looks: list[tuple[float, str]], expected: list[tuple[float, str, str]]
 ) -> None:
     assert told(*looks) == expected
+
+
+def test_outages_one_after_the_other_have_keys_of_their_own() -> None:
+    outages: Outages = {}
+    keys = []
+    for second in range(0, 120, 2):
+        what = AWAY if second % 12 < 8 else BEAT
+        outages, notices = after_look(outages, seen(what, second), timedelta(seconds=5), "ledger")
+        keys += [each.key for each in notices]
+    assert len(keys) == len(set(keys)) == 20
