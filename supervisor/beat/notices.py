@@ -30,6 +30,7 @@ from typing import Protocol, assert_never
 from redis.exceptions import RedisError
 
 from supervisor.errors import InvalidDuration, NotConfigured
+from supervisor.job.changes import masked_url
 from supervisor.job.destinations import service_destinations
 from supervisor.job.incidents import GROUP_WAIT, SERVICE, by_id, fold, notice_of
 from supervisor.job.notices import Answer, Destination, Event, Notice, wanted_events
@@ -224,7 +225,12 @@ class Messenger:
     def _is_done_with(self, unsent: Unsent, waited: timedelta, now: datetime) -> bool:
         """Whether the next one may be sent."""
         answer, error = self._answer(unsent)
-        facts = {"destination": unsent.destination, "notice": unsent.id, "key": unsent.key}
+        facts = {
+            "destination": unsent.destination,
+            "address": self._shown(unsent),
+            "notice": unsent.id,
+            "key": unsent.key,
+        }
         match answer:
             case Answer.TAKEN:
                 self._ledger.notices.sent(unsent)
@@ -247,19 +253,25 @@ class Messenger:
                 assert_never(answer)
 
     def _answer(self, unsent: Unsent) -> tuple[Answer, str]:
-        pending = unsent.pending
-        to = (
-            Destination(url=pending.url, secret=pending.secret)
-            if pending.url
-            else self._service.get(unsent.destination)
-        )
+        to = self._to(unsent)
         if to is None:
             return Answer.REFUSED, f"the address is not in {NOTIFY} any more"
-        notice = notice_of(pending, unsent.key, unsent.destination, self._page)
+        notice = notice_of(unsent.pending, unsent.key, unsent.destination, self._page)
         try:
             return self._send(to, notice, deadline_seconds=DEADLINE_SECONDS)
         except Exception as error:  # noqa: BLE001 - each service's code has errors of its own
             return Answer.UNAVAILABLE, type(error).__name__
+
+    def _to(self, unsent: Unsent) -> Destination | None:
+        pending = unsent.pending
+        if pending.url:
+            return Destination(url=pending.url, secret=pending.secret)
+        return self._service.get(unsent.destination)
+
+    def _shown(self, unsent: Unsent) -> str | None:
+        """For people who read the log: the reference, or the service, and no secret."""
+        to = self._to(unsent)
+        return masked_url(to.url) if to else None
 
 
 # All of it, for one beat.

@@ -14,6 +14,7 @@ These and all others are Apprise's, which the extra `notify` installs.
 
 from __future__ import annotations
 
+import binascii
 import hmac
 import json
 import logging
@@ -139,7 +140,10 @@ def _within(
 def _post(url: str, secret: str, notice: Notice, deadline_seconds: float) -> tuple[Answer, str]:
     content = webhook_body(notice)
     headers = {"Content-Type": "application/json", "Idempotency-Key": notice.key}
-    headers |= signed(content, notice.key, int(time.time()), secret)
+    try:
+        headers |= signed(content, notice.key, int(time.time()), secret)
+    except binascii.Error:
+        return Answer.UNAVAILABLE, f"the secret is not base64 behind {IN_BASE64}"
     return post(url, content, headers, timeout_seconds=deadline_seconds / 2)
 
 
@@ -154,7 +158,10 @@ def webhook_body(notice: Notice) -> bytes:
 
 
 def signed(content: bytes, key: str, seconds: int, secret: str) -> dict[str, str]:
-    """Headers. key: of the notice. seconds: Unix time. secret: without one nothing is signed."""
+    """Headers. key: of the notice. seconds: Unix time. secret: without one nothing is signed.
+
+    Raises binascii.Error for a secret that is not as its beginning says.
+    """
     headers = {"webhook-id": key, "webhook-timestamp": str(seconds)}
     if not secret:
         return headers

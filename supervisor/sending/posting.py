@@ -9,11 +9,13 @@ from __future__ import annotations
 import io
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from supervisor.job.notices import Answer
@@ -35,8 +37,9 @@ def post(
     timeout_seconds: from the connection to the end of the answer's headers; an attempt to connect
     has as much.
     """
-    sent = {"User-Agent": USER_AGENT, **headers}
     try:
+        url, authorization = without_user(url)
+        sent = {"User-Agent": USER_AGENT, **authorization, **headers}
         request = Request(url, data=body, headers=sent, method="POST")
         with _opener.open(request, timeout=timeout_seconds):
             return Answer.TAKEN, ""
@@ -47,6 +50,16 @@ def post(
         return Answer.UNAVAILABLE, str(error.reason)
     except (HTTPException, OSError, ValueError) as error:
         return Answer.UNAVAILABLE, type(error).__name__
+
+
+def without_user(url: str) -> tuple[str, Mapping[str, str]]:
+    """The address, and the header for a `user:password@` that it had. Raises ValueError."""
+    parts = urlsplit(url)
+    user, is_there, host = parts.netloc.rpartition("@")
+    if not is_there:
+        return url, {}
+    words = b64encode(unquote_to_bytes(user)).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {words}"}
 
 
 def answer_to(status: int) -> Answer:

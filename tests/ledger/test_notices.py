@@ -32,6 +32,7 @@ from supervisor.ledger.notices import Finding
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
 from tests.ledger.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
+from tests.logged import capture_logs
 from tests.waiting import wait_until
 
 URL = "https://hooks.example/x"
@@ -102,6 +103,17 @@ def made(ledger: Ledger, leader: Leader, at: datetime) -> None:
 def test_end_of_a_run_is_an_event(ledger: Ledger, outcome: RunState, event: str | None) -> None:
     ended(ledger, told(ledger), 0, outcome)
     assert events(ledger) == ([event] if event else [])
+
+
+def test_log_says_which_address_did_not_take_a_notice(ledger: Ledger, leader: Leader) -> None:
+    ended(ledger, told(ledger), 0, RunState.FAILED)
+    made(ledger, leader, MIDNIGHT)
+    with capture_logs() as logged:
+        sent(ledger, leader, Service(Answer.UNAVAILABLE), MIDNIGHT + GROUP_WAIT + FIRST_WAIT)
+        sent(ledger, leader, Service(Answer.REFUSED), MIDNIGHT + 2 * (GROUP_WAIT + FIRST_WAIT))
+    said = [(each["event"], each["address"]) for each in logged if "address" in each]
+    shown = "https://hooks.example/***"
+    assert said == [("notice not sent", shown), ("notice dropped", shown)]
 
 
 def test_job_without_notify_leaves_no_trace(ledger: Ledger) -> None:

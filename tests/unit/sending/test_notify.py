@@ -139,6 +139,20 @@ def test_without_a_secret_nothing_is_signed_and_one_may_be_for_all(listener: Lis
     assert signed["webhook-signature"].startswith("v1,")
 
 
+def test_a_user_in_the_address_of_a_webhook_is_sent_as_a_header(listener: Listener) -> None:
+    url = listener.url.replace("://", "://beat:p%40ss@")
+    assert told(f"{url}/hook") == (Answer.TAKEN, "")
+    [headers] = listener.headers
+    assert headers["Authorization"] == "Basic YmVhdDpwQHNz"  # beat:p@ss
+    assert "beat" not in headers["Host"]
+
+
+def test_a_secret_that_is_not_what_it_says_is_named(listener: Listener) -> None:
+    why = "the secret is not base64 behind whsec_"
+    assert told(listener.url, secret="whsec_a") == (Answer.UNAVAILABLE, why)
+    assert not listener.heard
+
+
 @pytest.mark.parametrize(
     ("status", "answer"),
     [
