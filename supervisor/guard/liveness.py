@@ -1,6 +1,7 @@
 """Proof of a worker's life for the other processes of its machine: a lock that the kernel keeps.
 
 1. Before it forks its pool, a worker makes a file in the directory of locks and locks it (flock).
+   Its name ends in its inode: a copy, as a backup brings it back, proves nothing.
    Its children inherit the lock: it is free when the worker and all of its children are gone, and
    never before.
 2. A run that begins records the file's name as its `process`, with the token of the attempt: an
@@ -24,7 +25,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -61,6 +62,13 @@ class OwnFile:
     path: Path
     fd: int
 
+    def is_open(self) -> bool:
+        """Whether code of the app has left it open in this process."""
+        try:
+            return self.process.endswith(f"-{os.fstat(self.fd).st_ino}")
+        except OSError:
+            return False
+
 
 #: Of this worker, as its children have it too.
 _own: OwnFile | None = None
@@ -68,7 +76,7 @@ _own: OwnFile | None = None
 
 def own_process() -> str:
     """What the runs of this worker record; empty where there is no proof of life."""
-    return _own.process if _own else ""
+    return _own.process if _own and _own.is_open() else ""
 
 
 def hold() -> None:
@@ -78,18 +86,27 @@ def hold() -> None:
     found = directory()
     if found is None:
         return
-    remove_old(found)
-    process = uuid4().hex[:16]
-    path = found / f"{boot()}.{process}"
     try:
-        new = path.with_name(f"{path.name}.new")
-        fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.rename(path)  # nobody finds it before it is locked
+        remove_old(found)
+        _own = new_file(found)
     except OSError as error:
         log.warning("no proof of life", directory=str(found), error=str(error))
-        return
-    _own = OwnFile(process, path, fd)
+
+
+def new_file(found: Path) -> OwnFile:
+    """Locked, and with its inode in its name: a copy of it is not this worker's."""
+    new = found / f"{boot()}.{uuid4().hex[:16]}.new"
+    fd = os.open(new, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path = new.with_name(f"{new.stem}-{os.fstat(fd).st_ino}")
+        new.rename(path)  # nobody finds it before it is locked
+    except OSError:
+        os.close(fd)
+        with suppress(OSError):
+            new.unlink()
+        raise
+    return OwnFile(path.suffix.removeprefix("."), path, fd)
 
 
 def remove_old(found: Path) -> None:
@@ -97,8 +114,8 @@ def remove_old(found: Path) -> None:
     for path in found.iterdir():
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OLD.total_seconds():
-                with locked(path) as is_gone:
-                    if is_gone:
+                with locked(path) as inode:
+                    if inode is not None:
                         path.unlink(missing_ok=True)
 
 
@@ -106,7 +123,8 @@ def let_go() -> None:
     """Of a worker that stops by itself; what its children are still at, the lease decides."""
     global _own
     if _own is not None:
-        _own.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            _own.path.unlink()
         with suppress(OSError):
             os.close(_own.fd)
     _own = None
@@ -125,13 +143,18 @@ def check_own_file() -> None:
             if time.time() - facts.st_mtime > TOUCHED_EACH.total_seconds():
                 os.utime(_own.path)
             return
-    _own.path.unlink(missing_ok=True)
+    with suppress(OSError):
+        _own.path.unlink()
 
 
 def directory() -> Path | None:
     """The directory of locks, made if need be. None where it, or this machine, proves nothing."""
     named = os.environ.get(DIRECTORY_VARIABLE)
-    if named == "" or not BOOT_ID.exists():
+    if named == "":
+        return None
+    try:
+        boot()
+    except OSError:  # not Linux, or a sandbox without it
         return None
     default = Path(tempfile.gettempdir()) / f"celery-beat-supervisor-{os.getuid()}"
     found = Path(named) if named else default
@@ -154,19 +177,19 @@ def boot() -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[bool]:
-    """Whether the file could be locked, which is held inside."""
+def locked(path: Path) -> Iterator[int | None]:
+    """The inode of the file if it could be locked, which is held inside."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # another witness has removed it
-        yield False
+        yield None
         return
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        yield False
+        yield None
     else:
-        yield True
+        yield os.fstat(fd).st_ino
     finally:
         os.close(fd)
 
@@ -182,21 +205,31 @@ class Witness:
 
     def look(self) -> None:
         """Reports the runs of workers that are gone. Raises RedisError: then it is done again."""
-        if self._directory is None:
+        gone = set(self._gone())
+        self._report(gone)
+        for process in gone:
+            self._gone_since.setdefault(process, clock())
+
+    def _gone(self) -> Iterator[str]:
+        """Who is gone is so for ever: the locks are not needed any more."""
+        try:
+            paths = list(self._directory.glob(f"{boot()}.*")) if self._directory else []
+        except OSError as error:  # the lease decides
+            log.warning("witness failed", error=str(error))
             return
-        for path in sorted(self._directory.glob(f"{boot()}.*")):
+        for path in paths:
             process = path.suffix.removeprefix(".")
             since = self._gone_since.get(process, clock())
-            if process in (own_process(), "new") or clock() - since > REPORTED_SECONDS:
+            is_own = _own is not None and process == _own.process
+            if is_own or process == "new" or clock() - since > REPORTED_SECONDS:
                 continue
-            with locked(path) as is_gone:
-                if is_gone:
-                    self._report(process)
-                    self._gone_since.setdefault(process, clock())
+            with locked(path) as inode:
+                if process.endswith(f"-{inode}"):
+                    yield process
 
-    def _report(self, process: str) -> None:
+    def _report(self, gone: Collection[str]) -> None:
         next_up: list[str] = []
-        for run_id, token, worker in self._ledger.at_work_in([process]):
+        for run_id, token, worker in self._ledger.at_work_in(gone):
             reason = f"worker {worker} is gone"
             finished = self._ledger.report_dead(run_id, token, reason)
             event = "run rescued" if finished.ending is Ending.RESCUED else "run ended"

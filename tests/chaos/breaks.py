@@ -157,8 +157,8 @@ BREAKS = (
         [
             Edit(
                 "guard/liveness.py",
-                "    except OSError:\n        yield False\n    else:",
-                "    except OSError:\n        yield True\n    else:",
+                "    except OSError:\n        yield None\n    else:",
+                "    except OSError:\n        yield os.fstat(fd).st_ino\n    else:",
             )
         ],
         KILLS,

@@ -143,6 +143,72 @@ def test_a_file_of_another_machine_proves_nothing(
     assert seen() == [worker.run]
 
 
+def test_a_copy_of_a_living_workers_file_proves_nothing(
+    hire: Hire, seen: Callable[[], list[str]], directory: Path
+) -> None:
+    hire()
+    [path] = directory.iterdir()
+    copy = path.rename(directory / "moved").read_bytes()
+    path.write_bytes(copy)
+    assert seen() == []
+
+
+def test_a_child_that_has_closed_the_file_records_no_proof(directory: Path) -> None:
+    liveness.hold()
+    assert liveness.own_process() and liveness._own is not None
+    os.close(liveness._own.fd)
+    assert liveness.own_process() == ""
+    liveness.let_go()
+
+
+@pytest.mark.parametrize("fault", [PermissionError, OSError])
+def test_a_directory_that_cannot_be_read_harms_nobody(
+    fault: type[OSError],
+    seen: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> Iterator[Path]:
+        raise fault("stale file handle")
+
+    monkeypatch.setattr(Path, "iterdir", broken)
+    monkeypatch.setattr(Path, "glob", broken)
+    liveness.hold()
+    assert liveness.own_process() == ""
+    assert seen() == []
+
+
+def test_a_worker_ends_though_its_file_cannot_be_removed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liveness.hold()
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", broken)
+    monkeypatch.setattr(Path, "stat", broken)
+    liveness.check_own_file()
+    liveness.let_go()
+    assert liveness.own_process() == ""
+
+
+def test_many_of_the_dead_are_looked_up_at_once(
+    seen: Callable[[], list[str]], ledger: Ledger, directory: Path
+) -> None:
+    admitted(ledger, 0)
+    for number in range(200):
+        path = directory / "new"
+        path.touch()
+        path.rename(directory / f"{liveness.boot()}.{number:016x}-{path.stat().st_ino}")
+
+    def calls() -> int:
+        return int(ledger.client.info("stats")["total_commands_processed"])
+
+    before = calls()
+    assert seen() == []
+    assert calls() - before < 20
+
+
 def test_an_attempt_that_began_elsewhere_meanwhile_is_left_alone(
     hire: Hire, seen: Callable[[], list[str]], ledger: Ledger
 ) -> None:
