@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import NoPermissionError
 
-from supervisor.errors import InvalidJob, JobConflict, JobElsewhere, NotConfigured, UnknownJob
+from supervisor.errors import (
+    InvalidJob,
+    JobConflict,
+    JobElsewhere,
+    NotConfigured,
+    UnknownJob,
+    UnreadableJob,
+)
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
@@ -213,9 +220,20 @@ class JobEdits:
         """Raises UnknownJob for one that the editor does not see, or would not."""
         loaded = self._ledger.loaded([name])
         spec = loaded.specs.get(name)
-        if not self._scope.may_be(name) or (spec and not self._scope.includes(spec)):
+        if not self._is_seen(name, spec):
             raise UnknownJob(name)
         return LoadedJob(spec, loaded.origins[name]) if spec else None
+
+    def _is_seen(self, name: str, loaded: JobSpec | None) -> bool:
+        """Whose name was that of a removed job has the runs of that one, which others may see."""
+        if self._scope.is_everything or not self._scope.may_be(name):
+            return self._scope.is_everything
+        try:
+            return self._scope.includes(loaded or self._ledger.spec_or_last(name))
+        except UnreadableJob:
+            return not self._scope.labels
+        except UnknownJob:
+            return True
 
     def _checked(self, name: str, document: Mapping[str, Any], before: LoadedJob | None) -> JobSpec:
         """Raises InvalidJob."""

@@ -10,6 +10,7 @@ import pytest
 from celery import Celery
 
 from supervisor.job.run import Reported, ReportedLine, RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Kind, Topic
 from supervisor.ledger.scoped import Scope, ScopedLedger, current_scope
@@ -144,12 +145,29 @@ def test_an_editor_makes_jobs_that_the_editor_sees_alone(
     assert "elsewhere" not in ledger.scheduled()
 
 
+def test_no_editor_takes_over_the_runs_of_a_removed_job(
+    person: httpx.Client, ledger: Ledger, request: pytest.FixtureRequest
+) -> None:
+    gone = job(ledger, "billing-gone", labels={"team": OTHER})
+    ledger.admit(ticks(gone, 0))
+    remove(ledger, gone)
+    made = person.post("/actions/put", data=keys("billing-gone", more="labels: {team: billing}"))
+    is_theirs = "named" in request.node.callspec.params.values()
+    assert made.status_code == (303 if is_theirs else 404)
+    assert person.get(f"/runs/{run_id(gone, 0)}").status_code == (200 if is_theirs else 404)
+
+
+def remove(ledger: Ledger, spec: JobSpec) -> None:
+    """As a beat does whose files do not have it any more."""
+    ledger.client.hset(ledger.keys.job(spec.name), "removed", spec.model_dump_json())
+    ledger.client.hdel(ledger.keys.jobs, spec.name)
+
+
 def test_labels_are_those_that_a_removed_job_had(ledger: Ledger) -> None:
     spec = job(ledger, "gone", labels=BILLING)
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
-    ledger.client.hset(ledger.keys.job("gone"), "removed", spec.model_dump_json())
-    ledger.client.hdel(ledger.keys.jobs, "gone")
+    remove(ledger, spec)
     seen = ScopedLedger(ledger.client, ledger.keys)
     current_scope.set(Scope(labels=("team=billing",)))
     assert [run.id for run in seen.runs([run_id(spec, 0)])] == [run_id(spec, 0)]
