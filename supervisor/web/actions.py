@@ -193,6 +193,8 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
         if name is None:
             await run_in_threadpool(visits.enter_refused, visitor_at(request), "login", "page")
             return shown(request, target, access, "That is not a token.", 403)
+        if not visits.may_log_in(name):
+            return shown(request, target, access, "Too many logins: try again in a minute.", 429)
         digest = access.digest_of(name) or ""
         session = await threads.run(request, sessions.begin, name, digest)
         await run_in_threadpool(visits.enter, visitor_at(request, name), "login")
@@ -211,7 +213,7 @@ def login_routes(access: Access, sessions: Sessions, visits: Visits) -> list[Rou
     async def logout(request: Request) -> Response:
         visitor: Visitor = request.state.visitor
         await threads.run(request, sessions.end, visitor.session)
-        if visitor.name:
+        if visitor.session:
             await run_in_threadpool(visits.enter, actor_of(request), "logout")
         response = RedirectResponse(f"{access.prefix}/", 303)
         response.delete_cookie(COOKIE, visitor.root, httponly=True, samesite="strict")

@@ -138,11 +138,23 @@ def facts_of(entry: Entry) -> dict[str, Any]:
 #: empty the record by trying.
 REFUSED_SECONDS = 60.0
 
+#: Nor can who logs in all the time, which each role may: logins of one name in so many seconds.
+MOST_LOGINS, LOGIN_SECONDS = 20, 60.0
+
 
 class Visits:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._refused_at: dict[tuple[str, str], float] = {}
+        self._logins: dict[str, list[float]] = {}
+
+    def may_log_in(self, name: str) -> bool:
+        """Counts it, if so."""
+        now = time.monotonic()
+        recent = [at for at in self._logins.get(name, ()) if now - at < LOGIN_SECONDS]
+        may = len(recent) < MOST_LOGINS
+        self._logins[name] = [*recent, now] if may else recent
+        return may
 
     def enter(self, by: Actor, verb: str) -> None:
         """A person may log in while it cannot be entered: the page says what is unavailable."""

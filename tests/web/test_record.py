@@ -25,7 +25,8 @@ from supervisor.web.sessions import digest
 from tests.ledger.contents import digests
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.logged import capture_logs
-from tests.web.access_files import SECRET, access_of, bearing, named_by_the_proxy
+from tests.web.access_files import SECRET, TOKENS, access_of, bearing, named_by_the_proxy
+from tests.web.conftest import Serve
 from tests.web.test_api import checked
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
@@ -249,6 +250,18 @@ def test_the_page_of_a_removed_job_says_who_removed_it(maker: httpx.Client, ledg
     assert answer.status_code == 404
     assert "report was removed at" in answer.text
     assert "by token (remove, api 127.0.0.1): left" in answer.text
+
+
+def test_who_may_only_read_pushes_nothing_out_of_the_record(
+    ledger: Ledger, serve: Serve, tmp_path: Path
+) -> None:
+    client = serve(access_of(tmp_path))
+    form = {"token": TOKENS["reads"]}
+    answers = [client.post("/login", data=form, headers=FROM_OUR_PAGE) for _ in range(25)]
+    assert [answer.status_code for answer in answers] == [303] * 20 + [429] * 5
+    person = named_by_the_proxy("ann", "billing")
+    assert client.post("/logout", headers=person).status_code == 303
+    assert [entry.action.verb for entry in ledger.actions.search(WantedActions())] == ["login"] * 20
 
 
 # The log of a server.
