@@ -78,7 +78,8 @@ class Adopted:
         origins = self._ledger.origins()
         own = self._jobs(origins)
         found = self._entries.saved_by_app(own, but=origins)
-        wanted, adopted = self._wanted(own, found, taken=set(origins))
+        taken = {*origins, *self._entries.of_beat_schedule()}
+        wanted, adopted = self._wanted(own, found, taken)
         self._own = own
         if wanted:
             self._apply(wanted, adopted)
@@ -109,7 +110,8 @@ class Adopted:
             if len(wanted) == ENTRIES_PER_TURN:
                 break
             known = self._entries.job(name)
-            job = known if known in own else job_name(name, {*taken, *wanted})
+            others = {*taken, *wanted, *(found.keys() - {name})}
+            job = known if known in own else job_name(name, others)
             entry = AdoptedEntry(name, saved.definition or "")
             spec = self._translated(job, entry) if saved.definition else None
             if spec is not None:
@@ -218,6 +220,8 @@ def why_unguarded(app: Celery, name: str, saved: SavedEntry | None) -> str:
 
 def spec_of(app: Celery, job: str, entry: AdoptedEntry) -> JobSpec:
     """The job of this name that is made of the entry. Raises NotTranslatable."""
+    if not entry.name:
+        raise NotTranslatable("it has no name")
     try:
         fields = dict(RedBeatSchedulerEntry.decode_definition(entry.definition))
     except Exception as error:  # its decoder builds objects out of what it finds

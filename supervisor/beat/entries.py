@@ -147,8 +147,12 @@ class Entries:
 
     def take_from_static(self) -> None:
         """Takes the jobs out of what RedBeat removes once `beat_schedule` does not have it."""
-        if taken := self.jobs_among(self._client.smembers(self._static)):
+        if taken := self.jobs_among(self.of_beat_schedule()):
             self._client.srem(self._static, *taken)
+
+    def of_beat_schedule(self) -> set[str]:
+        """Names of the entries that RedBeat has made of it."""
+        return set(self._client.smembers(self._static))
 
     def jobs_among(self, names: Iterable[str]) -> set[str]:
         listed = list(names)
@@ -167,7 +171,7 @@ class Entries:
         listed = self._client.zrange(self._schedule, 0, -1)
         names = {key.removeprefix(self._prefix) for key in listed}
         own = set(map(self.name, jobs)) & names
-        others = names - set(map(self.name, but)) - self._client.smembers(self._static)
+        others = names - set(map(self.name, but)) - self.of_beat_schedule()
         found = {}
         for chunk in chunks(sorted(own | others)):
             with self._client.pipeline(transaction=False) as pipe:

@@ -38,6 +38,9 @@ from supervisor.ticks.emission import PROMPT, emission, missed
 
 Versions = Mapping[str, int | None]
 
+#: Of an entry's name, in the place of the job that is made of it.
+LONGEST_SHOWN = 100
+
 
 def put_jobs(
     ledger: Ledger,
@@ -201,6 +204,12 @@ def settle(
         note(finding)
 
 
+def shown(name: str) -> str:
+    """An entry's, for people: on one line, and without what a terminal acts upon."""
+    text = name if name.isprintable() else ascii(name)[1:-1]
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
 def changes_of(
     ledger: Ledger,
     loaded: Loaded,
@@ -223,7 +232,7 @@ def changes_of(
             name,
             spec,
             version=version_of(loaded, name),
-            place=f"{place}: {entry.name}" if entry and is_renamed else place,
+            place=f"{place}: {shown(entry.name)}" if entry and is_renamed else place,
             definition=entry.definition if entry else definition_text(spec),
             entry=entry.name if entry and is_renamed else "",
             has_new_times=is_new,

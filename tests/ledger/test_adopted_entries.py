@@ -158,6 +158,36 @@ def test_an_entry_whose_name_no_job_can_have_keeps_it(
     assert unguarded(app, ledger) == ["poll in/box", "tenant-42"]
 
 
+def test_names_that_would_harm_a_terminal_are_shown_harmlessly(
+    app: Celery, beat: SupervisedScheduler, ledger: Ledger
+) -> None:
+    names = ["\x1b[31mred\n", "nul\0", "a" * 300, "a" * 301, "日本"]
+    for name in names:
+        save(app, name)
+    beat.tick()
+    found = jobs.list(app=app)
+    assert len(found) == len(names)
+    assert all((job.place or "").isprintable() and len(job.place or "") < 130 for job in found)
+    assert unguarded(app, ledger) == []
+
+
+def test_a_job_made_of_an_entry_leaves_beat_schedule_its_names(
+    redis_url: str, ledger: Ledger
+) -> None:
+    app = Celery("static", broker=redis_url, set_as_current=False)
+    app.conf.beat_schedule = {"tenant-42": {"task": "proj.task", "schedule": 3600}}
+    supervise(app, adopt_entries=True)
+    with app:
+        for _ in range(2):  # a beat that is started again reads beat_schedule again
+            with closing(SupervisedScheduler(app, lazy=True)) as beat:
+                beat.tick()
+                save(app, "tenant 42")
+                beat.tick()
+                wait_until(lambda b=beat: b.tick() and adopted(app))
+                assert unguarded(app, ledger) == ["tenant-42"]
+    assert adopted(app) == ["tenant-42-2"]
+
+
 def test_a_deleted_entry_is_a_removed_job(app: Celery, beat: SupervisedScheduler) -> None:
     entry = save(app, "gone")
     beat.tick()
@@ -174,6 +204,7 @@ def test_a_deleted_entry_is_a_removed_job(app: Celery, beat: SupervisedScheduler
     [
         ("easter", {"when": rrule("YEARLY", byeaster=0)}, "no key for 'byeaster'"),
         ("routed", {"options": {"routing_key": "a.b"}}, "option 'routing_key'"),
+        ("", {}, "it has no name"),
     ],
 )
 def test_an_entry_without_a_translation_stays_unguarded_and_is_named_once(
