@@ -21,8 +21,8 @@ from datetime import datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from itertools import islice, takewhile
-from typing import Any
 
+from pydantic import BaseModel
 from redis.exceptions import RedisError, ResponseError
 
 from supervisor.errors import InvalidJob, SupervisorError
@@ -162,20 +162,44 @@ class Entry:
     result: str = ""
 
 
+class Facts(BaseModel):
+    """An entry as Action.text writes it."""
+
+    by: str = ""
+    origin: str = ""
+    place: str = ""
+    via: str = ""
+    verb: str = ""
+    target: str = ""
+    reason: str = ""
+    outcome: Outcome = Outcome.DONE
+    error: str = ""
+    jobs: tuple[str, ...] = ()
+    changes: tuple[tuple[str, str, str], ...] = ()
+
+
+#: The verb of an entry that this version cannot read; its target is the beginning of the entry.
+UNREADABLE = "unreadable"
+
+
 def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
-    facts: dict[str, Any] = json.loads(fields["entry"])
-    by, origin, place, via = (facts.get(key, "") for key in ("by", "origin", "place", "via"))
+    """Also of one that another version, or another program, wrote: it does not hide the others."""
+    text = fields.get("entry", "")
+    try:
+        facts, at = Facts.model_validate_json(text), instant(fields["at"])
+    except (ValueError, KeyError, OverflowError):
+        unknown = Action(Actor("", ""), UNREADABLE, short(text, LONGEST_NAME))
+        error = "not an entry as this version of the package has them"
+        return Entry(entry_id, instant(ms_in(entry_id)), unknown, Outcome.FAILED, error)
     action = Action(
-        Actor(by, origin, place, via),
-        facts.get("verb", ""),
-        facts.get("target", ""),
-        facts.get("reason", ""),
-        jobs=tuple(facts.get("jobs", ())),
-        changes=tuple(Change(*change) for change in facts.get("changes", ())),
+        Actor(facts.by, facts.origin, facts.place, facts.via),
+        facts.verb,
+        facts.target,
+        facts.reason,
+        facts.jobs,
+        tuple(Change(*change) for change in facts.changes),
     )
-    outcome = Outcome(facts.get("outcome", Outcome.DONE))
-    error, result = facts.get("error", ""), fields.get("result", "")
-    return Entry(entry_id, instant(fields["at"]), action, outcome, error, result)
+    return Entry(entry_id, at, action, facts.outcome, facts.error, fields.get("result", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +270,7 @@ class Actions:
         likely = (
             entry_from(entry_id, fields)
             for entry_id, fields in looked_at
-            if all(text in fields["entry"] for text in texts)
+            if all(text in fields.get("entry", "") for text in texts)
         )
         return list(islice((e for e in likely if wanted.matches(e.action)), wanted.limit))
 

@@ -97,9 +97,9 @@ def what_words(entry: Entry) -> Iterator[str]:
     if entry.error:
         yield entry.error
     match action.verb, entry.result:
-        case "resume", since if since.isdigit():
+        case "resume", since if is_ms(since):
             yield f"paused since {stamp(instant(since))}"
-        case "undrain", since if since.isdigit():
+        case "undrain", since if is_ms(since):
             yield f"drained since {stamp(instant(since))}"
         case "trigger" | "cancel", word if word:
             yield word
@@ -111,6 +111,11 @@ def what_words(entry: Entry) -> Iterator[str]:
     more = len(action.jobs) - len({change.job for change in shown})
     if shown and more > 0:
         yield f"and {plural(more, 'more job')}"
+
+
+def is_ms(text: str) -> bool:
+    """Up to the year 5138."""
+    return text.isdecimal() and len(text) <= 14
 
 
 def removal_words(ledger: Ledger, job: str) -> str:

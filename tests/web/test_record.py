@@ -293,6 +293,23 @@ def test_a_server_of_people_whom_a_proxy_names_logs_what_it_missed(
     assert [line["reason"] for line in lines] == ["while none runs"]
 
 
+def test_an_entry_that_cannot_be_read_hides_no_other(ledger: Ledger, serve: Serve) -> None:
+    server = RecordLog(ledger, may_write=True)
+    server.log_new()
+    spec, now = job(ledger), "1772323200000"
+    for entry in ("", "[" * 9_999, "[]", '{"by": 3}', '{"outcome": "of 2027"}', '{"jobs": [{}]}'):
+        ledger.client.xadd(ledger.keys.actions, {"at": now, "entry": entry})
+    ledger.client.xadd(ledger.keys.actions, {"entry": "{}"})
+    forged = {"at": now, "entry": '{"verb": "resume"}', "result": "9" * 30}
+    ledger.client.xadd(ledger.keys.actions, forged)
+    control.pause(ledger, spec.name, "after these", None, by=ANN)
+    with capture_logs() as lines:
+        server.log_new()
+    assert [line["verb"] for line in lines] == ["unreadable"] * 7 + ["resume", "pause"]
+    page = serve(Access()).get("/record")
+    assert (page.status_code, page.text.count("of 2027")) == (200, 1)
+
+
 def test_a_server_that_may_only_read_logs_what_comes(ledger: Ledger) -> None:
     spec = job(ledger)
     RecordLog(ledger, may_write=True).log_new()
