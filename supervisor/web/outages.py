@@ -29,6 +29,7 @@ from redis.exceptions import RedisError
 
 from supervisor.errors import InvalidDuration, NotConfigured
 from supervisor.integrations import sender
+from supervisor.job.changes import masked_url
 from supervisor.job.notices import Answer, Destination, Event, Notice
 from supervisor.ledger.connection import NotServed, explained
 from supervisor.ledger.ledger import Ledger
@@ -180,7 +181,8 @@ class Courier:
             self._deliver(self._notices.get())
 
     def _deliver(self, notice: Notice) -> None:
-        facts = {"notice": notice.event.value, "key": notice.key}
+        address = masked_url(self._destination.url)
+        facts = {"address": address, "notice": notice.event.value, "key": notice.key}
         wait, until = FIRST_WAIT_SECONDS, time.monotonic() + GIVE_UP_AFTER.total_seconds()
         while True:
             answer, error = sender()(self._destination, notice, deadline_seconds=DEADLINE_SECONDS)

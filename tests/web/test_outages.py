@@ -6,7 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.web.outages import REPEAT, Outages, Seen, after_look
+from supervisor.job.notices import Destination
+from supervisor.web.outages import REPEAT, Courier, Outages, Seen, after_look
+from tests.listener import listening
+from tests.logged import capture_logs
+from tests.waiting import wait_until
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 GRACE = timedelta(seconds=60)
@@ -86,3 +90,12 @@ def test_outages_one_after_the_other_have_keys_of_their_own() -> None:
         outages, notices = after_look(outages, seen(what, second), timedelta(seconds=5), "ledger")
         keys += [each.key for each in notices]
     assert len(keys) == len(set(keys)) == 20
+
+
+def test_log_names_the_address_that_refuses_without_its_secret() -> None:
+    _, [notice] = after_look({}, seen(NONE, 60), timedelta(0), "ledger")
+    with listening() as listener, capture_logs() as logged:
+        listener.status = 404
+        Courier(Destination(url=f"{listener.url}/geheim")).take(notice)
+        wait_until(lambda: logged, 20)
+    assert (logged[0]["event"], logged[0]["address"]) == ("notice dropped", "http://127.0.0.1/***")
