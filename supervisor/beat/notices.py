@@ -201,8 +201,9 @@ class Messenger:
     def _run(self, first: str, now: datetime) -> None:
         """One after the other, until there is none that this thread may take."""
         destination: str | None = first
+        began = time.monotonic()
         while destination is not None:
-            self._send_to(destination, now)
+            self._send_to(destination, now + since(began))
             destination = self._next()
 
     def _send_to(self, destination: str, now: datetime) -> None:
@@ -224,7 +225,9 @@ class Messenger:
 
     def _is_done_with(self, unsent: Unsent, waited: timedelta, now: datetime) -> bool:
         """Whether the next one may be sent."""
+        began = time.monotonic()
         answer, error = self._answer(unsent)
+        now += since(began)
         facts = {
             "destination": unsent.destination,
             "address": self._shown(unsent),
@@ -272,6 +275,11 @@ class Messenger:
         """For people who read the log: the reference, or the service, and no secret."""
         to = self._to(unsent)
         return masked_url(to.url) if to else None
+
+
+def since(began: float) -> timedelta:
+    """began: on the monotonic clock."""
+    return timedelta(seconds=time.monotonic() - began)
 
 
 # All of it, for one beat.

@@ -116,6 +116,21 @@ def test_log_says_which_address_did_not_take_a_notice(ledger: Ledger, leader: Le
     assert said == [("notice not sent", shown), ("notice dropped", shown)]
 
 
+def test_a_service_that_hung_is_asked_again_a_wait_after_it_hung(
+    ledger: Ledger, leader: Leader
+) -> None:
+    def hang(*_: object, **__: object) -> tuple[Answer, str]:
+        threading.Event().wait(0.2)
+        return Answer.UNAVAILABLE, "no answer"
+
+    ended(ledger, told(ledger), 0, RunState.FAILED)
+    made(ledger, leader, MIDNIGHT)
+    at = MIDNIGHT + GROUP_WAIT
+    sent(ledger, leader, hang, at)
+    assert ledger.notices.due(at + FIRST_WAIT + timedelta(seconds=0.1)) == []
+    assert ledger.notices.due(at + FIRST_WAIT + timedelta(seconds=20)) != []
+
+
 def test_job_without_notify_leaves_no_trace(ledger: Ledger) -> None:
     spec = job(ledger)
     ended(ledger, spec, 0, RunState.FAILED)
