@@ -58,6 +58,9 @@ def fault_of(
         return _enum_fault(key, value, fields)
     if key == "serial":
         return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
+    if key == "sentry_monitor":
+        what = f"'sentry_monitor': {shown(value)} is not true, false or a monitor's slug"
+        return JobFault((key,), what, "small letters, digits, _ and -, at most 50")
     if key == "mask":
         what = f"'mask': {shown(value)} is neither true nor a list of names"
         return JobFault((key,), what, "such as [password]")

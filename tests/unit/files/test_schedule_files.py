@@ -378,6 +378,7 @@ WRONG = [
     ("every: 1m, serial: yes", "'serial': 'yes' is no name for a queue; write true or false"),
     ("every: 1m, serial: 1", "'serial': 1 is not true, false or a name"),
     ("every: 1m, serial: 'a b'", "'serial': 'a b' is not true, false or a name"),
+    ("every: 1m, sentry_monitor: A B", "'sentry_monitor': 'A B' is not true, false or a monitor"),
     ("every: 1m, serial: true, queue: q", "'serial' names the queue; leave 'queue' out"),
     ("every: 1m, queue: a/b", "'queue': 'a/b' is not a name (letters, digits"),
     ("every: 1m, args: one", "'args': 'one' is not a list (such as [1, two])"),
