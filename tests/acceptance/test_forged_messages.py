@@ -125,5 +125,6 @@ def test_a_run_starts_with_the_arguments_of_the_ledger_alone(workers: Workers) -
 def refusals(workers: Workers, run: Run) -> int:
     """Also of one that could not ask the ledger just then, as on a very busy machine."""
     words = ("message refused", "run not begun")
-    refused = [workers.project.events_of(worker, word) for worker in workers.alive for word in words]
+    look = workers.project.events_of
+    refused = [look(worker, word) for worker in workers.alive for word in words]
     return sum(event["run"] == run.id for events in refused for event in events)
