@@ -9,15 +9,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from playwright.sync_api import expect
 
 from supervisor.beat.entries import Entries
 from supervisor.beat.sources import Outcome, look_at
-from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
@@ -26,6 +29,7 @@ from tests.conftest import DATABASES, database, emptied
 from tests.logged import capture_logs
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
+from tests.web.browser import CHROMIUM, chromium
 
 ROOT = Path(__file__).parents[2]
 PROJECT = "tests.adoption.desk"
@@ -529,6 +533,62 @@ def test_every_verb_of_its_own_answers_in_json() -> None:
         if not any("--json" in parameter.opts for parameter in verb.params)
     }
     assert without == set()
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(address).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def admin(alias: str, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of the admin, as Django serves it, with a user "ann"."""
+    from django.contrib.auth.models import User
+
+    # The browser's library runs a loop in this thread.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    User.objects.create_superuser("ann", password="of the tests")
+    address = f"127.0.0.1:{free_port()}"
+    words = ("-m", f"{PROJECT}.manage", "runserver", "--noreload", "--insecure", address)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([sys.executable, *words], cwd=ROOT, **quiet) as server:  # type: ignore[call-overload]
+        try:
+            wait_until(lambda: answers(f"http://{address}/admin/login/"), 30)
+            yield f"http://{address}/admin/"
+        finally:
+            server.terminate()
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Chromium")
+def test_a_person_makes_edits_and_runs_a_job_in_a_browser(admin: str, ledger: Ledger) -> None:
+    with chromium() as browser:
+        page = browser.new_page()
+        page.goto(f"{admin}supervisor/job/add/")
+        page.get_by_label("Username").fill("ann")
+        page.get_by_label("Password").fill("of the tests")
+        page.get_by_role("button", name="Log in").click()
+        page.locator("#id_name").fill("nightly")
+        page.locator("#id_task").fill("desk.reprt")
+        page.locator("#id_cron").fill("0 3 * * *")
+        page.locator("[name=_save]").click()
+        expect(page.locator(".errorlist").last).to_contain_text("did you mean 'desk.report'?")
+        assert ledger.scheduled_names() == []
+        page.locator("#id_task").fill("desk.report")
+        page.locator("[name=_continue]").click()
+        expect(page.locator(".messagelist")).to_contain_text("was added successfully")
+        assert ledger.scheduled_names() == ["nightly"]
+        page.locator("#id_cron").fill("")
+        page.locator("#id_every").fill("90s")
+        page.locator("[name=_save]").click()
+        expect(page.locator("#result_list")).to_contain_text("nightly")
+        assert ledger.spec("nightly").every == timedelta(seconds=90)
+        page.locator(".action-select").check()
+        page.locator("select[name=action]").select_option("trigger")
+        page.get_by_role("button", name="Go").or_(page.locator("button[name=index]")).first.click()
+        expect(page.locator(".messagelist")).to_be_visible()
+    assert len(ledger.history("nightly")) == 1
 
 
 def manage(*words: str) -> subprocess.CompletedProcess[str]:
