@@ -100,6 +100,9 @@ def _event_faults(events: Any, number: int) -> Iterator[ItemFault]:
         elif event not in EVENT_WORDS:
             what = f"{event!r:.40} is not one of {', '.join(EVENT_WORDS)}"
             yield ItemFault((number, "events", place), what, closest(event, EVENT_WORDS))
+    if all(event == Event.RECOVERED for event in events):
+        hint = "with what it is the end of, such as [failed, recovered]"
+        yield ItemFault((number, "events"), "'recovered' alone is never told", hint)
 
 
 def is_destination(written: Any) -> bool:

@@ -34,6 +34,7 @@ jobs:
       events: [faild, no_beat]
     - {url: "mailto://geheim@h", secret: x}
     - {url: "https://h", events: failed}
+    - {url: "https://i", events: [recovered]}
     - {events: [failed]}
     - 4
 """
@@ -48,8 +49,9 @@ PROBLEMS = [
     (16, "'no_beat' is no event of a job", "SUPERVISOR_NOTIFY"),
     (17, "'secret' signs http and https addresses alone", "leave it out"),
     (18, "'events' is not a list of events", "known are failed, recovered"),
-    (19, "neither an address nor a mapping with 'url'", "such as ${SLACK_URL}"),
+    (19, "'recovered' alone is never told", "such as [failed, recovered]"),
     (20, "neither an address nor a mapping with 'url'", "such as ${SLACK_URL}"),
+    (21, "neither an address nor a mapping with 'url'", "such as ${SLACK_URL}"),
 ]
 
 
