@@ -82,6 +82,8 @@ def pytest_collection_finish() -> None:
 def clean_environment() -> None:
     for name in [name for name in os.environ if name.startswith(("SUPERVISOR_", "CELERY_"))]:
         del os.environ[name]
+    # A worker that one test killed is no other's to report; a project has a directory of its own.
+    os.environ["SUPERVISOR_LOCK_DIR"] = ""
     # Of the hundreds of processes that tests start, none is to compile the package anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

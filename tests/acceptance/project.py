@@ -250,6 +250,7 @@ class Project:
             "PYTHONPATH": os.pathsep.join([str(self.directory), os.environ.get("PYTHONPATH", "")]),
             "SUPERVISOR_LOG_FORMAT": "json",
             "SUPERVISOR_TOKEN": TOKEN,
+            "SUPERVISOR_LOCK_DIR": str(self.directory / "locks"),
             **self.environ,
         }
 
