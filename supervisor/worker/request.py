@@ -283,8 +283,8 @@ def prepare(sender: Any) -> None:
         raise SystemExit(str(error)) from error
     except RedisError as error:  # they are registered when they are called
         log.warning("guarded tasks not registered", error=explained(error))
+    prove_life(sender.app)  # jobs of its queues may come later
     if expects_runs(sender.app):
-        prove_life(sender.app)
         settle_for_runs(sender.app.conf)
         if get_start_method() != "fork":  # billiard's own choice on macOS
             set_start_method("fork", force=True)

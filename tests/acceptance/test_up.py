@@ -19,6 +19,7 @@ from supervisor.deploy.embedded import free_port
 from supervisor.guard.attempt import PATIENCE
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
 from tests.waiting import status_of, wait_until
 
@@ -126,7 +127,8 @@ def kept() -> Iterator[list[Running]]:
 def running(tmp_path: Path, kept: list[Running]) -> Running:
     """That of the test before, unless it has ended."""
     if not kept or kept[-1].process.poll() is not None:
-        kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN}))
+        locks = {"SUPERVISOR_LOCK_DIR": str(tmp_path / "locks")}
+        kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN, **locks}))
     wait_until(lambda: kept[-1].started() > 0, 30)
     return kept[-1]
 
@@ -174,6 +176,20 @@ def environment(pid: int) -> str:
 
 def exists(pid: int) -> bool:
     return command_line(pid) != ""
+
+
+def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Running) -> None:
+    """It was there before its jobs, in an app whose code guards none."""
+    running.schedule("long.yaml", "jobs: {long: {task: tiny.slow, every: 24h, lease_ttl: 2h}}")
+    wait_until(lambda: running.knows("long"))
+    ledger = running.ledger
+    run = ledger.trigger(ledger.spec("long"), RunRequest(args=(600,)))
+    wait_until(lambda: ledger.run(run.id).state == "running")
+    os.kill(running.child("-n", "default@"), signal.SIGKILL)
+    wait_until(lambda: (ledger.run(run.id).state, ledger.run(run.id).attempt) == ("running", 2), 20)
+    ledger.cancel(run.id, "seen")
+    (running.directory / "schedules" / "long.yaml").unlink()
+    wait_until(lambda: not ledger.run(run.id).state.is_open)
 
 
 def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
