@@ -224,7 +224,7 @@ def told_by_mail(line: Mapping[str, Any]) -> Told:
     subject, body = line["headers"]["subject"], line["body"]
     found = SUBJECT.match(subject)
     last_at = re.search(r"^Last at (\S+?),?(?: |\r?$)", body, re.MULTILINE)
-    since = re.search(r"([0-9,]+) times since (\S+)", body)
+    since = re.search(r"([0-9,]+) (?:times|more) since (\S+)", body)
     assert last_at, body
     jobs = (found["job"],) if found and found["job"] else ()
     jobs = tuple(body.splitlines()[0].split(", ")) if found and found["count"] else jobs

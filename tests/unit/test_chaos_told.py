@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.chaos.told import REDIS, WRONG, Away, Life, Told, judged, judged_outages
+from tests.chaos.told import (
+    REDIS,
+    WRONG,
+    Away,
+    Life,
+    Told,
+    judged,
+    judged_outages,
+    moment,
+    told_by_mail,
+)
 
 LIVES = {"a": Life([10, 20], [30]), "b": Life([11], [31]), "calm": Life([], [15])}
 
@@ -63,3 +73,18 @@ def test_each_fault_of_outages_is_found() -> None:
     assert found([], [redis, short]) == [1, 0, 0]
     assert found([told, over], [replace(redis, since=103, until=107)]) == [0, 1, 0]
     assert found([told], [redis]) == [0, 0, 1]
+
+
+def test_a_mail_says_since_when_a_job_failed_before_it_recovered() -> None:
+    body = "Before that: failed: ValueError\r\n1 more since 2026-03-01T00:00:32Z\r\nLast at {}\r\n"
+    line = {
+        "at": 0.0,
+        "headers": {"subject": "nightly recovered"},
+        "body": body.format("2026-03-01T00:00:45Z, nightly@2026-03-01T00:00:45Z"),
+    }
+    mail = told_by_mail(line)
+    assert (mail.event, mail.jobs, mail.runs) == ("recovered", ("nightly",), 1)
+    assert (mail.first_at, mail.last_at) == (
+        moment("2026-03-01T00:00:32Z"),
+        moment("2026-03-01T00:00:45Z"),
+    )
