@@ -28,8 +28,8 @@ BEGIN, END = "<!-- made by tests/web/test_roles.py -->\n", "<!-- until here -->"
 
 #: The titles of the columns, in the order in which they are tried.
 VISITORS = (
-    "nobody, loopback",
-    "nobody, elsewhere",
+    "anonymous, loopback",
+    "anonymous, elsewhere",
     "viewer's token",
     "operator's token",
     "editor's token",

@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 
 from supervisor.errors import SupervisorError
 from supervisor.integrations.django.checking import clash, known_tasks
-from supervisor.integrations.django.models import Job
+from supervisor.integrations.django.models import COLUMNS, Job
 from supervisor.job.policies import OverlapPolicy
 
 #: Fields in which an empty text stands for an empty list or mapping.
@@ -71,21 +71,7 @@ class JobForm(forms.ModelForm):
 
     class Meta:
         model = Job
-        fields = (
-            "name",
-            "task",
-            "cron",
-            "every",
-            "timezone",
-            "args",
-            "kwargs",
-            "overlap",
-            "queue",
-            "paused",
-            "description",
-            "labels",
-            "more",
-        )
+        fields = ("name", *COLUMNS, "more")
         help_texts = {  # noqa: RUF012 - as Django has it
             "name": "Letters, digits and _ . - only; it cannot be changed later.",
             "task": "Name of the Celery task, as the worker registers it.",
