@@ -21,13 +21,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from supervisor.sending.starting import start
+    from supervisor.sending.calls import start
 else:
 
     def __getattr__(name: str) -> Any:
-        # Celery and Redis are loaded by those who start something.
+        # Celery and Redis are loaded only when something is started.
         if name == "start":
-            from supervisor.sending.starting import start
+            from supervisor.sending.calls import start
 
             return start
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from inspect import ismodule
+from inspect import Signature, ismodule, signature
 from logging import getLevelName, getLogger
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, Task, signals
 from celery.app.defaults import DEFAULTS
 from celery.app.utils import find_app
 
@@ -23,7 +23,6 @@ import supervisor.installed  # noqa: F401  (before all others)
 from supervisor import logs
 from supervisor.errors import AppNotFound, InvalidRedisUrl, SupervisorError
 from supervisor.logs import get_logger
-from supervisor.sending import content
 from supervisor.sending.app_settings import (
     NEEDED,
     broker_apart,
@@ -39,15 +38,21 @@ from supervisor.sending.app_settings import (
     settle_broker,
     settle_redbeat,
 )
-from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, Settings, is_redis, running_url
-from supervisor.worker.adopting import adopt_guarded
+from supervisor.sending.signing import besides_json
+from supervisor.settings import (
+    CLUSTERS,
+    DEFAULT_PREFIX,
+    DEFAULT_URL,
+    Settings,
+    is_redis,
+    running_url,
+)
+from supervisor.worker.task import adopt_guarded
 
 log = get_logger("supervisor.app")
 
 #: Defaults of a supervised app.
-GIVEN = {
-    "beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler",
-}
+GIVEN = {"beat_scheduler": "supervisor.beat.scheduler:SupervisedScheduler"}
 
 #: Schedulers that ours takes the place of: it emits all that RedBeat's own would.
 REPLACED = ("redbeat.RedBeatScheduler", "redbeat.schedulers.RedBeatScheduler")
@@ -55,7 +60,7 @@ OWN = ("supervisor", "supervisor.beat.scheduler.SupervisedScheduler")
 
 BEAT_HINT = (
     "import what it emits into schedule files, and start `celery beat -S supervisor` in its place"
-    " (docs/adopting.md)"
+    " (docs/how-to/adopting.md)"
 )
 
 
@@ -69,19 +74,19 @@ def supervise(
     logging: bool = False,
     adopt_entries: bool = False,
 ) -> Celery:
-    """Returns `app`, supervised. Call it where the app is made.
+    """Returns `app`, supervised. Call it where the app is created.
 
-    schedules: the directory of schedule files that beat follows; SUPERVISOR_SCHEDULES wins over it.
-    redis_url: the ledger's Redis; SUPERVISOR_REDIS_URL wins over it; default: the app's broker.
-    prefix: what the ledger's keys start with, "supervisor" by default.
-    owner: the name by which the ledger knows this app, by default the app's own (`Celery("proj")`);
-    SUPERVISOR_OWNER wins over it. A beat of another name does not lead.
-
-    logging: workers and beats render all lines, also Celery's and the app's own, as JSON or for a
-    terminal; so they do where SUPERVISOR_LOG_FORMAT says which.
-
-    adopt_entries: RedBeat's entries that the app's own code saves become jobs: guarded, audited and
-    shown as any other. Without it they run as before.
+    - `schedules`: the directory of schedule files that beat follows. SUPERVISOR_SCHEDULES takes
+      precedence.
+    - `redis_url`: the ledger's Redis, by default the app's broker. SUPERVISOR_REDIS_URL takes
+      precedence.
+    - `prefix`: what the ledger's keys start with, by default `supervisor`.
+    - `owner`: the name by which the ledger knows this app, by default the app's own
+      (`Celery("proj")`). SUPERVISOR_OWNER takes precedence. A beat with another name does not lead.
+    - `logging`: workers and beats render all lines, including Celery's and the app's own, as JSON
+      or for a terminal. They also do so if SUPERVISOR_LOG_FORMAT is set.
+    - `adopt_entries`: RedBeat entries that the app's code saves become jobs: guarded, audited and
+      shown like any other. Without it they run as before.
 
     Raises InvalidPrefix.
     """
@@ -142,6 +147,32 @@ def completed(app: Celery) -> Celery:
     return app
 
 
+def tasks_of(app: Celery) -> dict[str, Signature | None]:
+    """What each task of a completed app takes, by its name; None where only a call can say."""
+    return {name: arguments_of(task) for name, task in app.tasks.items()}
+
+
+def arguments_of(task: Any) -> Signature | None:
+    """By what Celery refuses a call, as it is sent.
+
+    None of a task without `typing`, and where a class of the project's own may change arguments.
+    """
+    header = getattr(task, "__header__", None)
+    changing = [
+        own
+        for own in type(task).__mro__
+        if vars(own).keys() & {"apply_async", "__call__"}
+        and own is not Task
+        and own.__module__.partition(".")[0] != "supervisor"
+    ]
+    if header is None or changing or not task.typing:
+        return None
+    try:
+        return signature(header)
+    except (TypeError, ValueError):
+        return None
+
+
 #: All that may be another setting afterwards.
 SETTLED = (
     *GIVEN,
@@ -163,13 +194,14 @@ def _settle(app: Celery, conf: Any) -> None:
     if app.supervisor["logging"] and conf.get("worker_hijack_root_logger"):  # type: ignore[attr-defined]
         signals.setup_logging.connect(_set_up_logging, weak=False)
     given = app.supervisor  # type: ignore[attr-defined]
-    separate_redbeat(conf, given["prefix"])
     try:
-        if is_redis(redbeat := redbeat_address(conf)):
+        redbeat = redbeat_address(conf)
+        if is_redis(redbeat) or redbeat.startswith(CLUSTERS):
             given["redbeat"] = redbeat
         settle_broker(conf)
         settings = settings_from(conf, given)
         check_certificate(conf, settings)
+        separate_redbeat(conf, settings)
         settle_redbeat(app, conf, settings)
     except InvalidRedisUrl as error:  # raised where the address is needed
         given["unreadable"] = error
@@ -245,11 +277,13 @@ def _say_what_differs(instance: Any, **_: Any) -> None:
 def say_what_is_less_safe(app: Celery) -> None:
     """As the app has it, and as it stays."""
     if has_unchecked_broker(app.conf):
-        hint = "put ?ssl_cert_reqs=required&ssl_ca_certs=FILE behind its address (docs/redis.md)"
+        option = "?ssl_cert_reqs=required&ssl_ca_certs=FILE"
+        hint = f"append {option} to its address (docs/how-to/redis.md)"
         log.warning("broker's certificate not checked", hint=hint)
-    if found := content.besides_json(app):
-        hint = "runs are JSON all the same; a pickle runs code when it is read (docs/security.md)"
-        log.warning("content other than JSON", found=found, hint=hint)
+    if found := besides_json(app):
+        hint = "runs are always JSON; a pickle can run code when it is read"
+        hint += " (docs/explanation/security.md)"
+        log.warning("content other than JSON accepted", found=found, hint=hint)
 
 
 def _hear_of_beats() -> None:

@@ -2,7 +2,7 @@
 
 SupervisorError
 ├── ScheduleFilesInvalid   schedule files have problems; all of them are listed
-├── AccessFileInvalid      the file that says who may do what has problems; all are listed
+├── AccessFileInvalid      the access file has problems; all of them are listed
 ├── InvalidDuration        a text that is no duration
 ├── InvalidSchedule        an expression that names no times
 ├── UnknownJob             a job name that no loaded schedule file has
@@ -99,7 +99,7 @@ class ScheduleFilesInvalid(SupervisorError):
 
 
 class AccessFileInvalid(SupervisorError):
-    """The file that says who may do what has problems, and nothing of it counts."""
+    """The access file has problems, and none of it is in force."""
 
     exit_code = USAGE
 
@@ -134,7 +134,9 @@ class UnreadableJob(UnknownJob):
     def __init__(self, job: str) -> None:
         self.job = job
         what = f"job {job!r} was loaded by another version of celery-beat-supervisor"
-        LookupError.__init__(self, f"{what}, and cannot be read by this one (docs/upgrading.md)")
+        LookupError.__init__(
+            self, f"{what}, and cannot be read by this one (docs/how-to/upgrading.md)"
+        )
 
 
 class InvalidJob(SupervisorError, ValueError):
@@ -183,13 +185,13 @@ class JobElsewhere(SupervisorError):
 
 
 class TooManyJobs(SupervisorError):
-    """So many jobs would be loaded at run time that nothing was changed."""
+    """More jobs would be loaded at run time than may be; nothing was changed."""
 
     exit_code = REFUSED
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        super().__init__(f"{jobs:,} jobs would be loaded at run time, and 10,000 may be")
+        super().__init__(f"{jobs:,} jobs would be loaded at run time, and 100,000 may be")
 
 
 class UnknownRun(SupervisorError, LookupError):
@@ -275,7 +277,7 @@ class RedBeatElsewhere(SupervisorError):
             f"redbeat_redis_url leads to {redbeat or 'no Redis that is known here'}, and the ledger"
             f" is at {ledger}: both are one database, or beat never finds its jobs. Leave"
             " redbeat_redis_url out, supervise() sets it; or give both the same address"
-            " (docs/settings.md)"
+            " (docs/reference/settings.md)"
         )
 
 
@@ -347,7 +349,7 @@ class WrongSchema(SupervisorError):
         hint = hint or (newer if found > own else older)
         super().__init__(
             f"the ledger has schema {found} and this version of celery-beat-supervisor "
-            f"writes schema {own}: {hint} (docs/upgrading.md)"
+            f"writes schema {own}: {hint} (docs/how-to/upgrading.md)"
         )
 
 

@@ -46,7 +46,7 @@ def unsupported() -> str | None:
         if numbers(found) < oldest or any(numbers(found) >= first for first in newer):
             return (
                 f"celery-beat-supervisor does not work with {name} {found}: install a version that"
-                f" it works with, pip install '{name}{supported}' (docs/compatibility.md)"
+                f" it works with, pip install '{name}{supported}' (docs/reference/compatibility.md)"
             )
     return None
 

@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 from celery import Celery, current_app
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.put import put_in_place, put_jobs
+from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, InvalidRequest, UnknownJob
 from supervisor.files.calendars import resolved_without_files
-from supervisor.files.job_checks import JobFault, check_job, item_faults
+from supervisor.files.job_checks import JobFault, Tasks, check_job, item_faults
 from supervisor.files.schedule_files import reference_faults
 from supervisor.job.changes import Changes
 from supervisor.job.fields import PRIORITIES
@@ -46,7 +46,7 @@ from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.ticks.expectations import next_ticks as ticks_of
 from supervisor.times import render_duration, render_moment
 
-#: Characters of the name of who puts a job.
+#: Characters of the name of a person who puts a job.
 LONGEST_NAME = 100
 
 #: Nominal times that are asked for at once.
@@ -85,7 +85,7 @@ def put(
 
     keys: as in a schedule file; durations also as timedelta, times as datetime, without fractions
     of a second, and those of the day as time. if_version: the one
-    that the caller has seen, 0 for "is not loaded". by: who puts it, for people.
+    that the caller has seen, 0 for "is not loaded". by: the name of the person who puts it.
 
     Raises InvalidJob with all that is wrong, also for new times that are all past, JobConflict,
     JobElsewhere for a job of another source, and TooManyJobs. Nothing is changed then.
@@ -95,7 +95,7 @@ def put(
         spec = checked(ledger, name, keys)
         check_times(ledger, name, spec)
         wanted, versions, place = {name: spec}, {name: if_version}, place_of(by)
-        _, origins = put_in_place(ledger, entries, wanted, source, place, versions, action=action)
+        _, origins = put_jobs(ledger, entries, wanted, source, place, versions, action=action)
     return job_of(spec, origins[name], ledger.paused([name]))
 
 
@@ -117,7 +117,7 @@ def put_many(
     names = tuple(map(str, jobs))
     with ledger.actions.trying(Action(actor_of(by), "put", ", ".join(names), reason, names)) as put:
         specs = checked_all(ledger, jobs)
-        return put_jobs(ledger, entries, specs, source, place_of(by), action=put)
+        return put_jobs(ledger, entries, specs, source, place_of(by), action=put)[0]
 
 
 def checked_all(ledger: Ledger, jobs: Mapping[str, Keys]) -> dict[str, JobSpec]:
@@ -181,7 +181,8 @@ def remove(
     ledger, entries = ledger_of(app)
     versions, place = {name: if_version}, place_of(by)
     with ledger.actions.trying(Action(actor_of(by), "remove", name, reason, (name,))) as action:
-        done = put_jobs(ledger, entries, {name: None}, source, place, versions, action=action)
+        wanted = {name: None}
+        done, _ = put_jobs(ledger, entries, wanted, source, place, versions, action=action)
     return bool(done)
 
 
@@ -313,11 +314,11 @@ def checked(ledger: Ledger, name: str, keys: Keys) -> JobSpec:
 
 
 def judged(
-    name: str, keys: Keys, known_tasks: Collection[str] | None = None
+    name: str, keys: Keys, known_tasks: Tasks | None = None
 ) -> tuple[JobSpec, builtins.list[JobFault]]:
     """The job, and all that is wrong with it: with faults, the spec is not to be used.
 
-    known_tasks: any other is a fault.
+    known_tasks: any other is a fault, and so are arguments that they do not take.
     """
     own, faults = {}, builtins.list[JobFault]()
     for key, value in keys.items():

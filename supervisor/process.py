@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,8 @@ def _run(
     if os.getppid() != parent:  # it was gone already
         os._exit(1)
     parents.close()
+    # Of a daemonic process multiprocessing allows no children, and calendars are read by one.
+    current_process().daemon = False
     try:
         _limit(limits)
         steps = work()

@@ -23,6 +23,9 @@ URL_FILE = STATE_DIR / "url"
 #: The variable of `serve` whose value opens its page and its API.
 TOKEN = "SUPERVISOR_TOKEN"
 
+#: That of the ledgers of a `serve` for several apps.
+LEDGERS = "SUPERVISOR_LEDGERS"
+
 #: Those of the file of further tokens, and of the path below which a proxy serves it.
 ACCESS_FILE = "SUPERVISOR_ACCESS_FILE"
 ROOT_PATH = "SUPERVISOR_ROOT_PATH"
@@ -71,6 +74,10 @@ class Settings:
             prefix=environ.get("SUPERVISOR_PREFIX") or DEFAULT_PREFIX,
         )
 
+    @property
+    def is_on_cluster(self) -> bool:
+        return self.redis_url.startswith(CLUSTERS)
+
 
 def running_url(directory: Path = Path()) -> str | None:
     """The address that a `supervisor up` in `directory` left, or None."""
@@ -87,17 +94,20 @@ def running_url(directory: Path = Path()) -> str | None:
 #     redis+socket://user:password@/run/redis.sock?virtual_host=0
 #     sentinel://user:password@one:26379;sentinel://two:26379/0?master_name=supervisor
 #
-# The last is kombu's spelling, with kombu's transport option `master_name` behind it. User,
-# password and database are those of the servers; `sentinel_username` and `sentinel_password` are
-# what the sentinels ask for, if anything. Options that begin with `ssl_` have servers and sentinels
-# talk TLS: `&ssl_ca_certs=/etc/ca.crt`.
+#     redis-cluster://user:password@one:6379,two:6379/      rediss-cluster:// likewise, with TLS
+#
+# The one with sentinels is kombu's spelling, with kombu's transport option `master_name` behind it.
+# User, password and database are those of the servers; `sentinel_username` and `sentinel_password`
+# are what the sentinels ask for, if anything. Options that begin with `ssl_` have servers and
+# sentinels talk TLS: `&ssl_ca_certs=/etc/ca.crt`.
 #
 # Errors do not quote an address: any part of it may be the password.
 
 
 SENTINEL = "sentinel://"
 SOCKETS = ("unix://", "redis+socket://")
-SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL)
+CLUSTERS = ("redis-cluster://", "rediss-cluster://")
+SCHEMES = ("redis://", "rediss://", *SOCKETS, SENTINEL, *CLUSTERS)
 
 #: In an address without its scheme, user and host end at the first of these.
 BEGINS_PATH = re.compile(r"[/?#]")
@@ -181,8 +191,28 @@ class SentinelUrl:
         return tls_of(parsed(f"rediss://h?{urlencode(self.tls)}")) if self.tls else {}
 
 
+def node_addresses(url: str) -> list[str]:
+    """Of a cluster's address those of its nodes, each as the address of one server.
+
+    Raises InvalidRedisUrl.
+    """
+    scheme, _, rest = url.partition("://")
+    begin = found.start() if (found := BEGINS_PATH.search(rest)) else len(rest)
+    credentials, at, hosts = rest[:begin].rpartition("@")
+    if "@" in credentials:
+        raise unreadable("user and password stand once in it, before the first node")
+    nodes = [host.strip() for host in hosts.split(",")]
+    if len(nodes) > 1 and not all(nodes):
+        raise unreadable("a node is missing beside a comma")
+    beside = f"{scheme.removesuffix('-cluster')}://{credentials}{at}"
+    addresses = [f"{beside}{host}{rest[begin:]}" for host in nodes]
+    if any(parsed(address).get("db") for address in addresses):
+        raise InvalidRedisUrl("a Redis Cluster has database 0 alone: leave the number out")
+    return addresses
+
+
 def is_redis(url: str) -> bool:
-    """Whether a broker's address is one of Redis, by Sentinel or not."""
+    """Whether a broker's address is one of Redis, by Sentinel or not; kombu knows no cluster."""
     return url.startswith(("redis:", "rediss:", "redis+socket:", "unix:", SENTINEL))
 
 
@@ -273,6 +303,9 @@ def database_of(url: str) -> Database | None:
             named = SentinelUrl.parse(url)
             sentinels = ",".join(sorted(f"{host}:{port}" for host, port in named.sentinels))
             return Database(f"{named.master_name} of {sentinels}", named.db)
+        if url.startswith(CLUSTERS):
+            nodes = (database_of(address) for address in node_addresses(url))
+            return Database(f"cluster of {','.join(sorted(n.server for n in nodes if n))}", 0)
         parts = parsed(url)
     except InvalidRedisUrl:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, WithJsonSchema
 
-from supervisor.errors import InvalidDuration
+from supervisor.errors import InvalidDuration, NotConfigured
 
 UNITS = {
     "d": timedelta(days=1),
@@ -48,6 +49,15 @@ def _within_bounds(text: Any, seconds: float) -> timedelta:
     if seconds > LONGEST_SECONDS:
         raise InvalidDuration(f"{text!r} is too long a duration; the longest is 30 years")
     return timedelta(milliseconds=round(seconds * 1000))
+
+
+def duration_in(environ: Mapping[str, str], name: str, default: timedelta) -> timedelta:
+    """What this variable says. Raises NotConfigured."""
+    text = environ.get(name, "")
+    try:
+        return parse_duration(text) if text else default
+    except InvalidDuration as error:
+        raise NotConfigured(f"{name}: {error}") from None
 
 
 def render_duration(duration: timedelta) -> str:
@@ -212,7 +222,12 @@ def render_moment(moment: datetime) -> str:
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
 
 
-def instant(moment: datetime, zone: ZoneInfo) -> datetime:
+def render_milliseconds(moment: datetime) -> str:
+    """In UTC, for programs: ``2026-12-24T18:00:00.000Z``."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def in_utc(moment: datetime, zone: ZoneInfo) -> datetime:
     """The moment in UTC. Of a repeated hour the first copy counts, of a gap its end.
 
     Raises ValueError at the edges of the calendar, where UTC has no name for it.
@@ -253,7 +268,7 @@ def clock_time(text: str, zone: ZoneInfo, now: datetime, *, ahead: bool) -> date
         except ValueError:
             words = "is not a moment such as 2h, 09:05, 2026-03-01T02:00 or 2026-03-01"
             raise ValueError(f"{text!r} {words}") from None
-        return instant(moment, zone)
+        return in_utc(moment, zone)
     hour, minute, second = (int(part or 0) for part in found.groups())
     today = now.astimezone(zone).replace(tzinfo=None, microsecond=0)
     local = today.replace(hour=hour, minute=minute, second=second)

@@ -7,6 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 
@@ -63,6 +65,26 @@ gc.disable()
 #: Directories whose files take long, most of it waiting: `make test` begins with them, so that
 #: small files are left for the processes that are done with theirs.
 FIRST = ("acceptance", "web", "hosts", "alerts", "render")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of the processes of a whole run each imports a part of the files before it collects all.
+
+    What pytest makes of a file's assertions is kept beside it, and takes longer than to import it:
+    in a new checkout each process would do so for every file.
+    """
+    config, worker = session.config, getattr(session.config, "workerinput", None)
+    if worker is None or [Path(each).resolve() for each in config.args] != [TESTS]:
+        return
+    left_out = [config.rootpath / name for name in config.getoption("ignore") or ()]
+    files = sorted(
+        path
+        for path in TESTS.rglob("test_*.py")
+        if not any(path.is_relative_to(other) for other in left_out)
+    )
+    for path in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with suppress(Exception):  # which the collection reports
+            import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -27,7 +27,7 @@ from redbeat.schedulers import RedBeatSchedulerEntry
 
 from supervisor.beat.entries import AdoptedEntry, Entries, SavedEntry
 from supervisor.beat.import_celery import OF_BEAT, translate
-from supervisor.beat.put import put_jobs
+from supervisor.beat.load import put_jobs
 from supervisor.errors import InvalidJob, JobElsewhere, NotTranslatable, TooManyJobs
 from supervisor.files.import_text import LeftOut, job_name, without_defaults
 from supervisor.files.job_checks import check_job
@@ -44,7 +44,7 @@ log = get_logger("supervisor.beat")
 #: Up to this many entries become jobs in one turn of beat.
 ENTRIES_PER_TURN = 200
 
-#: For each second that a comparison took, so many pass before the next.
+#: A comparison is followed by a pause of this many times its duration.
 REST = 20
 
 
@@ -55,24 +55,24 @@ class Adopted:
         self._app = app
         self._ledger = ledger
         self._entries = entries
-        self._is_wanted = is_wanted
+        self.is_wanted = is_wanted
         self._own: frozenset[str] = frozenset()
         self._refused: dict[str, str] = {}
         self._next = 0.0
 
     def begin(self) -> None:
-        """Before a beat that has begun to lead emits anything."""
+        """Learns or gives back the adopted entries, before a new leader emits anything."""
         self._entries.learn_names()
         own = self._jobs(self._ledger.origins())
-        if own and not self._is_wanted:
+        if own and not self.is_wanted:
             self._apply(dict.fromkeys(own), {})
             self._entries.learn_names()
             log.warning("entries given back to RedBeat", entries=len(own))
-        self._own = own if self._is_wanted else frozenset()
+        self._own = own if self.is_wanted else frozenset()
 
     def follow(self) -> None:
         """Makes jobs, edits and removes them, as RedBeat's schedule says now."""
-        if not self._is_wanted or time.monotonic() < self._next:
+        if time.monotonic() < self._next:
             return
         began = time.monotonic()
         origins = self._ledger.origins()
@@ -99,7 +99,7 @@ class Adopted:
     def _wanted(
         self, own: frozenset[str], found: Mapping[str, SavedEntry], taken: set[str]
     ) -> tuple[dict[str, JobSpec | None], dict[str, AdoptedEntry]]:
-        """Jobs to load or, without a spec, to remove; and what they are made of. taken: names."""
+        """Jobs to load or, without a spec, to remove, and what they are made of. taken: names."""
         wanted: dict[str, JobSpec | None] = {}
         adopted: dict[str, AdoptedEntry] = {}
         # Names that jobs can have go to the entries that have them.
@@ -123,7 +123,7 @@ class Adopted:
     def _apply(
         self, wanted: Mapping[str, JobSpec | None], adopted: Mapping[str, AdoptedEntry]
     ) -> None:
-        """All at once; each for itself where one of them is refused."""
+        """Applies them all at once, or one by one where one of them is refused."""
         try:
             self._put(wanted, adopted)
         except (InvalidJob, JobElsewhere, TooManyJobs) as error:
@@ -154,7 +154,7 @@ class Adopted:
 
     def _refuse(self, entry: AdoptedEntry, why: Exception) -> None:
         if self._refused.get(entry.name) != entry.definition:
-            log.warning("entry stays unguarded", entry=entry.name, reason=str(why))
+            log.warning("entry left unguarded", entry=entry.name, reason=str(why))
         self._refused[entry.name] = entry.definition
 
     def _put(
@@ -162,7 +162,7 @@ class Adopted:
     ) -> None:
         if not wanted:
             return
-        changes = put_jobs(
+        changes, _ = put_jobs(
             self._ledger,
             self._entries,
             wanted,
@@ -189,7 +189,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Unguarded:
-    """An entry of no job, which RedBeat's own code emits. reason: why it is none, for people."""
+    """An entry that is no job, so that RedBeat's own code emits it. reason: why, for people."""
 
     entry: str
     next_due_at: datetime | None
@@ -200,13 +200,17 @@ def unguarded(app: Celery, ledger: Ledger) -> list[Unguarded]:
     entries = Entries(app, ledger.client, ledger.keys)
     saved = entries.saved_by_app(frozenset(), but=())
     found = entries.unguarded().items()
-    return [Unguarded(name, at, why_unguarded(app, name, saved.get(name))) for name, at in found]
+    return [
+        Unguarded(name, at, why_unguarded(app, ledger, name, saved.get(name))) for name, at in found
+    ]
 
 
-def why_unguarded(app: Celery, name: str, saved: SavedEntry | None) -> str:
+def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | None) -> str:
     """saved: None for an entry of `beat_schedule`."""
     if name == OF_BEAT:
         return "Celery's own"
+    if (job := job_name(name)) != name and ledger.knows(job):
+        return f"its name is not that of the job {job!r}: take the entry out, or both run"
     if saved is None:
         return "of beat_schedule: `supervisor adopt` makes a job of it"
     if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]

@@ -7,7 +7,9 @@ Next: ledger/admit.lua, which gives the runs their places.
    good: a pure function (ticks/emission.py). The latter are accounted for.
 3. **Admit** the former with their messages, RUNS_PER_CALL a call. No reply is waited for: while
    the server gives these their places, the next portion is loaded and decided.
-4. **Record** when the jobs are next due, in one go, once all have their places; the log is last.
+4. **Record** when the jobs are next due, in one go, once all have their places.
+5. **Publish** the messages that the server could not send, for it is not the broker; the log is
+   last.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never
@@ -23,28 +26,28 @@ from celery import signals
 
 from supervisor import process
 from supervisor.beat.entries import DueEntry, Entries
-from supervisor.job.spec import MOST_JOBS, JobSpec
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
-from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks
 from supervisor.ledger.replies import Admission, Placement, Rescue
-from supervisor.ledger.requests import Leadership
+from supervisor.ledger.requests import RUNS_PER_CALL, Leadership, Tick
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
-from supervisor.sending.messages import Envelopes
+from supervisor.sending.publisher import Publisher
 from supervisor.ticks.emission import PROMPT, Emission, emission
 
-#: Entries dealt with in one turn: all jobs there can be. Of more, with those that others entered
-#: into the schedule, the rest are due in the next turn, which follows at once.
-ENTRIES_PER_TURN = MOST_JOBS
+#: Entries dealt with in one turn, in a second or so. Of more, the rest are due in the next turn,
+#: which follows at once, and extends the leader's lock.
+ENTRIES_PER_TURN = 10_000
 
-#: Entries read at a time. The server reads between its admissions: with few, the first turn waits
-#: for little, and the server has the next admissions before it runs out of work.
+#: Entries read at a time. The server reads them between its admissions, some portions ahead: so the
+#: first admissions wait for little, and neither beat nor the server for the other.
 ENTRIES_PER_PORTION = 2 * RUNS_PER_CALL
 
 #: A backlog of more ticks is dealt with in several passes: what falls due meanwhile comes first,
 #: and the leader's lock is extended in between.
-TICKS_AT_MOST = 2 * MOST_JOBS
+TICKS_AT_MOST = 20_000
 
 #: How far ahead messages are prebuilt, how many jobs at a time, and how long before the next turn
 #: beat stops.
@@ -97,12 +100,14 @@ class Emitted:
 
     stock_next_at: when one of those is next due.
     is_all: nothing is left that is due already, and the next turn of beat may wait.
+    has_broker: messages could be sent, or none had to be.
     """
 
     emissions: list[Emission] = field(default_factory=list)
     stock: list[str] = field(default_factory=list)
     stock_next_at: datetime | None = None
     is_all: bool = True
+    has_broker: bool = True
 
     @property
     def next_at(self) -> datetime | None:
@@ -117,13 +122,14 @@ class Emitter:
         self,
         ledger: Ledger,
         entries: Entries,
-        envelopes: Envelopes,
+        publisher: Publisher,
         leadership: Leadership,
         as_admitted: Callable[[JobSpec], JobSpec] = lambda spec: spec,
     ) -> None:
         self._ledger = ledger
         self._entries = entries
-        self._envelopes = envelopes
+        self._publisher = publisher
+        self._envelopes = publisher.envelopes
         self._leadership = leadership
         self._as_admitted = as_admitted
         self._prebuilt_for: str | None = None
@@ -141,21 +147,31 @@ class Emitter:
         due = self._entries.due(now, ENTRIES_PER_TURN + 1, now - PROMPT)
         emitted = Emitted(is_all=len(due) <= ENTRIES_PER_TURN)
         ticks = 0
-        with self._ledger.admitting(self._leadership) as admitting:
-            for keys in chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION):
+        without_message: dict[str, Tick] = {}
+        portions = [*chunks(due[:ENTRIES_PER_TURN], ENTRIES_PER_PORTION)]
+        with (
+            self._ledger.admitting(self._leadership) as admitting,
+            closing(self._entries.load(self._ledger, portions)) as loaded,
+        ):
+            for entries in loaded:
                 if ticks >= TICKS_AT_MOST:
                     emitted.is_all = False
                     break
-                entries = self._entries.load(keys)
                 emissions = emissions_of(entries, now, self._as_admitted)
                 self._pass_over(emissions)
                 for tick in (tick for each in emissions for tick in each.ticks):
-                    admitting.add_tick(self._envelopes.filled(tick))
+                    filled = self._envelopes.filled(tick)
+                    if filled.message is None:
+                        without_message[tick.run_id] = tick
+                    admitting.add_tick(filled)
                     ticks += 1
                 emitted.emissions += emissions
                 emitted.stock += [entry.key for entry in entries if entry.spec is None]
             admissions = admitting.admissions()
         emitted.is_all &= self._record(emitted.emissions, admissions, now, version)
+        started = (a.run_id for a in admissions if a.placement is Placement.START)
+        to_send = [without_message[run_id] for run_id in started if run_id in without_message]
+        emitted.has_broker = self._publisher.publish_ticks(to_send)
         note_all(admissions)
         self._note_refused(admissions)
         return emitted
@@ -202,7 +218,7 @@ class Emitter:
         """Makes what the jobs that are due soon need: specs, schedules, messages.
 
         Beat has time for that now, and none when thousands of jobs are due in the same second.
-        Takes up to so many seconds; what is left comes first the next time. Each moment is asked
+        Takes up to this many seconds; what is left comes first the next time. Each moment is asked
         for its jobs once, and again when other schedule files are loaded.
         """
         deadline = time.monotonic() + seconds - MARGIN_SECONDS

@@ -8,7 +8,8 @@ times come from `spec`. The score in RedBeat's sorted set is the next nominal ti
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,17 +19,24 @@ from celery.schedules import BaseSchedule, ParseException, crontab, schedule
 from redbeat.decoder import RedBeatJSONEncoder
 from redbeat.schedulers import ensure_conf
 from redbeat.schedules import rrule
+from redis.exceptions import NoPermissionError
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client, Pipeline
 from supervisor.ledger.keys import Keys
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import chunks, job_spec, read_job
-from supervisor.ledger.records import MARK_FIELDS, Mark, mark_from
+from supervisor.ledger.records import Mark
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import EntryKeys
+from supervisor.logs import get_logger
 from supervisor.schedule.rrule import ANCHOR, Rule
 from supervisor.schedule.rrule import parse as parse_rrule
-from supervisor.times import instant as instant_of
+from supervisor.sending.app_settings import REDBEAT_PREFIX, own_redbeat_prefix
+from supervisor.settings import DEFAULT_PREFIX
+from supervisor.times import in_utc
+
+log = get_logger("supervisor.beat")
 
 SPEC_FIELD = "spec"
 
@@ -44,7 +52,7 @@ HOURLY = schedule(timedelta(hours=1))
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """An entry that is due; `spec` is None for one that is none of ours."""
+    """An entry that is due; `spec` is None for one that is not ours."""
 
     key: str
     spec: JobSpec | None
@@ -85,7 +93,7 @@ class Entries:
         self._jobs: Mapping[str, str] = {}
 
     def learn_names(self) -> None:
-        """Which jobs have another name than their entries: those that adopted.py has made."""
+        """Learns which jobs have another name than their entries: those that adopted.py made."""
         self._names = self._client.hgetall(self._keys.entries)
         self._jobs = {entry: job for job, entry in self._names.items()}
 
@@ -97,11 +105,11 @@ class Entries:
         return self._prefix + self.name(job)
 
     def name(self, job: str) -> str:
-        """Of the job's entry."""
+        """The name of the job's entry."""
         return self._names.get(job, job)
 
     def job(self, entry: str) -> str | None:
-        """The name of the job whose entry has this name, if it is one's; None for none's."""
+        """The name of the job whose entry this is; None for an entry that belongs to no job."""
         job = self._jobs.get(entry, entry)
         return job if self.name(job) == entry else None
 
@@ -146,12 +154,12 @@ class Entries:
         pipe.delete(self.key(job))
 
     def take_from_static(self) -> None:
-        """Takes the jobs out of what RedBeat removes once `beat_schedule` does not have it."""
+        """Keeps RedBeat from removing jobs that were once entries of `beat_schedule`."""
         if taken := self.jobs_among(self.of_beat_schedule()):
             self._client.srem(self._static, *taken)
 
     def of_beat_schedule(self) -> set[str]:
-        """Names of the entries that RedBeat has made of it."""
+        """Names of the entries that RedBeat made from `beat_schedule`."""
         return set(self._client.smembers(self._static))
 
     def jobs_among(self, names: Iterable[str]) -> set[str]:
@@ -186,7 +194,7 @@ class Entries:
         return found
 
     def stock(self, names: Iterable[str]) -> list[str]:
-        """Those of the names that entries of no job have, which RedBeat's own code emits."""
+        """Those of the names whose entries belong to no job: RedBeat's own code emits them."""
         found = []
         for chunk in chunks(sorted(names)):
             with self._client.pipeline(transaction=False) as pipe:
@@ -197,7 +205,7 @@ class Entries:
         return found
 
     def unguarded(self) -> dict[str, datetime | None]:
-        """Entries of no job, which RedBeat's own code emits, and when each is next due."""
+        """Entries that belong to no job, and when RedBeat's own code emits each next."""
         due = dict(self._client.zscan_iter(self._schedule, count=1_000))
         found: dict[str, datetime | None] = {}
         for keys in chunks(sorted(due)):
@@ -211,7 +219,7 @@ class Entries:
         return found
 
     def note_adopted(self, definitions: Mapping[str, str]) -> None:
-        """What jobs that have not changed are made of by now."""
+        """Records what jobs that have not changed are made of by now."""
         with self._client.pipeline(transaction=False) as pipe:
             for name, text in definitions.items():
                 pipe.hset(self.key(name), ADOPTED_FIELD, text)
@@ -278,20 +286,17 @@ class Entries:
                     found.append(name)
         return found
 
-    def load(self, entry_keys: Sequence[str]) -> list[DueEntry]:
-        """One round trip. Leaves out jobs that only another version of this code can read."""
-        names = [self._job_of(key) or "" for key in entry_keys]
-        with self._client.pipeline(transaction=False) as pipe:
-            pipe.hmget(self._keys.jobs, names)
-            for name in names:
-                pipe.hmget(self._keys.job(name), MARK_FIELDS)
-            texts, *marks = pipe.execute()
-        specs = [job_spec(text) if text else None for text in texts]
-        return [
-            DueEntry(key=key, spec=spec, mark=mark_from(mark))
-            for key, text, spec, mark in zip(entry_keys, texts, specs, marks, strict=True)
-            if spec or not text
-        ]
+    def load(
+        self, ledger: Ledger, portions: Sequence[Sequence[str]]
+    ) -> Generator[list[DueEntry], None, None]:
+        """Of keys, a portion at a time. Leaves out jobs that only another version can read."""
+        jobs = ([self._job_of(key) or "" for key in keys] for keys in portions)
+        for keys, found in zip(portions, ledger.due_jobs(jobs), strict=True):
+            yield [
+                DueEntry(key, spec, mark)
+                for key, (text, mark) in zip(keys, found, strict=True)
+                if (spec := job_spec(text) if text else None) or not text
+            ]
 
 
 def definition_text(spec: JobSpec) -> str:
@@ -335,9 +340,7 @@ def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
     if rule.is_within_days:
         unit = timedelta(hours=1) if rule.freq == "HOURLY" else timedelta(minutes=1)
         return schedule(rule.interval * unit)
-    begin = (
-        instant_of(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
-    )
+    begin = in_utc(spec.start_at, spec.zone) if spec.start_at else ANCHOR.replace(tzinfo=spec.zone)
     parts = {name.lower(): list(numbers) for name, numbers in rule.numbers.items()}
     nearest: BaseSchedule = rrule(
         rule.freq,
@@ -349,3 +352,65 @@ def _nearest_rule(rule: Rule, spec: JobSpec) -> BaseSchedule:
         **parts,
     )
     return nearest
+
+
+# Entries under another prefix of keys than the app's present one: beat moves them.
+#
+# A ledger with a prefix of its own once had them under `redbeat:`, as all others; and an app may
+# change its `redbeat_key_prefix`.
+#
+# 1. The ledger holds the prefix under which its entries are. Beat looks at it when it starts.
+# 2. While an older beat of this ledger leads, by the lock under that prefix, this one waits.
+# 3. One function moves them all (move_entries.lua), with when they are next due.
+
+KEEP = "they are emitted where the app's settings say redbeat_key_prefix = 'redbeat:'"
+
+
+def follow_prefix(app: Celery, ledger: Ledger) -> bool:
+    """Whether the entries are where the app has them; False while an older beat leads."""
+    prefix, keys = ensure_conf(app).key_prefix, ledger.keys
+    before = ledger.client.hget(keys.beat, "entries")
+    is_own = prefix == own_redbeat_prefix(keys.head) != REDBEAT_PREFIX
+    if before is None and is_own and not keys.is_on_cluster:  # others lie in other slots there
+        with suppress(NoPermissionError):  # a user who has this ledger's keys alone
+            if has_entries(ledger, REDBEAT_PREFIX):
+                before = REDBEAT_PREFIX
+            elif left := list(left_behind(app, ledger.client)):
+                log.warning("entries left under another prefix", entries=left[:10], hint=KEEP)
+    if before in (None, prefix):
+        ledger.client.hset(keys.beat, "entries", prefix)
+        return True
+    is_shared = before == REDBEAT_PREFIX and has_default_ledger(ledger.client)
+    moved = ledger.move_entries(before, prefix, app.tasks, is_shared=is_shared)
+    if moved < 0:
+        return False
+    log.warning("entries moved", entries=moved, before=before, now=prefix)
+    return True
+
+
+def has_entries(ledger: Ledger, prefix: str) -> bool:
+    """Whether any job of the ledger has its entry there."""
+    jobs = ledger.client.hgetall(ledger.keys.jobs)
+    with ledger.client.pipeline(transaction=False) as pipe:
+        for job in jobs:
+            pipe.hget(prefix + job, SPEC_FIELD)
+        return any(text == found for text, found in zip(jobs.values(), pipe.execute(), strict=True))
+
+
+def left_behind(app: Celery, client: Client) -> Iterator[str]:
+    """Entries that the app made under RedBeat's own prefix before it was given one."""
+    for key in client.zrange(f"{REDBEAT_PREFIX}:schedule", 0, -1):
+        entry = client.hgetall(key)
+        if SPEC_FIELD not in entry and task_of(entry) in app.tasks:
+            yield key
+
+
+def task_of(entry: Mapping[str, str]) -> str:
+    return str(json.loads(entry.get("definition", "{}")).get("task"))
+
+
+def has_default_ledger(client: Client) -> bool:
+    try:
+        return client.get(Keys(DEFAULT_PREFIX).schema) is not None
+    except NoPermissionError:  # the ledgers on this server have a user each
+        return True

@@ -1,4 +1,6 @@
-"""Jobs that follow others: beat deals with the ends that they wait for, in order.
+"""Runs that no schedule names: of jobs that follow others, and of jobs with `run_at_start`.
+
+Beat deals with the ends that jobs wait for, in order:
 
 1. Read what has ended, some at a time, and what the jobs that follow keep in mind of it.
 2. Decide: a pure function (ticks/following.py).
@@ -6,35 +8,51 @@
    the next one decides the same: the ledger knows those runs, and drops the duplicates.
 4. Commit in one function (ledger/follow.lua): runs that wait get their places or are skipped, what
    is kept in mind is written, and the endings are taken off the list.
+
+And it gives the jobs with `run_at_start` a run each when the service starts:
+
+1. The service starts when a beat leads with its very first look, and none has had a turn for longer
+   than a change of leaders takes. It does not when a standby takes over, nor when a Redis that was
+   unavailable is back: there was a beat all the time.
+2. The start is noted in the ledger before anything else. A beat that begins to lead and finds one
+   there goes on with it: the one before it died on the way.
+3. Once the schedule files have been read, the jobs have their runs. Their ids name the start, so
+   that each job has one, however often this is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from supervisor.beat.emitter import note_all, note_rescue
+from supervisor.job.run import start_id
+from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS
 from supervisor.ledger.connection import RedisError
 from supervisor.ledger.followers import Edited, End, Event, Hold, event_from, tick_of
+from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import Leadership
+from supervisor.ledger.replies import Placement, ms_of, optional_instant
+from supervisor.ledger.requests import Leadership, RunRequest
 from supervisor.logs import get_logger
+from supervisor.schedule import schedule_of
 from supervisor.ticks.following import Known, decide
+from supervisor.times import INSTANT
 
 #: Endings that are dealt with at a time, and how many times in a turn of beat.
 ENDINGS_AT_A_TIME = 500
 TIMES_PER_TURN = 10
 
-
 log = get_logger("supervisor.beat")
 
 
 def readable(text: str) -> Event | None:
-    """None for one that another version wrote."""
+    """The ending; None if another version wrote it in a way that this one cannot read."""
     try:
         return event_from(text)
     except (ValueError, KeyError, TypeError):
-        log.error("ending cannot be read by this version", ending=text)
+        log.error("ending not read by this version", ending=text)
         return None
 
 
@@ -45,7 +63,7 @@ class Following:
         self._leadership = leadership
 
     def deal_with_endings(self) -> None:
-        """What is left after a turn's share is dealt with in the next one. Raises RedisError."""
+        """Deals with some endings; the next turn takes what is left. Raises RedisError."""
         for _ in range(TIMES_PER_TURN):
             texts = self._followers.endings(ENDINGS_AT_A_TIME)
             if not texts or not self._is_done(texts):
@@ -61,7 +79,7 @@ class Following:
             return False
 
     def _deal_with(self, texts: Sequence[str]) -> bool:
-        """Whether it is done; else another beat leads."""
+        """Returns False if another beat leads by now."""
         events = [event for text in texts if (event := readable(text))]
         decisions = decide(events, self._known(events))
         admissions = self._ledger.follow_up(decisions.runs, self._leadership)
@@ -95,3 +113,50 @@ class Following:
             held=self._followers.held([run_id for _, run_id, _ in waiting]),
             ended=self._followers.ends(sorted(upstream)),
         )
+
+
+# Starts of the service.
+
+#: Of the ledger's hash `beat`: the start that is under way, in ms.
+FIELD = "starting"
+
+
+class Starts:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        #: The start under way: the nominal time of its runs.
+        self.at: datetime | None = None
+
+    def begin(self, now: datetime, *, is_first: bool) -> None:
+        """For a beat that begins to lead. is_first: it has neither led nor stood by before."""
+        client, key = self._ledger.client, self._ledger.keys.beat
+        last_turn, starting = map(optional_instant, client.hmget(key, ["last_tick", FIELD]))
+        is_start = is_first and (last_turn is None or now - last_turn > SILENCE)
+        if is_start and not starting:
+            client.hset(key, FIELD, ms_of(now))
+        self.at = starting or (now if is_start else None)
+
+    def finish(self) -> None:
+        """Gives the jobs their runs."""
+        if self.at is None:
+            return
+        found = self._ledger.scheduled_with("run_at_start")
+        specs = [spec for spec in found if spec.run_at_start]
+        paused = self._ledger.paused([spec.name for spec in specs])
+        due = [spec for spec in specs if spec.name not in paused and may_run(spec, self.at)]
+        admissions = [
+            self._ledger.admit_request(
+                spec, RunRequest(run_id=start_id(spec.name, self.at), nominal_at=self.at)
+            )
+            for spec in due
+        ]
+        note_all(each for each in admissions if each.placement is not Placement.DUPLICATE)
+        log.info("service started", jobs=len(due))
+        self._ledger.client.hdel(self._ledger.keys.beat, FIELD)
+        self.at = None
+
+
+def may_run(spec: JobSpec, at: datetime) -> bool:
+    """Whether `start_at`, `end_at` and `exclude` allow a time, whatever the schedule names."""
+    times = dict.fromkeys((*KINDS, "phase", "jitter", "dst")) | {"at": (at,)}
+    return schedule_of(spec.model_copy(update=times)).next_after(at - INSTANT) is not None

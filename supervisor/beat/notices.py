@@ -1,7 +1,7 @@
-"""Notices: people are told of jobs, by the leading beat.
+"""Notices: the leading beat informs people about jobs.
 
 1. The functions that change a run write an event, with the change itself, where the job's
-   `notify` asks for it (ledger/telling.lua). What no function comes across - a start that is late,
+   `notify` asks for it (ledger/accounts.lua). What no function comes across - a start that is late,
    a `due_by` that has passed - beat finds as it looks at the jobs with `notify`, some at each turn.
 2. At each turn with events beat makes notices of them, a pure policy (job/incidents.py) between a
    read and a write of the ledger that is all or nothing. A beat that dies in between leaves the
@@ -29,32 +29,37 @@ from typing import Protocol, assert_never
 
 from redis.exceptions import RedisError
 
-from supervisor.errors import InvalidDuration, NotConfigured
 from supervisor.job.changes import masked_url
-from supervisor.job.destinations import service_destinations
 from supervisor.job.incidents import GROUP_WAIT, SERVICE, by_id, fold, notice_of
-from supervisor.job.notices import Answer, Destination, Event, Notice, wanted_events
+from supervisor.job.notices import (
+    Answer,
+    Destination,
+    Event,
+    Notice,
+    service_destinations,
+    wanted_events,
+)
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.leader import Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notices import Backlog, Finding, Unsent
+from supervisor.ledger.notifications import Backlog, Finding, Unsent
 from supervisor.ledger.requests import Leadership
 from supervisor.logs import get_logger
 from supervisor.settings import NOTIFY, NOTIFY_WAIT, PAGE_URL
 from supervisor.ticks.expectations import interval_of, late_after, next_ticks, usual_duration
-from supervisor.times import parse_duration, render_moment
+from supervisor.times import duration_in, render_moment
 
 log = get_logger("supervisor.notices")
 
 # Making notices.
 
-#: So many times a turn, a few hundred events each time.
+#: How often in a turn events are dealt with, a few hundred each time.
 COMMITS_PER_TURN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """service: who is told of the service itself. wait: as the policy has it."""
+    """service: destinations for what concerns the service itself. wait: as in the policy."""
 
     ledger: Ledger
     leadership: Leadership
@@ -108,7 +113,7 @@ class Watch:
             self._each = max(JOBS_PER_TURN, -(-len(self._left) // TURNS))
         names, self._left = self._left[: self._each], self._left[self._each :]
         if specs := [s for s in self._ledger.some_specs(names).values() if is_to_be_watched(s)]:
-            self._ledger.notices.tell(self._findings(specs, now), self._leadership)
+            self._ledger.notices.note(self._findings(specs, now), self._leadership)
 
     def _findings(self, specs: Sequence[JobSpec], now: datetime) -> list[Finding]:
         open_runs = self._ledger.open_runs_of([spec.name for spec in specs])
@@ -272,7 +277,7 @@ class Messenger:
         return self._service.get(unsent.destination)
 
     def _shown(self, unsent: Unsent) -> str | None:
-        """For people who read the log: the reference, or the service, and no secret."""
+        """For the log: the reference, or the service, and no secret."""
         to = self._to(unsent)
         return masked_url(to.url) if to else None
 
@@ -291,15 +296,6 @@ MOST_PROBLEMS = 5
 OF_FILES = f"{Event.SCHEDULE_REJECTED} {Event.RECOVERED}"
 
 
-def wait_of(environ: Mapping[str, str]) -> timedelta:
-    """Raises NotConfigured."""
-    text = environ.get(NOTIFY_WAIT, "")
-    try:
-        return parse_duration(text) if text else GROUP_WAIT
-    except InvalidDuration as error:
-        raise NotConfigured(f"{NOTIFY_WAIT}: {error}") from None
-
-
 class Notices:
     def __init__(
         self,
@@ -312,7 +308,9 @@ class Notices:
         self._ledger = ledger
         self._leadership = leadership
         self._service = by_id(service_destinations(environ))
-        self._maker = Maker(ledger, leadership, self._service, wait_of(environ))
+        self._maker = Maker(
+            ledger, leadership, self._service, duration_in(environ, NOTIFY_WAIT, GROUP_WAIT)
+        )
         self._watch = Watch(ledger, leadership)
         self._messenger = Messenger(ledger, send, self._service, environ.get(PAGE_URL, ""))
         self._problems: Sequence[str] | None = None
@@ -320,7 +318,7 @@ class Notices:
     def destinations(self) -> Iterator[Destination]:
         """Of all jobs and of the service; read when they are asked for. Raises RedisError."""
         yield from self._service.values()
-        for spec in self._ledger.specs().values():
+        for spec in (*self._ledger.guarded().values(), *self._ledger.scheduled_with("notify")):
             yield from spec.notify
 
     def look(self, look: Look) -> None:
@@ -333,14 +331,14 @@ class Notices:
                 self._messenger.look(look.at)
         except RedisError:
             raise
-        except Exception:  # what people are told must not keep beat from its ticks
+        except Exception:  # notices must not keep beat from its ticks
             log.exception("notices not made")
 
     def tell_of_files(self, problems: Sequence[str]) -> None:
-        """What is wrong with the schedule files, or that nothing is; what is new is told."""
+        """Reports what is wrong with the schedule files, or that nothing is, when that changes."""
         if self._service and problems != self._problems:
             event = Event.SCHEDULE_REJECTED if problems else Event.RECOVERED
             words = "\n".join(problems[:MOST_PROBLEMS])
             found = Finding(SERVICE, OF_FILES, event, "", words)
-            self._ledger.notices.tell([found], self._leadership)
+            self._ledger.notices.note([found], self._leadership)
             self._problems = problems

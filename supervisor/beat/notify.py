@@ -134,7 +134,7 @@ PATHS = {
 
 
 def send(url: str, ping: Ping, timeout: float = TIMEOUT_SECONDS) -> tuple[Answer, str]:
-    """Sends a ping. Gives what went wrong in words that do not repeat the address, a secret."""
+    """Sends a ping. Says what went wrong without repeating the address, which is a secret."""
     headers = {"Content-Type": "text/plain; charset=utf-8"}
     return post(address(url, ping), body(ping).encode(), headers, timeout_seconds=timeout)
 

@@ -23,8 +23,9 @@ from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf
 from redbeat.schedules import rrule
 
 from supervisor.beat.entries import Entries, nearest_schedule
-from supervisor.beat.sweeping import Sweeper, take_out
+from supervisor.beat.queued_messages import Sweeper, take_out
 from supervisor.errors import BrokerUnavailable, NotTranslatable
+from supervisor.files.import_text import job_name
 from supervisor.job.secrets import TOKEN, named, resolved, texts_in
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import check_schema
@@ -39,7 +40,7 @@ from supervisor.schedule.rrule import parse as parse_rrule
 from supervisor.sending.app_settings import REDBEAT_PREFIX
 from supervisor.sending.queues import AppQueues, channel_of
 from supervisor.sending.signing import Signer
-from supervisor.times import instant
+from supervisor.times import in_utc
 
 #: What limits or moves the times of a job, and RedBeat has nothing for.
 LIMITS = ("end_at", "exclude", "jitter")
@@ -66,17 +67,24 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     found, adopted = Release(with_entries), adopted_of(ledger)
     specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))
+    of_code: dict[str, str] = {}
+    for name in app.conf.beat_schedule:
+        of_code[job_name(name, of_code)] = name
     for record in ledger.records_of(list(specs.values())) if with_entries else ():
         name = record.spec.name
         try:
-            found.entries.append(entry_of(app, record, marks[name].watermark or now, now))
+            entry = entry_of(app, record, marks[name].watermark or now, now)
+            # RedBeat makes one of `beat_schedule` with its name there: the two must be one.
+            entry.name = of_code.get(name, name)
+            found.entries.append(entry)
         except NotTranslatable as error:
             found.lost[name] = str(error)
     return found
 
 
 def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
-    """How many messages of runs were taken out of queues; None if this broker lets nobody do so.
+    """How many messages of runs were taken out of queues; None if this broker does not
+    allow that.
 
     No worker and no beat of the app may be running. Raises BrokerUnavailable before anything but
     runs has changed.
@@ -108,7 +116,7 @@ def give_back(app: Celery, ledger: Ledger, release: Release) -> int | None:
     if ":" in (client.get(lock) or ""):
         client.delete(lock)
     before = app.supervisor["before"]["redbeat_key_prefix"] or REDBEAT_PREFIX  # type: ignore[attr-defined]
-    if before != conf.key_prefix:
+    if before != conf.key_prefix and not ledger.keys.is_on_cluster:  # they stay in the slot
         ledger.move_entries(conf.key_prefix, before, app.tasks, is_shared=False)
     for keys in batches(keys_of(ledger)):
         client.delete(*keys)
@@ -157,7 +165,7 @@ def queues_of_runs(app: Celery, ledger: Ledger) -> list[str]:
 def keys_of(ledger: Ledger) -> Iterator[str]:
     """All keys of the ledger, and none of another one whose prefix begins with this one's."""
     own = re.compile("|".join(map(pattern, TEMPLATES.values())))
-    head = f"{ledger.keys.prefix}:"
+    head = f"{ledger.keys.head}:"
     names = re.sub(r"([][*?\\])", r"\\\1", head) + "*"
     for key in ledger.client.scan_iter(match=names, count=BATCH):
         if own.fullmatch(key.removeprefix(head)):
@@ -231,7 +239,7 @@ def last_run(spec: JobSpec, watermark: datetime) -> datetime:
 def stock_schedule(spec: JobSpec, app: Celery, now: datetime) -> BaseSchedule:
     """With the same times. Raises NotTranslatable."""
     limits = [key for key in LIMITS if getattr(spec, key)]
-    if spec.start_at and not spec.rrule and instant(spec.start_at, spec.zone) > now:
+    if spec.start_at and not spec.rrule and in_utc(spec.start_at, spec.zone) > now:
         limits.append("start_at")
     if limits:
         raise NotTranslatable(f"RedBeat has nothing for {' and '.join(map(repr, limits))}")

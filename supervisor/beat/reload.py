@@ -1,9 +1,11 @@
-"""Follows the schedule files: loads what changed, keeps everything when a file is broken.
+"""Follows the schedule files and the other sources of jobs, and loads what changed.
 
-Ticks do not wait for files, whatever stands in them:
+Ticks do not wait for files, whatever stands in them, and a broken file changes nothing:
 
 1. Once changed files are at rest, a child process reads and checks them, with limits on its time
-   and memory. Beat goes on, and each turn asks whether the child is done.
+   and memory. Beat goes on, and each turn asks whether the child is done. Of files that it has
+   loaded, beat keeps a listing: their contents and jobs as digests. As long as the ledger holds
+   these, the child reads the files that have changed, and compares the jobs of these alone.
 2. When it is, the turn first emits what is due and then has the child write the difference to the
    ledger. Beat waits for that, which takes no longer than the round trips.
 3. Files that change while a child is reading them for long are read again from the beginning, so
@@ -14,14 +16,13 @@ Ticks do not wait for files, whatever stands in them:
    stays loaded, as with any other problem.
 
 The child is a fork: it has the ledger and the app as beat has them, its memory is given back when
-it ends, and starting one takes milliseconds.
-
-Nothing here extends the leader's lock: a beat leads as long as it has its turns.
+it ends, and starting one takes milliseconds. Nothing here extends the leader's lock.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,10 +33,11 @@ from typing import Any
 from watchfiles import Change, DefaultFilter, watch
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.load import load, move, withdraw
+from supervisor.beat.load import Edited, Outcome, load, load_edited, look_at, move, withdraw
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.schedule_files import ScheduleSet
+from supervisor.files.schedule_files import Listing, ScheduleSet
 from supervisor.files.schedule_files import load as read_files
+from supervisor.job.changes import Changes, registered
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.leader import LEADER_TTL
@@ -43,9 +45,10 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.process import Child, Limits, Work
-from supervisor.ticks.plan import clashes, foretell, mass_removal
+from supervisor.ticks.plan import clashes, log_forecast, mass_removal
 
 log = get_logger("supervisor.reloading")
+sources_log = get_logger("supervisor.sources")
 
 #: Editors' temporary files are ignored; directories are not, whatever their names.
 FILTER = DefaultFilter(ignore_dirs=())
@@ -137,8 +140,8 @@ ASK_SECONDS = 0.05
 #: the life of its lock, which it does not extend meanwhile.
 BEGIN_SECONDS = LEADER_TTL.total_seconds() * 2 / 3
 
-#: Ten thousand jobs take a second of processor time.
-READ_LIMITS = Limits(cpu_seconds=60, memory=1 << 30)
+#: A hundred thousand jobs take fifteen seconds of processor time, and 800 MiB.
+READ_LIMITS = Limits(cpu_seconds=120, memory=2 << 30)
 
 #: Elapsed time: a busy machine takes longer for the same, and a file system may hang.
 READ_SECONDS = 300
@@ -156,18 +159,20 @@ REFUSED_SECONDS = 10
 #: The ledger and RedBeat answer within seconds, or not.
 APPLY_SECONDS = 60
 
-APPLY_HINT = "if that is meant, run supervisor apply --yes"
-
 #: What a child that has read the files can be asked to do with them.
 LOAD, WITHDRAW = "load", "withdraw"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The outcome of reading the files: a digest of their jobs, or the problems found."""
+    """The outcome of reading the files: a digest of their jobs, or the problems found.
+
+    listing: of the files, for the next reading; pickled, for it has an entry for each job.
+    """
 
     digest: str | None
     problems: list[str]
+    listing: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -192,9 +197,12 @@ class Reloading:
         self._entries = entries
         #: Of the files as they were last loaded.
         self.digest: str | None = None
+        #: Of the same files, as the child that reads them next is to have it.
+        self._listing: bytes | None = None
         #: Whether the files have been read, or found wrong, since this beat began to lead.
         self.is_settled = False
-        self._problems: list[str] = []
+        #: Why the files, as they were last read, are not loaded.
+        self.problems: list[str] = []
         self._watching = Watching(files)
         self._reading: Reading | None = None
         self._next_try: float | None = None
@@ -211,6 +219,7 @@ class Reloading:
         """
         until = time.monotonic() + BEGIN_SECONDS
         self._year, self.is_settled = now.year, False
+        self._listing = None  # another beat has led
         self.stop()
         self._watching.look_again()
         while not self._watching.has_changed():  # they are being written, for a second at most
@@ -258,11 +267,6 @@ class Reloading:
         if read := self._read_by(reading, now):
             self._load(reading, read, now)
 
-    @property
-    def problems(self) -> list[str]:
-        """Why the files, as they were last read, are not loaded."""
-        return self._problems
-
     def _is_to_be_tried(self, loaded: str | None) -> bool:
         if self._next_try is not None:
             return time.monotonic() >= self._next_try
@@ -294,25 +298,32 @@ class Reloading:
         return read
 
     def _load(self, reading: Reading, read: Read, now: datetime) -> None:
-        if problems := self._ask(reading, LOAD, now):
+        problems = self._ask(reading, LOAD, now)
+        if problems is None:
+            self._listing = None  # all files are read
+            self._end(reading)
+            self._watching.look_again()
+            return
+        if problems:
             self._end(reading)
             self._refuse(now, problems)
             return
         reading.child.send(None)  # it goes on by itself, with what is not urgent
         self._reading = None
-        self.digest = read.digest
+        self.digest, self._listing = read.digest, read.listing
         self._record(now, [])
 
-    def _ask(self, reading: Reading, what: str, now: datetime) -> list[str]:
+    def _ask(self, reading: Reading, what: str, now: datetime) -> list[str] | None:
         """Has the child write to the ledger, as of `now`, and waits for it.
 
-        Gives why what is loaded stays as it is, if anything keeps it from being replaced.
+        Returns why what is loaded stays as it is, if anything keeps it from being replaced; None
+        where the child would have to read all files for that.
         """
         reading.child.send((what, now))
         try:
             if not reading.child.has_value(APPLY_SECONDS):
                 raise ChildProcessError("the schedule files could not be written to the ledger")
-            problems: list[str] = reading.child.receive()
+            problems: list[str] | None = reading.child.receive()
         except Exception:
             self.stop()  # nothing was loaded: the files are read again
             raise
@@ -336,10 +347,10 @@ class Reloading:
             self._watching.look_again()
 
     def _record(self, now: datetime, problems: list[str]) -> None:
-        if problems != self._problems:  # those of an absent directory come up every second
+        if problems != self.problems:  # those of an absent directory come up every second
             for problem in problems:
                 log.error("schedule files rejected", problem=problem)
-        self._problems, self.is_settled = problems, True
+        self.problems, self.is_settled = problems, True
         self._ledger.client.hset(
             self._ledger.keys.beat,
             mapping={
@@ -355,8 +366,9 @@ class Reloading:
         To read ten thousand jobs takes more memory than everything else that beat does.
         """
         started = time.monotonic()
+        prefix, since = self._ledger.keys.prefix, self._since()
         try:
-            wanted = read_files(self._files, prefix=self._ledger.keys.prefix, year=self._year)
+            wanted = read_files(self._files, prefix=prefix, year=self._year, since=since)
         except ScheduleFilesInvalid as error:
             yield Read(None, [str(problem) for problem in error.problems])
             return
@@ -364,17 +376,21 @@ class Reloading:
             raise ChildProcessError(f"more than {READ_LIMITS.memory >> 20} MiB of memory") from None
         except Exception as error:
             # A fault of our own checks must not end beat.
-            log.exception("schedule files cannot be judged")
+            log.exception("schedule files not judged")
             yield Read(None, [f"the schedule files cannot be judged: {error!r}"])
             return
-        what, now = yield Read(wanted.digest, [])
+        what, now = yield Read(wanted.digest, [], pickle.dumps(wanted.listing))
+        if wanted.since:
+            edited = self._write_edited(wanted.since, wanted, now, started)
+            yield None if edited is None else []
+            log_forecast(self._ledger, edited or [], now)
+            return
         is_loaded = wanted.digest == self.digest == self._ledger.loaded_digest()
         if not is_loaded and (problems := self._refusals(wanted)):
             yield problems
             return
         if what == WITHDRAW:
-            action = Action(Actor.of_process("beat", "beat"), "load", str(self._files))
-            changes = withdraw(self._ledger, self._entries, wanted.specs, now, action)
+            changes = withdraw(self._ledger, self._entries, wanted.specs, now, self._action())
             if changes:
                 names = {"removed": some(changes.removed), "paused": some(changes.changed)}
                 log.info("jobs withdrawn before the first turn", **names)
@@ -386,14 +402,47 @@ class Reloading:
             move(self._ledger, self._entries, wanted.sources)
         if self.digest is None:
             self._entries.disable(wanted.specs)
-        foretell(self._ledger, edited, now)
+        log_forecast(self._ledger, edited, now)
+
+    def _since(self) -> Listing | None:
+        """Of the files that are loaded, if the ledger holds these."""
+        if self._listing is None or self.digest != self._ledger.loaded_digest():
+            return None
+        listing: Listing = pickle.loads(self._listing)
+        return listing
+
+    def _write_edited(
+        self, since: Listing, wanted: ScheduleSet, now: datetime, started: float
+    ) -> list[JobSpec] | None:
+        """As `_write`, of the jobs in files that have changed since then; None where only all files
+        can say what there is to do."""
+        before, after = since.but(wanted.listing), wanted.listing.but(since)
+        names = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+        edited = Edited(
+            {name: wanted.specs[name] if name in after else None for name in names},
+            {name: wanted.sources[name] for name in names if name in after},
+            since_digest=self.digest or "",
+        )
+        changes = load_edited(
+            self._ledger, self._entries, edited, wanted.digest, now, self._action()
+        )
+        if changes is None:
+            return None
+        if wanted.digest != self.digest:
+            self._log_loaded(len(wanted.sources), changes, started)
+        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+
+    def _action(self) -> Action:
+        return Action(Actor.of_process("beat", "beat"), "load", str(self._files))
 
     def _refusals(self, wanted: ScheduleSet) -> list[str]:
         """Why these files are not loaded, although they are right in themselves."""
         loaded = self._ledger.loaded()
         problems = [str(problem) for problem in clashes(loaded, wanted)]
         if removal := mass_removal(loaded, wanted.specs):
-            problems.append(f"{self._files}: {removal} ({APPLY_HINT})")
+            problems.append(
+                f"{self._files}: {removal} (if that is meant, run supervisor apply --yes)"
+            )
         return problems
 
     def _write(self, wanted: ScheduleSet, now: datetime, started: float) -> list[JobSpec]:
@@ -405,19 +454,103 @@ class Reloading:
             wanted.digest,
             now,
             places=wanted.sources,
-            action=Action(Actor.of_process("beat", "beat"), "load", str(self._files)),
+            action=self._action(),
         )
+        self._log_loaded(len(wanted.specs), changes, started)
+        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+
+    def _log_loaded(self, jobs: int, changes: Changes, started: float) -> None:
         log.info(
             "schedule files loaded",
-            jobs=len(wanted.specs),
+            jobs=jobs,
             added=some(changes.added),
             changed=some(changes.changed),
             removed=some(changes.removed),
             seconds=round(time.monotonic() - started, 3),
         )
-        return [wanted.specs[name] for name in (*changes.added, *changes.changed)]
 
 
 def some(jobs: Sequence[str]) -> list[str]:
     more = len(jobs) - JOBS_NAMED
     return [*jobs[:JOBS_NAMED], f"and {more} more"] if more > 0 else list(jobs)
+
+
+# Other sources of jobs: what they have is what is loaded of them.
+#
+# A source loads each edit itself, as soon as it is committed. This is for what it could not load,
+# since Redis was unavailable, and for a Redis that has lost its data:
+#
+# 1. Twice a minute, and when a beat begins to lead, a child process asks each source for its
+#    fingerprint, and reads it where that is another than when it was last loaded.
+# 2. What is loaded of the source is compared with what it has. Only what differs is put or removed,
+#    and only if it is still of the version that was compared: an edit meanwhile wins, and the next
+#    look deals with the rest.
+# 3. A source that is unavailable changes nothing. Nor does one that has lost more than half of its
+#    jobs: `manage.py supervisor sync --yes` is for a person who means it.
+
+#: How often sources are asked, and when a child that asks them is ended: a database may hang.
+LOOK_SECONDS = 30.0
+LONGEST_SECONDS = 120.0
+
+
+class FollowedSources:
+    """Only the leading beat follows sources."""
+
+    def __init__(self, ledger: Ledger, entries: Entries) -> None:
+        self._ledger = ledger
+        self._entries = entries
+        self._child: Child | None = None
+        self._since = 0.0
+        self._next_look = 0.0
+        self._problems: dict[str, list[str]] = {}
+
+    def look_soon(self) -> None:
+        self._next_look = 0.0
+
+    def stop(self) -> None:
+        if self._child:
+            self._child.end()
+            self._child = None
+
+    def follow(self) -> None:
+        """Once a turn; returns at once."""
+        now = time.monotonic()
+        if self._child is None:
+            if now >= self._next_look:
+                self._next_look, self._since = now + LOOK_SECONDS, now
+                self._child = Child(self._in_child, READ_LIMITS) if registered() else None
+            return
+        if self._child.has_value():
+            self._receive(self._child)
+        elif now - self._since > LONGEST_SECONDS:
+            sources_log.error(
+                "sources not followed", error=f"more than {LONGEST_SECONDS:.0f} seconds"
+            )
+            self.stop()
+
+    def _receive(self, child: Child) -> None:
+        try:
+            outcomes: list[Outcome] = child.receive()
+        except Exception as error:  # noqa: BLE001 - of a look, which is repeated
+            sources_log.error("sources not followed", error=repr(error))
+            outcomes = []
+        self.stop()
+        for outcome in outcomes:
+            self._report(outcome)
+
+    def _report(self, outcome: Outcome) -> None:
+        if outcome.changes:
+            sources_log.info(
+                "source loaded",
+                source=outcome.source,
+                added=some(outcome.changes.added),
+                changed=some(outcome.changes.changed),
+                removed=some(outcome.changes.removed),
+            )
+        if outcome.problems != self._problems.get(outcome.source, []):
+            for problem in some(outcome.problems):
+                sources_log.error("source not loaded", source=outcome.source, problem=problem)
+        self._problems[outcome.source] = outcome.problems
+
+    def _in_child(self) -> Work:
+        yield [look_at(self._ledger, self._entries, source) for source in registered()]

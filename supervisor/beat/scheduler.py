@@ -21,8 +21,8 @@ second, which is a turn of beat; a tick is a nominal time of a job:
 6. Audit some of the jobs: each nominal time was counted once and has an outcome.
 7. Reload: if schedule files changed, or the ledger holds another set than the files, have a child
    process read them, and load the difference at the first turn after it has, from which on it
-   counts. Other sources of jobs, such as a table of Django's, are asked now and then (sources.py).
-8. With the first turns after the service was started: runs of jobs with `run_at_start` (starts.py).
+   counts. Other sources of jobs, such as a table of Django's, are asked now and then (reload.py).
+8. Start: with the first turns of the service, runs of jobs with `run_at_start` (following.py).
 
 Only a look extends the leader's lock, once a turn: a beat that does not come to its next turn does
 not lead, whatever it does instead. One whose turns fail before they have emitted resigns. A beat
@@ -49,16 +49,12 @@ from redbeat.schedulers import RedBeatScheduler, ensure_conf
 
 from supervisor.beat.adopted import Adopted
 from supervisor.beat.emitter import Emitted, Emitter, note_rescue
-from supervisor.beat.entries import Entries
-from supervisor.beat.following import Following
-from supervisor.beat.moved_entries import follow_prefix
+from supervisor.beat.entries import Entries, follow_prefix
+from supervisor.beat.following import Following, Starts
 from supervisor.beat.notices import Notices
 from supervisor.beat.notify import Pinger, Revoker
-from supervisor.beat.reload import Reloading
-from supervisor.beat.sources import FollowedSources
-from supervisor.beat.starts import Starts
-from supervisor.beat.sweeping import Sweeper
-from supervisor.beat.vanished import VanishedMessages
+from supervisor.beat.queued_messages import Sweeper, VanishedMessages
+from supervisor.beat.reload import FollowedSources, Reloading
 from supervisor.errors import SupervisorError, WrongSchema
 from supervisor.guard.liveness import Witness
 from supervisor.integrations import NoCheckIns, missing_extra, part, sender
@@ -66,13 +62,11 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, ResponseError, explained
 from supervisor.ledger.leader import LEADER_TTL, Look
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import PRESENCE_INTERVAL, Attendance, BeatFacts
 from supervisor.ledger.records import REDBEAT
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.sending.app_settings import broker_apart, owner_of, required_settings, schedules_of
-from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from supervisor.sending.queues import bound_broker_calls
 from supervisor.ticks.audit import Auditor
@@ -85,7 +79,7 @@ log = get_logger("supervisor.beat")
 def emit_stock(
     scheduler: RedBeatScheduler, entries: Entries, keys: Iterable[str], look: Look
 ) -> datetime | None:
-    """Has RedBeat's own code emit the entries that are none of ours. Gives when one is next due.
+    """Has RedBeat's own code emit the entries that are not ours. Returns when one is next due.
 
     Their scores are whole seconds: an entry found by its score may be due a part of a second later.
     """
@@ -114,8 +108,8 @@ EXIT_STATUS = 70
 class Watchdog(threading.Thread):
     """Ends a process that hangs, so that whatever supervises it starts it again.
 
-    To be fed more often than every `limit_seconds`, of which those count in which the process is
-    awake: one that was frozen, or slept with its machine, has all of its time when it wakes up.
+    Feed it more often than every `limit_seconds`. Only seconds in which the process is awake count:
+    one that was frozen, or slept with its machine, has all of its time again when it wakes up.
     """
 
     def __init__(
@@ -140,7 +134,7 @@ class Watchdog(threading.Thread):
             # A step that took much longer was not a time in which the process could have worked.
             self._hunger += step
             if self._hunger > self._limit:
-                log.critical("process hangs", seconds=self._hunger)
+                log.critical("hanging process ended", seconds=self._hunger)
                 self._bite()
                 return
 
@@ -194,16 +188,13 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._last_turn_at: datetime | None = None
         self._entries = Entries(app, self._ledger.client, self._ledger.keys)
         self._publisher = Publisher(app, self._ledger)
-        envelopes = Envelopes(
-            app, self._ledger.client, self._publisher.send, self._publisher.signer
-        )
         check_ins, run_counters = part("sentry", "CheckIns"), part("opentelemetry", "RunCounters")
         self._check_ins = check_ins(self._ledger, owner_of(app)) if check_ins else NoCheckIns()
         self._run_counters = run_counters and run_counters(self._ledger, lambda: bool(self._leads))
         self._emitter = Emitter(
             self._ledger,
             self._entries,
-            envelopes,
+            self._publisher,
             self._leader.leadership,
             self._check_ins.monitored,
         )
@@ -236,7 +227,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         self._sources = FollowedSources(self._ledger, self._entries)
 
     def setup_schedule(self) -> None:
-        """Enters `beat_schedule`, and removes what left it, but for what is a job by now."""
+        """Enters `beat_schedule` and removes what has left it, except for what is a job by now."""
         self._entries.take_from_static()
         super().setup_schedule()
 
@@ -259,7 +250,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             return (self._resign_if_failing() if self._is_emitting else INTERVAL).total_seconds()
 
     def _resign_if_failing(self) -> timedelta:
-        """Until the next turn. Another beat may be able to emit what this one cannot."""
+        """The time until the next turn. Another beat may be able to emit what this one cannot."""
         self._failing_since = self._failing_since or clock()
         if clock() - self._failing_since < RESIGN_AFTER.total_seconds():
             return INTERVAL
@@ -270,7 +261,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return STAND_BACK
 
     def _report(self, error: Exception) -> None:
-        """In the log, and where the server answers but refuses, in the beat's presence as well."""
+        """Logs it, and writes it into the beat's presence if the server answers but refuses."""
         text = explained(error) if isinstance(error, RedisError) else str(error)
         log.error("turn failed", error=text)
         if not isinstance(error, ResponseError):
@@ -313,7 +304,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         emitted = self._emit(look)
         if look.has_endings:
             self._following.deal_with_endings()
-        self._publish(look)
+        self._publish(look, emitted)
         self._notify(look)
         self._last_turn_at, self._fault = look.at, None
         if not emitted.is_all:
@@ -324,17 +315,17 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return self._prebuild(look, interval, emitted.next_at)
 
     def _upgrade(self) -> bool:
-        """With the first turn. A beat whose ledger a newer version has taken over ends.
+        """In the first turn. A beat ends if a newer version has taken over its ledger.
 
-        False while an older beat leads by another lock than this one's.
+        Returns False while an older beat leads by another lock than this one's.
         """
-        for schema in upgrade(self._ledger.client, self._ledger.keys):
+        for schema in self._ledger.upgrade():
             log.warning("ledger upgraded", schema=schema)
         self._is_current = follow_prefix(self.app, self._ledger)
         if self._is_current:
             self._ledger.forget_other_versions()
         elif self._leads is None:
-            log.info("standing by", instance=self._leader.instance)
+            log.info("leadership held elsewhere", instance=self._leader.instance)
             self._leads = False
         return self._is_current
 
@@ -346,7 +337,10 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         # Also where no beat could lead meanwhile: the ledger was unavailable, this process stopped.
         begins = not self._leads or clock() - self._led_at > LEADER_TTL.total_seconds()
         if look.leads != self._leads:
-            log.info("leading" if look.leads else "standing by", instance=self._leader.instance)
+            log.info(
+                "leadership taken" if look.leads else "leadership held elsewhere",
+                instance=self._leader.instance,
+            )
             self._next_presence = 0.0
             if look.is_held_by_redbeat:
                 log.warning(
@@ -389,7 +383,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return replace(now, at=look.at, began=look.began)
 
     def _report_presence(self) -> None:
-        """In the turn, and not in a thread: a beat that hangs is not present."""
+        """Called in the turn, not from a thread: a beat that hangs is not present."""
         if time.monotonic() >= self._next_presence:
             self._attendance.say(self._facts(), fault=self._fault)
             self._next_presence = time.monotonic() + PRESENCE_INTERVAL.total_seconds()
@@ -408,7 +402,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             self._rescue()
 
     def _rewind(self, look: Look, since: datetime) -> None:
-        """After the server's clock, which all times of the ledger come from, was set back.
+        """Makes up for a server clock that was set back: all times of the ledger come from it.
 
         If it fails on the way, it is done again, by whichever beat leads then.
         """
@@ -431,13 +425,16 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
 
     def _emit(self, look: Look) -> Emitted:
         emitted = self._emitter.emit(look.at) if look.has_due else Emitted()
-        self._adopted.record(emitted.emissions)
         emitted.stock_next_at = emit_stock(self, self._entries, emitted.stock, look)
-        self._adopted.follow()
+        if self._adopted.is_wanted:
+            self._adopted.record(emitted.emissions)
+            self._adopted.follow()
         self._is_emitting, self._failing_since = False, None
         return emitted
 
-    def _publish(self, look: Look) -> None:
+    def _publish(self, look: Look, emitted: Emitted) -> None:
+        if not emitted.has_broker:
+            return
         if look.to_rescue or look.has_due or look.has_outbox or look.has_endings:
             self._publish_outbox()
         if look.has_sent:
@@ -468,7 +465,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
             pipe.execute()
 
     def _reload(self, look: Look) -> timedelta:
-        """Gives how long the next turn may wait."""
+        """Returns how long the next turn may wait."""
         self._sources.follow()
         if self._reloading is None:
             return INTERVAL
@@ -478,7 +475,7 @@ class SupervisedScheduler(RedBeatScheduler):  # type: ignore[misc]
         return RELOAD_INTERVAL if self._reloading.is_busy else INTERVAL
 
     def _finish_start(self) -> None:
-        """With the jobs of the files as they are now; with broken ones, as they were."""
+        """Starts the service: with the files' jobs or, if those are broken, with what is loaded."""
         if self._reloading is not None and not self._reloading.is_settled:
             return
         if self._starts.at:

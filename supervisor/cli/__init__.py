@@ -21,22 +21,20 @@ import supervisor.installed  # noqa: F401  (before all others)
 from supervisor.cli.common import Context, Failure, documentation
 from supervisor.errors import REFUSED, UNAVAILABLE, InvalidRequest, SupervisorError
 from supervisor.ledger.connection import explained
-from supervisor.operate.shapes import harmless
+from supervisor.operate.words import harmless
 from supervisor.settings import Settings
 
 #: Module -> its verbs. Loaded when asked for: the command is a part of each `celery` process.
 MODULES = {
-    "files": ("check", "schema", "init", "import"),
-    "adoption": ("adopt", "release"),
-    "jobs": ("put", "remove", "export"),
-    "plans": ("plan", "apply", "simulate"),
+    "files": ("check", "schema", "init", "plan", "apply"),
+    "imports": ("import", "adopt", "release"),
+    "jobs": ("jobs", "put", "remove", "export"),
+    "demo": ("demo",),
     "service": ("drain", "undrain", "health", "serve", "up", "queues", "token"),
     "render": ("render",),
-    "runs": ("jobs", "runs", "show", "trigger", "cancel"),
-    "ticks": ("next", "backfill", "audit", "pause", "resume"),
-    "ask": ("doctor", "why"),
-    "record": ("log",),
-    "notify": ("notify",),
+    "runs": ("runs", "show", "trigger", "cancel"),
+    "ticks": ("next", "backfill", "audit", "simulate", "pause", "resume"),
+    "ask": ("doctor", "why", "log", "notify"),
 }
 
 

@@ -1,23 +1,55 @@
-"""Verbs that explain: why, doctor."""
+"""Verbs that explain and diagnose: doctor, why, log, notify test."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.cli.common import Context, Failure, pass_context, print_json
+from supervisor.cli.common import (
+    Context,
+    Failure,
+    MomentType,
+    Named,
+    json_option,
+    moment_of,
+    pass_context,
+    print_done,
+    print_json,
+    print_table,
+)
 from supervisor.cli.completion import jobs_and_runs
-from supervisor.errors import UnknownJob
+from supervisor.cli.files import read_or_exit
+from supervisor.errors import NotConfigured, SupervisorError, UnknownJob
+from supervisor.job.changes import masked_url
+from supervisor.job.notices import (
+    Answer,
+    Destination,
+    Event,
+    Notice,
+    is_destination,
+    service_destinations,
+)
 from supervisor.job.run import Blocker
+from supervisor.job.secrets import malformed
+from supervisor.ledger.actions import Actions, Entry, WantedActions
 from supervisor.ledger.ledger import Ledger
+from supervisor.operate import shapes
 from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine
 from supervisor.operate.doctor_facts import DoctorFacts, read
-from supervisor.operate.record import removal_words
-from supervisor.operate.shapes import harmless, instant, run_shape, step_shape
-from supervisor.operate.tables import surprise_shape
+from supervisor.operate.plans import surprise_shape
+from supervisor.operate.shapes import iso_utc
+from supervisor.operate.tables import ACTION_COLUMNS, Columns, action_row
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import (
     Calendar,
@@ -28,7 +60,8 @@ from supervisor.operate.why_facts import (
     facts_of_tick,
     nominal_time,
 )
-from supervisor.operate.words import LocalTime
+from supervisor.operate.words import LocalTime, harmless, removal_words
+from supervisor.settings import NOTIFY
 
 # doctor
 
@@ -45,7 +78,7 @@ def doctor(context: Context, as_json: bool) -> None:
     facts = facts_of(context)
     findings = examine(facts)
     if as_json:
-        print_json([shape(finding) for finding in findings])
+        print_json([finding_shape(finding) for finding in findings])
     else:
         print_findings(findings, len(CHECKS) + (len(APP_CHECKS) if facts.app else 0))
     if any(not finding.is_note for finding in findings):
@@ -57,7 +90,7 @@ def facts_of(context: Context) -> DoctorFacts:
     app = context.app
     if app is None:
         return read(ledger)
-    from supervisor.beat.app_facts import app_facts
+    from supervisor.operate.doctor_facts import app_facts
     from supervisor.sending.app_settings import settings_of
     from supervisor.sending.queues import AppQueues
 
@@ -75,7 +108,7 @@ def print_findings(findings: Sequence[Finding], checks: int) -> None:
     click.echo(f"{checks} checks: {wrong} wrong, {notes} to note")
 
 
-def shape(finding: Finding) -> dict[str, object]:
+def finding_shape(finding: Finding) -> dict[str, object]:
     return {
         "check": finding.check,
         "wrong": not finding.is_note,
@@ -91,7 +124,7 @@ def shape(finding: Finding) -> dict[str, object]:
 def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
     return {
         "job": facts.job.spec.name,
-        "nominal_at": instant(facts.at),
+        "nominal_at": iso_utc(facts.at),
         "sentences": list(sentences),
         "facts": facts_shape(facts),
     }
@@ -100,37 +133,37 @@ def answer_shape(facts: Facts, sentences: Sequence[str]) -> dict[str, Any]:
 def facts_shape(facts: Facts) -> dict[str, Any]:
     job, beat = facts.job, facts.beat
     return {
-        "now": instant(facts.now),
-        "watermark": instant(facts.watermark),
+        "now": iso_utc(facts.now),
+        "watermark": iso_utc(facts.watermark),
         "run": found_shape(facts.run) if facts.run else None,
-        "other_runs": [run_shape(run) for run in facts.others],
+        "other_runs": [shapes.Run.dumped(run) for run in facts.others],
         "open_runs": [found_shape(found) for found in facts.open_runs],
         "schedule": calendar_shape(facts.calendar) if facts.calendar else None,
         "paused": job.paused,
-        "paused_at": instant(facts.paused_at),
+        "paused_at": iso_utc(facts.paused_at),
         "paused_note": job.paused_note,
-        "paused_until": instant(job.paused_until),
+        "paused_until": iso_utc(job.paused_until),
         "beat_leads": facts.beat_leads,
-        "beat_last_tick_at": instant(beat.last_tick_at),
+        "beat_last_tick_at": iso_utc(beat.last_tick_at),
         "problems": list(beat.problems),
-        "nothing_begins_until": instant(facts.grace_until),
-        "oldest_nominal_at": instant(facts.oldest_at),
+        "nothing_begins_until": iso_utc(facts.grace_until),
+        "oldest_nominal_at": iso_utc(facts.oldest_at),
     }
 
 
 def found_shape(found: RunFacts) -> dict[str, Any]:
     usual, then = found.usual, found.run.blocker
     no_beat, workers = found.no_beat, found.workers
-    return run_shape(found.run) | {
-        "admitted_at": instant(found.admitted_at),
+    return shapes.Run.dumped(found.run) | {
+        "admitted_at": iso_utc(found.admitted_at),
         "queue": found.queue,
         "duplicates": found.run.duplicates,
         "note": found.run.note,
-        "no_beat_from": instant(no_beat.start) if no_beat else None,
-        "no_beat_until": instant(no_beat.end) if no_beat else None,
+        "no_beat_from": iso_utc(no_beat.start) if no_beat else None,
+        "no_beat_until": iso_utc(no_beat.end) if no_beat else None,
         "crew": workers and {"workers": workers.count, "processes": workers.processes},
         "usual": usual and {"p95_seconds": usual.p95, "attempts": usual.attempts},
-        "steps": [step_shape(step) for step in found.steps],
+        "steps": [shapes.Step.dumped(step) for step in found.steps],
         "blocker_then": blocker_shape(then) if then else None,
         "blocker": found_shape(found.blocker) if found.blocker else None,
     }
@@ -138,11 +171,11 @@ def found_shape(found: RunFacts) -> dict[str, Any]:
 
 def blocker_shape(then: Blocker) -> dict[str, Any]:
     return {
-        "at": instant(then.at),
+        "at": iso_utc(then.at),
         "state": then.state,
         "attempt": then.attempt,
         "fencing_token": then.fencing_token,
-        "lease_ends_at": instant(then.lease_ends_at),
+        "lease_ends_at": iso_utc(then.lease_ends_at),
     }
 
 
@@ -151,8 +184,8 @@ def calendar_shape(calendar: Calendar) -> dict[str, Any]:
     return {
         "is_tick": calendar.is_tick,
         "is_excluded": calendar.excluded,
-        "before": instant(calendar.before),
-        "after": instant(calendar.after),
+        "before": iso_utc(calendar.before),
+        "after": iso_utc(calendar.after),
         "clock_change": surprise_shape(surprise) if surprise else None,
     }
 
@@ -215,3 +248,171 @@ def headline(facts: Facts) -> str:
     local = LocalTime(facts.now, facts.job.spec.zone)
     at = facts.at or facts.now
     return f"{facts.job.spec.name} {'at' if facts.at else 'now,'} {local.full(at)}"
+
+
+# log: the record of actions
+
+
+POLL_SECONDS = 0.5
+
+
+@click.command()
+@click.option("--job", help="Only what was done to this job, or to those that match: 'report-*'.")
+@click.option("--by", help="Only what was done by this name or system user, or 'deploy-*'.")
+@click.option("--verb", help="Only this: trigger, cancel, pause, put, remove, apply, login ...")
+@click.option("--since", type=MomentType(), help="2d (ago), 09:05 or 2026-03-01, in UTC.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="Until then, in UTC.",
+)
+@click.option("--follow", "follows", is_flag=True, help="Print what is entered from now on.")
+@json_option
+@pass_context
+def log(
+    context: Context,
+    job: str | None,
+    by: str | None,
+    verb: str | None,
+    since: Named | None,
+    limit: int,
+    follows: bool,
+    as_json: bool,
+) -> None:
+    """Show who did what, from where, and why: the record of actions, newest first.
+
+    With --follow each is a line, as JSON a line as well.
+    """
+    ledger = context.ledger
+    moment = moment_of(since, ZoneInfo("UTC"), ledger.now())
+    wanted = WantedActions(job=job, by=by, verb=verb, since=moment, limit=limit)
+    if follows:
+        for entry in followed(ledger.actions):
+            if wanted.matches(entry.action):
+                click.echo(line_of(entry, as_json=as_json))
+        return
+    found = ledger.actions.search(wanted)
+    if as_json:
+        print_json([shapes.RecordedAction.dumped(entry) for entry in found])
+    else:
+        print_table(ACTION_COLUMNS, [action_row(entry) for entry in found])
+
+
+def followed(actions: Actions) -> Iterator[Entry]:
+    """Until Ctrl-C."""
+    last = actions.last_id()
+    while True:
+        found = actions.after(last)
+        yield from found
+        last = found[-1].id if found else last
+        time.sleep(0 if found else POLL_SECONDS)
+
+
+def line_of(entry: Entry, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(shapes.RecordedAction.dumped(entry))
+    return "  ".join(harmless(cell) for cell in action_row(entry) if cell)
+
+
+# notify test
+
+
+DEADLINE_SECONDS = 20.0
+
+
+TEST_COLUMNS = Columns.named("DESTINATION, ANSWER, WHY, OF", folds="WHY, OF", drops="OF")
+
+
+#: Where a destination is named in more places, as many are shown.
+MOST_NAMED = 3
+
+
+@click.group()
+def notify() -> None:
+    """Try the addresses that notices go to."""
+
+
+@notify.command("test")
+@click.argument("target", required=False, metavar="[ADDRESS|JOB]")
+@click.option(
+    "--schedules",
+    type=click.Path(path_type=Path),
+    envvar="SUPERVISOR_SCHEDULES",
+    help="The schedule files; default: the app's, else schedules.",
+)
+@json_option
+@pass_context
+def notify_test(
+    context: Context, target: str | None, schedules: Path | None, as_json: bool
+) -> None:
+    """Send a test to each address of the schedule files and of SUPERVISOR_NOTIFY.
+
+    With JOB, only to those of this job, which may be one that was put at run time; with an ADDRESS
+    such as '${SLACK_URL}', only there. References become secrets in this environment: run it in
+    beat's. Exits 1 unless all of them take it.
+    """
+    from supervisor.integrations import sender
+
+    results: list[dict[str, Any]] = []
+    for destination, places in destinations_of(context, target, schedules, as_json):
+        answer, why = sender()(destination, a_test(), deadline_seconds=DEADLINE_SECONDS)
+        shown = str(masked_url(destination.url))
+        results.append({"name": shown, "state": answer.value, "why": why, "of": places})
+    if as_json:
+        print_done("notify test", results)
+    else:
+        print_table(TEST_COLUMNS, [row_of_test(**result) for result in results])
+    if any(result["state"] != Answer.TAKEN for result in results):
+        raise SystemExit(1)
+
+
+def destinations_of(
+    context: Context, target: str | None, schedules: Path | None, as_json: bool
+) -> Iterable[tuple[Destination, list[str]]]:
+    """Each destination once, with what names it: jobs, or the setting. Raises SupervisorError."""
+    if target and ("://" in target or "${" in target):
+        return [(an_address(target), [])]
+    specs = read_or_exit(context, schedules, as_json).specs
+    if target:
+        spec = specs.get(target) or context.ledger.spec(target)
+        named = [(to, spec.name) for to in spec.notify]
+    else:
+        named = [(to, spec.name) for spec in specs.values() for to in spec.notify]
+        named += [(to, NOTIFY) for to in service_destinations(os.environ)]
+    if not named:
+        none = f"no job of the schedule files has 'notify', and {NOTIFY} is not set"
+        raise SupervisorError(f"{target} has no 'notify'" if target else none)
+    first: dict[tuple[str, str | None], tuple[Destination, list[str]]] = {}
+    for to, place in named:
+        first.setdefault((to.url, to.secret), (to, []))[1].append(place)
+    return first.values()
+
+
+def an_address(written: str) -> Destination:
+    """Raises NotConfigured."""
+    if malformed(written) or not is_destination(written):
+        raise NotConfigured("neither an address such as https://host/path, nor ${NAME}")
+    return Destination(url=written)
+
+
+def a_test() -> Notice:
+    now, key = datetime.now(UTC), f"test-{uuid4()}"
+    return Notice(
+        key=key,
+        incident=key,
+        event=Event.TEST,
+        cause="",
+        jobs=(),
+        job_count=0,
+        first_at=now,
+        last_at=now,
+        reason=f"Sent by `supervisor notify test` on {socket.gethostname()}. Nothing has happened.",
+    )
+
+
+def row_of_test(name: str, state: str, why: str, of: list[str]) -> tuple[str, ...]:
+    more = len(of) - MOST_NAMED
+    return name, state, why, ", ".join(of[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

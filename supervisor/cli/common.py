@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from supervisor.errors import InvalidDuration
+from supervisor.errors import InvalidDuration, NotConfigured
 from supervisor.job.topology import DEFAULT_QUEUE
-from supervisor.operate.shapes import harmless
-from supervisor.operate.table_layout import Columns, lines
+from supervisor.operate.tables import Columns, lines
+from supervisor.operate.words import harmless
 from supervisor.settings import Settings, running_url
 from supervisor.times import asked, parse_duration
 
@@ -58,6 +58,12 @@ class Context:
 
         return completed(self.loaded_app) if self.loaded_app else load_app(self.app_name)
 
+    def app_for(self, verb: str) -> Celery:
+        """The app that the verb needs. Raises NotConfigured."""
+        if self.app is None:
+            raise NotConfigured(f"name the Celery app: supervisor -A proj {verb} ...")
+        return self.app
+
     @cached_property
     def ledger(self) -> Ledger:
         from supervisor.ledger.ledger import Ledger
@@ -88,7 +94,7 @@ class Context:
             self.ledger.close()
 
     def schedules(self, named: Path | None) -> Path:
-        """The path that is named, else what the app's beat follows, else ``schedules``."""
+        """The path that was given, or what the app's beat follows, or ``schedules``."""
         if named is None and self.app is not None:
             from supervisor.sending.app_settings import schedules_of
 
@@ -102,13 +108,13 @@ class Context:
 
     @property
     def prefix(self) -> str:
-        """The ledger's, as the app has it, which took it from the environment first."""
+        """The ledger's prefix, as the app has it; the app reads it from the environment first."""
         given = getattr(self.app, "supervisor", None)
         return str(given["prefix"]) if given else self.settings.prefix
 
     @property
     def effective_settings(self) -> Settings:
-        """With the URL that was given, else that of a `supervisor up` here, else the app's."""
+        """With the URL that was given, or that of a `supervisor up` here, or the app's."""
         if self.app is None:
             return self.settings
         from supervisor.sending.app_settings import settings_of

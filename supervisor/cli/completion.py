@@ -1,8 +1,8 @@
 """What a shell completes: names of jobs, ids of runs, queues, all from the ledger.
 
 Each press of TAB starts a process that asks the ledger once, for two seconds at most. A ledger that
-does not answer, or an app that cannot be loaded, completes nothing and says nothing: any text would
-stand in the middle of the line that is being typed. docs/reference/commands.md has the set-up.
+does not answer, or an app that cannot be loaded, completes nothing and prints nothing: any text
+would appear in the middle of the command line. docs/reference/commands.md has the set-up.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from supervisor.ledger.page_reads import Wanted, open_ids, search
 from supervisor.ledger.queues import LedgerQueues, queues
 from supervisor.settings import Settings
 
-#: Runs that are offered, the newest; of up to so many jobs whose names begin as was typed.
+#: Up to this many runs are offered, the newest, of up to this many jobs that match.
 MOST_RUNS = 100
 MOST_JOBS = 100
 
@@ -38,7 +38,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completer(names: Names) -> Completer:
-    """names: may be of more than what begins as was typed."""
+    """names: may return names that do not match; they are left out."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
         try:
@@ -52,14 +52,14 @@ def completer(names: Names) -> Completer:
 
 
 def ledger_of(ctx: click.Context) -> Ledger:
-    """That of the options before the verb: click parses them, and calls no `main`."""
+    """The ledger of the options before the verb: click parses them but does not call `main`."""
     given = ctx.parent.params if ctx.parent else {}
     context = Context(Settings.from_environ(os.environ), app_name=given.get("app_name"))
     if url := given.get("redis_url"):
         context.settings = replace(context.settings, redis_url=url)
     context.given_url = url or os.environ.get("SUPERVISOR_REDIS_URL")
     settings = context.effective_settings
-    return Ledger(connect_briefly(settings), Keys(settings.prefix))
+    return Ledger(connect_briefly(settings), Keys.of(settings))
 
 
 @completer

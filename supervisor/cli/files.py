@@ -1,39 +1,51 @@
-"""Verbs for schedule files: check, schema, init, import."""
+"""Verbs for schedule files: check, schema, init, plan, apply."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from supervisor.cli.common import (
     Context,
     Failure,
+    changed,
     documentation,
     json_option,
     pass_context,
     print_done,
     print_json,
+    reason_option,
 )
-from supervisor.errors import REFUSED, Problem, ScheduleFilesInvalid, SupervisorError
-from supervisor.files.import_text import Item, write
-from supervisor.files.schedule_files import ScheduleSet, load
-from supervisor.files.schedule_schema import json_schema
+from supervisor.errors import (
+    REFUSED,
+    Problem,
+    ScheduleFilesInvalid,
+)
+from supervisor.files.schedule_files import ScheduleSet, json_schema, load
+from supervisor.job.changes import difference
 from supervisor.job.exclusions import holidays_ending
-from supervisor.job.fields import zone_names
+from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
-from supervisor.operate.import_crontab import read_crontab
-from supervisor.operate.shapes import harmless
-from supervisor.operate.words import plural
+from supervisor.ledger.reads import Loaded
+from supervisor.ledger.records import FILES
+from supervisor.operate.plans import (
+    plan_lines,
+    plan_shape,
+    summary,
+)
+from supervisor.operate.words import harmless, plural
+from supervisor.ticks.plan import Plan, clashes, mass_removal, plan_of
 
 if TYPE_CHECKING:
-    from celery import Celery
+    pass
 
 
 #: Of the schedule files; `Context.schedules` knows where they are when it is left out.
@@ -62,7 +74,7 @@ def check(context: Context, path: Path | None, secrets: bool, as_json: bool) -> 
 
 
 def warn_of_scheduler(context: Context) -> None:
-    """On standard error, where the app's settings name one that starts no job."""
+    """Warns on standard error if the app's settings name a scheduler that starts no job."""
     if context.app is None:
         return
     from supervisor.app import overridden
@@ -73,7 +85,7 @@ def warn_of_scheduler(context: Context) -> None:
 
 
 def warn_of_extra(schedules: ScheduleSet) -> None:
-    """On standard error, where notices cannot be sent from an environment such as this one."""
+    """Warns on standard error if notices cannot be sent from an environment such as this one."""
     from supervisor.integrations import missing_extra
 
     if missing := missing_extra(to for spec in schedules.specs.values() for to in spec.notify):
@@ -81,7 +93,7 @@ def warn_of_extra(schedules: ScheduleSet) -> None:
 
 
 def check_connection(context: Context) -> None:
-    """Raises InvalidRedisUrl; no server is asked, for files are checked where there is none."""
+    """Raises InvalidRedisUrl. It does not connect: files are also checked without a server."""
     connect(context.effective_settings).close()
 
 
@@ -99,7 +111,11 @@ def read_or_exit(
     environ: Mapping[str, str] | None = None,
 ) -> ScheduleSet:
     """The schedule files at `path`; with problems in them, prints all of these and exits 1."""
-    known_tasks = frozenset(context.app.tasks) if context.app is not None else None
+    known_tasks = None
+    if context.app is not None:
+        from supervisor.app import tasks_of
+
+        known_tasks = tasks_of(context.app)
     try:
         schedules = load(context.schedules(path), known_tasks, environ, prefix=context.prefix)
     except ScheduleFilesInvalid as invalid:
@@ -135,22 +151,48 @@ defaults:
 jobs:
   example:
     task: {task}
-    every: 5m                  # or cron: "30 2 * * 1-5", or rrule, or at
+    {times}
     overlap: skip              # what happens to a run while the previous one is not done
     max_retries: 2
     time_limit: 10m
-    paused: true               # nothing runs until you take this line out
 """
+
+PAUSED = "    paused: true               # nothing runs until you take this line out\n"
+
+EVERY = 'every: {}                 # or cron: "30 2 * * 1-5", or rrule, or at'
 
 #: Where no app was named, or it has no task yet.
 SOME_TASK = "proj.tasks.example   # a task of your app"
 
-NEXT = """\
-wrote {file}
-next   1. name your task and its times in it, and take `paused` out
+APP = """\
+import time
+
+from celery import Celery
+from supervisor.app import supervise
+
+app = Celery("proj")
+supervise(app, schedules={directory})
+
+
+@app.task
+def hello(name="world"):
+    time.sleep(2)  # your work
+    return f"hello {{name}}"
+"""
+
+RUN_IT = """\
+next   supervisor -A proj up
+wrote  {app}, a Celery app with one task
+       {file}, a job that runs it every 10 seconds
+keys   {page}
+"""
+
+EDIT_IT = """\
+next   1. name your task and its times in {file}, and take `paused` out
        2. where the Celery app is made: supervise(app, schedules="{directory}")
        3. {command} check
        4. {command} up
+wrote  {file}
 keys   {page}
 """
 
@@ -162,23 +204,43 @@ keys   {page}
 def init(context: Context, path: Path | None, as_json: bool) -> None:
     """Write a first schedule file, example.yaml, into the directory PATH, by default schedules.
 
-    With -A it names a task of the app. An existing file is never overwritten: exits 4.
+    With -A its job is paused, and names a task of the app. Where no app is named and there is no
+    Python yet, it writes an app too, proj.py, and the job runs. An existing file is never
+    overwritten: exits 4.
     """
     directory = context.schedules(path)
-    file = directory / "example.yaml"
+    app, file = Path("proj.py"), directory / "example.yaml"
+    texts = {file: EXAMPLE.format(task=task_of(context), times=EVERY.format("5m ")) + PAUSED}
+    is_new = context.app is None and not has_python(Path())
+    if is_new:
+        texts[file] = EXAMPLE.format(task="proj.hello", times=EVERY.format("10s"))
+        texts[app] = APP.format(directory=json.dumps(str(directory), ensure_ascii=False))
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as made:
-            made.write(EXAMPLE.format(task=task_of(context)))
+        for name, text in texts.items():
+            with name.open("x", encoding="utf-8") as made:
+                made.write(text)
     except FileExistsError as error:
         what = f"{error.filename} exists already: nothing was written"
         raise Failure(what, REFUSED) from error
     if as_json:
-        print_done("init", [{"name": str(file), "state": "written", "jobs": ["example"]}])
+        jobs = {file: ["example"], app: []}
+        written = [{"name": str(n), "state": "written", "jobs": jobs[n]} for n in texts]
+        print_done("init", written)
         return
-    command = f"supervisor -A {context.app_name or 'proj'}"
-    page = documentation() / "schedule-file.md"
-    click.echo(NEXT.format(file=file, directory=directory, command=command, page=page), nl=False)
+    words = {
+        "app": app,
+        "file": file,
+        "directory": directory,
+        "command": f"supervisor -A {context.app_name or 'proj'}",
+        "page": documentation() / "reference" / "schedule-file.md",
+    }
+    click.echo((RUN_IT if is_new else EDIT_IT).format(**words), nl=False)
+
+
+def has_python(folder: Path) -> bool:
+    """Whether there is Python code in the folder or in the packages in it."""
+    return any(next(folder.glob(name), None) for name in ("*.py", "*/*.py", "pyproject.toml"))
 
 
 def task_of(context: Context) -> str:
@@ -186,192 +248,131 @@ def task_of(context: Context) -> str:
     return min((name for name in own if not name.startswith("celery.")), default=SOME_TASK)
 
 
-# import
+# plan, apply
 
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+@click.command()
+@path_argument
+@json_option
+@click.option("--exit-code", is_flag=True, help="Exit 1 if something would change.")
+@pass_context
+def plan(context: Context, path: Path | None, as_json: bool, exit_code: bool) -> None:
+    """Show what loading the schedule files at PATH would change, and with what consequences.
 
-GRID = (
-    "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
-    " after the last run or the start of beat."
-)
-DEFAULTS = (
-    "A run that is due while the previous one is not done is skipped (overlap: skip); one that no"
-    " worker takes expires after an hour (start_deadline: 1h)."
-)
-TWICE = "Take these jobs out of {} when you load this file, or they run twice."
-
-
-@click.group("import")
-def import_() -> None:
-    """Write a schedule file from a Celery app's schedules or a crontab.
-
-    What cannot be translated is reported on stderr, and stands as a comment in its place. Exits 1
-    if there is any.
+    If the files have problems, lists them as `check` does, and exits 1.
     """
-
-
-def where(command: Command) -> Command:
-    """The options that say where the file goes, and --json."""
-    command = json_option(command)
-    command = click.option("--force", is_flag=True, help="Overwrite FILE.")(command)
-    return click.option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Write to FILE instead of standard output.",
-    )(command)
-
-
-@import_.command("beat-schedule")
-@where
-@pass_context
-def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
-    """Import the `beat_schedule` of the app named with -A."""
-    from supervisor.beat.import_celery import read_beat_schedule
-
-    _import_of_app(context, "beat_schedule", read_beat_schedule, output, force, as_json)
-
-
-@import_.command("redbeat")
-@where
-@pass_context
-def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
-    """Import the entries that RedBeat keeps in Redis for the app named with -A."""
-    from supervisor.beat.import_celery import read_redbeat
-
-    _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
-
-
-@import_.command("django-celery-beat")
-@where
-@pass_context
-def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
-    """Import django-celery-beat's tables, by the Django settings of the app named with -A."""
-    from supervisor.operate.import_django import read_django
-
-    _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
-
-
-def _import_of_app(
-    context: Context,
-    source: str,
-    read: Callable[[Celery, datetime], list[Item]],
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    from supervisor.beat.import_celery import zone_remark
-
-    refuse_to_overwrite(output, force)
-    app = app_of(context, "import")
-    items = read(app, datetime.now(UTC))
-    deliver(header(source, zone_remark(app), GRID), items, output, as_json=as_json)
-
-
-@import_.command("crontab")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option(
-    "--task",
-    default="run_command",
-    show_default=True,
-    help="The task that runs a command, given as the keyword argument `command`.",
-)
-@click.option(
-    "--timezone", default="UTC", show_default=True, help="The zone of the crontab's machine."
-)
-@click.option("--system", is_flag=True, help="FILE has a user column, as /etc/crontab.")
-@where
-def crontab(
-    file: str,
-    task: str,
-    timezone: str,
-    system: bool,
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Import a crontab; FILE may be - for standard input."""
-    if timezone not in zone_names():
-        raise click.BadParameter(f"unknown time zone {timezone!r}", param_hint="--timezone")
-    refuse_to_overwrite(output, force)
-    name = "stdin" if file == "-" else file
-    items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
-    zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
-    deliver(header(f"the crontab {name}", zone), items, output, as_json=as_json)
-
-
-def header(source: str, *remarks: str) -> list[str]:
-    return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
-
-
-def app_of(context: Context, verb: str) -> Celery:
-    if context.app is None:
-        raise click.UsageError(f"name the Celery app: supervisor -A proj {verb} ...")
-    return context.app
-
-
-def _text_of(file: str) -> str:
-    try:
-        with click.open_file(file, "rb") as stream:
-            return bytes(stream.read()).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SupervisorError(f"{file}: is not UTF-8 text") from None
-
-
-def refuse_to_overwrite(output: Path | None, force: bool) -> None:
-    if output is not None and output.exists() and not force:
-        raise Failure(f"{output} exists; --force overwrites it", REFUSED)
-
-
-def deliver(
-    header: Sequence[str],
-    items: Iterable[Item],
-    output: Path | None,
-    remarks: Sequence[str] = (),
-    verb: str = "import",
-    *,
-    as_json: bool,
-) -> None:
-    """Writes the file, and exits."""
-    written = write(header, items)
-    reports = [*written.reports, *remarks]
-    for report in () if as_json else reports:
-        click.echo(report, err=True)
-    if output is not None:
-        write_file(written.text, written.jobs, output, verb, reports, as_json=as_json)
-    elif as_json:
-        result = {"name": "-", "state": "printed", "jobs": written.jobs, "text": written.text}
-        print_done(verb, [result], reports=reports)
-    else:
-        click.echo(written.text, nl=False)
-    raise SystemExit(1 if reports else 0)
-
-
-def write_file(
-    text: str,
-    jobs: Sequence[str],
-    output: Path,
-    verb: str,
-    reports: Sequence[str] = (),
-    *,
-    as_json: bool,
-) -> None:
-    replace_file(text, output)
+    wanted, loaded = read_or_exit(context, path, as_json), context.ledger.loaded()
+    exit_if_clashing(loaded, wanted, as_json)
+    found = plan_on(context, loaded.of(FILES), wanted)
     if as_json:
-        result = {"name": str(output), "state": "written", "jobs": list(jobs)}
-        print_done(verb, [result], reports=list(reports))
+        print_json(plan_shape(found))
     else:
-        click.echo(f"{output}: {plural(len(jobs), 'job')}")
+        show(found)
+    warn_of_removal(loaded, wanted)
+    warn_of_entries(context, found, wanted)
+    if exit_code and found.changes:
+        sys.exit(1)
 
 
-def replace_file(text: str, output: Path) -> None:
-    """In one step, because a beat may follow the directory."""
-    unfinished = output.with_name(f".{output.name}.unfinished")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(output)
-    except OSError as error:
-        raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
+@click.command()
+@path_argument
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--take-over", is_flag=True, help="Make this app the owner of the ledger.")
+@reason_option
+@json_option
+@pass_context
+def apply(
+    context: Context, path: Path | None, yes: bool, take_over: bool, reason: str, as_json: bool
+) -> None:
+    """Load the schedule files at PATH now, as beat would. Prints the plan and asks first.
+
+    Also files that remove more than half of the jobs, which beat does not load by itself.
+
+    A ledger that belongs to another app is refused. --take-over is for an app that was renamed:
+    beats of the other name stop.
+    """
+    app = context.app_for("apply")  # its settings say where RedBeat's entries are
+    from supervisor.beat.entries import Entries
+    from supervisor.beat.load import load
+    from supervisor.sending.app_settings import owner_of, required_settings
+
+    required_settings(app)
+    wanted, ledger = read_or_exit(context, path, as_json), context.ledger
+    target = str(context.schedules(path))
+    with context.acting("apply", target, reason):
+        if not take_over:
+            ledger.check_owner(owner_of(app))
+    everything = ledger.loaded()
+    exit_if_clashing(everything, wanted, as_json)
+    loaded = everything.of(FILES)
+    found = plan_on(context, loaded, wanted)
+    if not as_json or not yes:
+        show(found, err=as_json)
+    warn_of_removal(everything, wanted)
+    warn_of_entries(context, found, wanted)
+    if not found.changes and not take_over:
+        if as_json:
+            print_done("apply", [], plan=plan_shape(found))
+        return
+    warn_of_beat(context, wanted)
+    if not yes:
+        click.confirm("Apply?", abort=True, err=True)
+    if take_over:
+        ledger.take_over(owner_of(app))
+        ledger.actions.enter(Action(context.actor, "take over", owner_of(app), reason))
+    entries = Entries(app, ledger.client, ledger.keys)
+    now, seen, places = ledger.now(), loaded.specs, wanted.sources
+    with context.acting("apply", target, reason) as action:
+        done = load(ledger, entries, wanted.specs, wanted.digest, now, seen, places, action)
+    click.echo(f"applied: {summary(done)}", err=as_json)
+    if as_json:
+        print_done("apply", changed(done), plan=plan_shape(found))
+
+
+def exit_if_clashing(loaded: Loaded, wanted: ScheduleSet, as_json: bool) -> None:
+    """If other sources have jobs of the same names, prints all of them and exits 1."""
+    if problems := clashes(loaded, wanted):
+        print_problems(problems, as_json)
+        sys.exit(1)
+
+
+def warn_of_removal(loaded: Loaded, wanted: ScheduleSet) -> None:
+    if removal := mass_removal(loaded, wanted.specs):
+        click.echo(f"warning: {removal}: beat loads that only after `supervisor apply`", err=True)
+
+
+def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
+    """Warns, with -A, of jobs that take the place of entries which the app's own code saved."""
+    if context.app is None or not hasattr(context.app, "supervisor"):
+        return
+    from supervisor.beat.entries import Entries
+
+    ledger = context.ledger
+    for name in Entries(context.app, ledger.client, ledger.keys).stock(found.changes.added):
+        what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {name!r}"
+        click.echo(f"warning: {what}; `release` makes an entry of the job again", err=True)
+
+
+def plan_on(context: Context, loaded: Loaded, wanted: ScheduleSet) -> Plan:
+    ledger = context.ledger
+    changes = difference(loaded.specs, wanted.specs, loaded.unread)
+    touched = [wanted.specs[name] for name in (*changes.added, *changes.changed)]
+    records = ledger.records_of(touched)
+    durations = {record.spec.name: record.durations for record in records}
+    return plan_of(loaded.specs, wanted.specs, durations, ledger.now(), loaded.unread)
+
+
+def show(found: Plan, *, err: bool = False) -> None:
+    for line in plan_lines(found):
+        click.echo(harmless(line), err=err)
+
+
+def warn_of_beat(context: Context, wanted: ScheduleSet) -> None:
+    """Warns if a beat follows other files: it loads those again within a second."""
+    beat, now = context.ledger.beat(), context.ledger.now()
+    if beat.leads(now) and beat.follows not in (None, wanted.digest):
+        click.echo(
+            f"warning: beat {beat.leader} leads and follows schedule files that differ from these; "
+            "it will load its own again",
+            err=True,
+        )

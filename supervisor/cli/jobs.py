@@ -1,14 +1,21 @@
-"""Verbs for jobs at run time: put, remove, export."""
+"""Verbs about jobs: jobs, put, remove, export."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from redis.exceptions import RedisError
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
 from supervisor.cli.common import (
     Context,
@@ -18,23 +25,137 @@ from supervisor.cli.common import (
     json_option,
     pass_context,
     print_done,
+    print_json,
+    print_table,
     reason_option,
+    table_lines,
 )
 from supervisor.cli.completion import job_names
-from supervisor.cli.files import print_problems, refuse_to_overwrite, write_file
-from supervisor.cli.plans import plan_on, show
-from supervisor.errors import JobElsewhere, NotConfigured, ScheduleFilesInvalid, UnknownJob
+from supervisor.cli.files import plan_on, print_problems, show
+from supervisor.cli.imports import refuse_to_overwrite, write_file
+from supervisor.errors import JobElsewhere, ScheduleFilesInvalid, UnknownJob
 from supervisor.files.schedule_files import ScheduleSet, load, load_text
 from supervisor.files.yaml_source import LARGEST_FILE
 from supervisor.job.changes import Changes
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.reads import Loaded
-from supervisor.ledger.records import AT_RUN_TIME
-from supervisor.operate.job_documents import schedule_json, schedule_text
-from supervisor.operate.tables import plan_shape, summary
+from supervisor.ledger.records import AT_RUN_TIME, JobRecord
+from supervisor.operate import shapes
+from supervisor.operate.job_edits import schedule_json, schedule_text
+from supervisor.operate.plans import plan_shape, summary
+from supervisor.operate.shapes import iso_utc
+from supervisor.operate.tables import (
+    JOB_COLUMNS,
+    UNGUARDED_COLUMNS,
+    job_row,
+)
+from supervisor.operate.words import (
+    drained_words,
+    stamp,
+)
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from supervisor.beat.entries import Entries
+    from supervisor.ledger.ledger import Ledger
+
+
+@click.command()
+@click.option(
+    "--watch", "watches", is_flag=True, help="Draw the table again each second, until Ctrl-C."
+)
+@click.option(
+    "--unguarded",
+    is_flag=True,
+    help="List RedBeat's entries that are no job instead, and when they are next due; needs -A.",
+)
+@choosing
+@json_option
+@pass_context
+def jobs(
+    context: Context,
+    watches: bool,
+    unguarded: bool,
+    prefix: str,
+    source: str | None,
+    label: str | None,
+    as_json: bool,
+) -> None:
+    """List the loaded jobs: next run, last run, state, counts."""
+    if unguarded and watches:
+        raise click.UsageError("--watch draws jobs; leave out --unguarded")
+    if unguarded:
+        print_unguarded(context, as_json)
+        return
+    if watches and as_json:
+        raise click.UsageError("--watch draws on a terminal; leave out --json")
+
+    def chosen() -> list[JobRecord]:
+        ledger = context.ledger
+        named = [name for name in ledger.job_names() if name.startswith(prefix)]
+        specs = ledger.some_specs(named) if prefix else ledger.specs()
+        labelled = [s for s in specs.values() if label is None or s.has_label(label)]
+        return [
+            record
+            for record in ledger.records_of(labelled)
+            if is_chosen(record.spec, record.origin.source, prefix, source, label)
+        ]
+
+    if watches:
+        watch_jobs(chosen)
+        return
+    records = chosen()
+    if as_json:
+        print_json([shapes.Job.dumped(record) for record in records])
+        return
+    now = datetime.now(UTC)
+    print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
+    for queue, since in context.ledger.drains.since().items():
+        click.echo(drained_words(queue, since))
+
+
+def print_unguarded(context: Context, as_json: bool) -> None:
+    from supervisor.beat.adopted import unguarded
+
+    found = unguarded(context.app_for("jobs --unguarded"), context.ledger)
+    if as_json:
+        shapes = [{**asdict(one), "next_due_at": iso_utc(one.next_due_at)} for one in found]
+        print_json(shapes)
+        return
+    rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
+    print_table(UNGUARDED_COLUMNS, rows)
+
+
+REFRESH_SECONDS = 1.0
+
+
+def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
+    """Until Ctrl-C. While the ledger is unavailable, it says so and waits."""
+    if not sys.stdout.isatty():
+        text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
+        raise click.UsageError(text)
+    console = Console(highlight=False, markup=False)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(screen_of(jobs, console.width), refresh=True)
+                time.sleep(REFRESH_SECONDS)
+    except KeyboardInterrupt:
+        return
+
+
+def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
+    now = datetime.now(UTC)
+    try:
+        rows = [job_row(record, now) for record in jobs()]
+    except RedisError as error:
+        return Group(Text(f"the ledger is unavailable: {error}"))
+    header, *table = table_lines(JOB_COLUMNS, rows, width)
+    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
+
+
+# put, remove, export
 
 
 @click.command()
@@ -49,7 +170,10 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     Jobs that FILE does not name stay as they are. A job of the schedule files that beat follows is
     refused. Exits 1 if FILE has problems, which are listed as `check` does.
     """
-    app = app_of(context, "put")
+    from supervisor.beat.load import check_following, refuse_entries
+
+    app = owner(context, "put")
+    entries = entries_of(app, context.ledger)
     wanted = jobs_in(context, app, file, as_json)
     loaded, names = context.ledger.loaded(list(wanted.specs)), list(wanted.specs)
     entering: AbstractContextManager[object] = nullcontext()
@@ -58,8 +182,8 @@ def put(context: Context, file: Path, dry_run: bool, reason: str, as_json: bool)
     with entering:
         place = "of standard input" if str(file) == "-" else str(file)
         refuse_others(loaded, place)
-        refuse_entries(context, app, wanted.specs.keys() - loaded.origins.keys(), place)
-        refuse_lost_followers(context, wanted.specs)
+        refuse_entries(entries, wanted.specs.keys() - loaded.origins.keys(), place)
+        check_following(context.ledger, wanted.specs)
     found = plan_on(context, loaded, wanted)
     if not as_json:
         show(found)
@@ -88,7 +212,7 @@ def remove(
     """
     if if_version is not None and len(names) > 1:
         raise click.UsageError("--if-version is of one job: name one")
-    app = app_of(context, "remove")
+    app = owner(context, "remove")
     with context.acting("remove", ", ".join(names), reason, names):
         refuse_unknown(context, context.ledger.loaded(list(names)), names)
     done = put_at_run_time(context, app, dict.fromkeys(names), if_version, "remove", reason)
@@ -139,20 +263,27 @@ def export(
         write_file(text, [spec.name for spec in specs], output, "export", as_json=as_json)
 
 
-def app_of(context: Context, verb: str) -> Celery:
-    """Where RedBeat's entries are written depends on the app's settings."""
-    if context.app is None:
-        raise NotConfigured(f"name the Celery app: supervisor -A proj {verb} ...")
+def owner(context: Context, verb: str) -> Celery:
+    """The name of the app, which owns the ledger."""
     from supervisor.sending.app_settings import owner_of, required_settings
 
-    required_settings(context.app)
-    context.ledger.check_owner(owner_of(context.app))
-    return context.app
+    app = context.app_for(verb)
+    required_settings(app)
+    context.ledger.check_owner(owner_of(app))
+    return app
+
+
+def entries_of(app: Celery, ledger: Ledger) -> Entries:
+    from supervisor.beat.entries import Entries
+
+    return Entries(app, ledger.client, ledger.keys)
 
 
 def jobs_in(context: Context, app: Celery, file: Path, as_json: bool) -> ScheduleSet:
-    """With problems in the file, prints all of them and exits 1."""
-    known_tasks = frozenset(app.tasks)
+    """The jobs in the file; if it has problems, prints all of them and exits 1."""
+    from supervisor.app import tasks_of
+
+    known_tasks = tasks_of(app)
     try:
         if str(file) != "-":
             return load(file, known_tasks, prefix=context.prefix, are_all=False)
@@ -167,22 +298,6 @@ def refuse_others(loaded: Loaded, file: str) -> None:
     for name, origin in loaded.origins.items():
         if origin.source != AT_RUN_TIME:
             raise JobElsewhere(name, origin.place, wanted_at=file)
-
-
-def refuse_entries(context: Context, app: Celery, names: Collection[str], place: str) -> None:
-    """Raises JobElsewhere."""
-    from supervisor.beat import put
-    from supervisor.beat.entries import Entries
-
-    ledger = context.ledger
-    put.refuse_entries(Entries(app, ledger.client, ledger.keys), names, place)
-
-
-def refuse_lost_followers(context: Context, wanted: Mapping[str, JobSpec]) -> None:
-    """Raises InvalidJob."""
-    from supervisor.beat.put import check_following
-
-    check_following(context.ledger, wanted)
 
 
 def refuse_unknown(context: Context, loaded: Loaded, names: tuple[str, ...]) -> None:
@@ -200,12 +315,10 @@ def put_at_run_time(
     verb: str,
     reason: str,
 ) -> Changes:
-    from supervisor.beat.entries import Entries
-    from supervisor.beat.put import put_jobs
+    from supervisor.beat.load import put_jobs
     from supervisor.jobs import place_of
 
-    ledger = context.ledger
-    entries = Entries(app, ledger.client, ledger.keys)
+    ledger, entries = context.ledger, entries_of(app, context.ledger)
     versions, place = dict.fromkeys(wanted, version), place_of(context.actor)
     with context.acting(verb, ", ".join(wanted), reason, list(wanted)) as action:
-        return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action)
+        return put_jobs(ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action)[0]

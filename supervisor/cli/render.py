@@ -20,9 +20,9 @@ from supervisor.cli.common import (
     print_done,
 )
 from supervisor.cli.service import schedules_option
-from supervisor.deploy import directory, image, images, targets
+from supervisor.deploy import directory, image, targets
 from supervisor.deploy.directory import Files, texts_of
-from supervisor.deploy.image import ImageOptions
+from supervisor.deploy.image import ImageOptions, Images
 from supervisor.deploy.plan import LONGEST_RUN, Plan
 from supervisor.deploy.targets import (
     ComposeOptions,
@@ -30,7 +30,6 @@ from supervisor.deploy.targets import (
     SystemdOptions,
     render_monitoring,
 )
-from supervisor.errors import NotConfigured
 from supervisor.files.schedule_files import load
 
 
@@ -46,9 +45,12 @@ class Request:
     environment: tuple[tuple[str, str], ...]
 
     def seen_from_output(self, path: Path) -> str:
-        """Relative, with the ./ that tells Compose a path from a volume's name."""
+        """Relative; with ./ in front, so that Compose does not take it for a volume's name."""
         relative = os.path.relpath(path, self.output)
         return relative if relative.startswith("..") else f"./{relative}"
+
+    def deliver(self, target: str, files: Files) -> None:
+        deliver(self.output, target, files, check=self.check, as_json=self.as_json)
 
 
 class NameValue(click.ParamType):  # type: ignore[type-arg]
@@ -110,7 +112,7 @@ def with_output(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def requested(render: Callable[..., None]) -> Callable[..., None]:
-    """Gives `render` a Request made of the options that all targets with processes share."""
+    """Passes `render` a Request made of the options that all targets with processes share."""
 
     @pass_context
     def command(
@@ -145,14 +147,13 @@ def requested(render: Callable[..., None]) -> Callable[..., None]:
 
 
 def app_name(context: Context) -> str:
-    """Of the app that was named and can be loaded. Raises NotConfigured, AppNotFound."""
-    if context.app_name is None or context.app is None:
-        raise NotConfigured("name the Celery app: supervisor -A proj render TARGET")
-    return context.app_name
+    """The name of the app, which can be loaded. Raises NotConfigured, AppNotFound."""
+    context.app_for("render")
+    return str(context.app_name)
 
 
 def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bool) -> None:
-    """Writes the files, or with `check` exits 1 when they are not what lies there."""
+    """Writes the files, or with `check` exits 1 if they differ from those in the directory."""
     change = directory.difference if check else directory.write
     found = change(output, target, files)
     if as_json:
@@ -164,8 +165,8 @@ def deliver(output: Path, target: str, files: Files, *, check: bool, as_json: bo
 
 
 no_valkey_option = click.option("--no-valkey", is_flag=True, help="Redis or Valkey runs elsewhere.")
-image_option = click.option("--image", default=images.APP, show_default=True)
-valkey_image_option = click.option("--valkey-image", default=images.VALKEY, show_default=True)
+image_option = click.option("--image", default=Images.APP, show_default=True)
+valkey_image_option = click.option("--valkey-image", default=Images.VALKEY, show_default=True)
 
 
 @click.group()
@@ -207,8 +208,7 @@ def systemd_(
         further=further_machine,
         environment=request.environment,
     )
-    files = targets.render_systemd(request.plan, options)
-    deliver(request.output, "systemd", files, check=request.check, as_json=request.as_json)
+    request.deliver("systemd", targets.render_systemd(request.plan, options))
 
 
 @render.command("compose")
@@ -243,8 +243,7 @@ def compose_(
         monitoring=request.seen_from_output(monitoring) if monitoring else None,
         environment=request.environment,
     )
-    files = targets.render_compose(request.plan, options)
-    deliver(request.output, "compose", files, check=request.check, as_json=request.as_json)
+    request.deliver("compose", targets.render_compose(request.plan, options))
 
 
 @render.command("kubernetes")
@@ -265,8 +264,19 @@ def kubernetes_(
         rules=rules.read() if rules else None,
         environment=request.environment,
     )
-    files = targets.render_kubernetes(request.plan, options)
-    deliver(request.output, "kubernetes", files, check=request.check, as_json=request.as_json)
+    request.deliver("kubernetes", targets.render_kubernetes(request.plan, options))
+
+
+@render.command("helm")
+@image_option
+@requested
+def helm_(request: Request, image: str) -> None:
+    """A Helm chart, and jobs.yaml: the values that these schedule files need."""
+    options = KubernetesOptions(
+        schedules=texts_of(request.schedules), image=image, environment=request.environment
+    )
+    files = targets.render_helm(request.plan, options)
+    deliver(request.output, "helm", files, check=request.check, as_json=request.as_json)
 
 
 @render.command("image")
@@ -300,7 +310,16 @@ def image_(
 
 
 @render.command("monitoring")
+@click.option(
+    "--target",
+    "targets",
+    metavar="HOST:PORT",
+    multiple=True,
+    default=[targets.SERVE],
+    show_default=True,
+    help="Where `supervisor serve` listens, for Prometheus; may be repeated.",
+)
 @with_output
-def monitoring_(output: Path, check: bool, as_json: bool) -> None:
+def monitoring_(output: Path, check: bool, as_json: bool, targets: tuple[str, ...]) -> None:
     """Rules and configuration of Prometheus and Alertmanager, and a dashboard of Grafana."""
-    deliver(output, "monitoring", render_monitoring(), check=check, as_json=as_json)
+    deliver(output, "monitoring", render_monitoring(targets), check=check, as_json=as_json)

@@ -1,32 +1,24 @@
-"""Verbs about jobs and their runs: jobs, runs, show, trigger, cancel."""
+"""Verbs about runs: runs, show, trigger, cancel."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
-from redis.exceptions import RedisError
-from rich.console import Console, Group
-from rich.live import Live
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
-from rich.text import Text
 
 from supervisor.cli.common import (
     Context,
     DurationType,
     MomentType,
     Named,
-    choosing,
-    is_chosen,
     json_option,
     moment_of,
     pass_context,
@@ -34,49 +26,111 @@ from supervisor.cli.common import (
     print_json,
     print_table,
     reason_option,
-    table_lines,
 )
 from supervisor.cli.completion import job_names, open_run_ids, run_ids
-from supervisor.cli.files import app_of
 from supervisor.errors import UnknownRun
 from supervisor.job.fields import PRIORITIES
-from supervisor.job.log_url import log_link
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
-from supervisor.ledger.records import JobRecord
 from supervisor.ledger.requests import RunRequest
-from supervisor.operate import control
-from supervisor.operate.shapes import (
+from supervisor.operate import control, shapes
+from supervisor.operate.shapes import params_shape
+from supervisor.operate.tables import (
+    RUN_COLUMNS,
     STEP_COLUMNS,
+    run_rows,
+    step_row,
+)
+from supervisor.operate.words import (
     LogText,
+    dropped_words,
     failure_lines,
-    failure_shape,
     harmless,
-    instant,
     items_words,
-    job_shape,
-    line_shape,
     param_words,
-    params_shape,
     progress_words,
-    run_shape,
+    reason_words,
     running_steps_words,
     share_of,
-    step_row,
-    step_shape,
 )
-from supervisor.operate.tables import (
-    JOB_COLUMNS,
-    RUN_COLUMNS,
-    UNGUARDED_COLUMNS,
-    dropped_words,
-    job_row,
-    run_rows,
-    why,
+
+
+@click.command()
+@click.argument("job", required=False, shell_complete=job_names)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=50,
+    show_default=True,
+    help="List up to this many matching runs, newest first.",
 )
-from supervisor.operate.words import drained_words, stamp
+@click.option("--outcome", type=click.Choice([state.value for state in RunState]))
+@click.option("--since", type=MomentType(), help="Admitted since: 2h (ago), 06:00, 2026-03-01.")
+@click.option("--until", type=MomentType(), help="Admitted until then.")
+@json_option
+@pass_context
+def runs(
+    context: Context,
+    job: str | None,
+    limit: int,
+    outcome: str | None,
+    since: Named | None,
+    until: Named | None,
+    as_json: bool,
+) -> None:
+    """List the latest runs, of all jobs or of one, also a removed one: a line for each attempt.
+
+    Times without an offset are in the job's zone, and for all jobs in UTC.
+    """
+    ledger = context.ledger
+    spec = ledger.spec_or_last(job) if job else None
+    zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
+    wanted = Wanted(
+        outcome=RunState(outcome) if outcome else None,
+        since=moment_of(since, zone, asked_at),
+        until=moment_of(until, zone, asked_at),
+        limit=limit,
+    )
+    found = search(ledger, [spec.name] if spec else ledger.job_names(), wanted)
+    if as_json:
+        print_json([shapes.Run.dumped(run) for run in found])
+        return
+    now = datetime.now(UTC)
+    how_far = {run.id: how_far_words(ledger, run) for run in found if run.state.is_open}
+    rows = (row for run in found for row in run_rows(run, now, how_far.get(run.id, "")))
+    print_table(RUN_COLUMNS, list(rows))
+
+
+def how_far_words(ledger: Ledger, run: Run) -> str:
+    if run.has_steps:
+        return running_steps_words(ledger.steps.records(run.id))
+    return progress_words(run.progress)
+
+
+@click.command()
+@click.argument("run", shell_complete=run_ids)
+@click.option(
+    "--follow", "follows", is_flag=True, help="Follow it until it has ended; exit 1 if it failed."
+)
+@json_option
+@pass_context
+def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
+    """Show all that is known about one run, and the end of its log; or follow it."""
+    if follows and as_json:
+        raise click.UsageError("--follow prints text; leave out --json")
+    if follows:
+        try:
+            ended = follow(context.ledger, run)
+        except KeyboardInterrupt:
+            sys.exit(1)
+        sys.exit(0 if ended.state is RunState.SUCCEEDED else 1)
+    if as_json:
+        print_json(whole_shape(context.ledger, run))
+    else:
+        print_whole(context.ledger, run)
+
 
 # show --follow: the state of a run, its progress and its log, until it has ended.
 
@@ -98,7 +152,7 @@ def follow(ledger: Ledger, run_id: str) -> Run:
     with shown:
         run = follow_on(screen, ledger, run_id)
     print_failures(ledger, run_id)
-    reason = harmless(why(run))
+    reason = harmless(reason_words(run))
     click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     return run
 
@@ -119,7 +173,7 @@ def follow_on(screen: LineScreen | BarScreen, ledger: Ledger, run_id: str) -> Ru
 
 
 def how_far(ledger: Ledger, run: Run) -> tuple[str, float | None]:
-    """The progress in words, and from 0 to 1 where that is known."""
+    """The progress in words, and as a number from 0 to 1 where that is known."""
     if run.has_steps:
         steps = ledger.steps.records(run.id)
         return running_steps_words(steps), share_of(steps)
@@ -161,57 +215,27 @@ class BarScreen:
         self._task.total, self._task.completed = (None, 0) if share is None else (1, share)
 
 
-# jobs --watch: the table of jobs, drawn again each second.
-
-
-REFRESH_SECONDS = 1.0
-
-
-def watch_jobs(jobs: Callable[[], list[JobRecord]]) -> None:
-    """Until Ctrl-C. While the ledger is unavailable, says so and waits for it."""
-    if not sys.stdout.isatty():
-        text = "--watch draws on a terminal; elsewhere repeat `supervisor jobs` or use --json"
-        raise click.UsageError(text)
-    console = Console(highlight=False, markup=False)
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                live.update(screen_of(jobs, console.width), refresh=True)
-                time.sleep(REFRESH_SECONDS)
-    except KeyboardInterrupt:
-        return
-
-
-def screen_of(jobs: Callable[[], list[JobRecord]], width: int) -> Group:
-    now = datetime.now(UTC)
-    try:
-        rows = [job_row(record, now) for record in jobs()]
-    except RedisError as error:
-        return Group(Text(f"the ledger is unavailable: {error}"))
-    header, *table = table_lines(JOB_COLUMNS, rows, width)
-    return Group(Text(f"{stamp(now)}  Ctrl-C ends"), Text(header, style="bold"), *map(Text, table))
-
-
 # show: all that is known about one run.
 
 
 #: Lines from the end of the log; `show --follow` prints all of them.
 LINES_SHOWN = 20
 
+
 #: Running items of a batch that are listed, and items that are searched for them.
 ITEMS_SHOWN = 20
+
+
 ITEMS_SEARCHED = 1_000
 
 
 def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
     """Raises UnknownRun."""
     run = known(ledger, run_id)
-    log = [line_shape(line) for line in ledger.reports.lines(run_id)]
-    failures = [failure_shape(failure) for failure in ledger.reports.failures(run_id)]
-    shape = run_shape(run) | {"log": log, "failures": failures, "log_url": log_url_of(ledger, run)}
+    without = () if run.has_steps else ("steps", "params")
+    shape = shapes.whole_run(ledger, run).model_dump(mode="json", exclude={*without})
+    shape["log"] = [shapes.LogLine.dumped(line) for line in ledger.reports.lines(run_id)]
     if run.has_steps:
-        steps = [step_shape(step) for step in ledger.steps.records(run_id)]
-        shape |= {"steps": steps, "params": params_of(ledger, run)}
         shape["returned_twice"] = {name: list(by) for name, by in run.returned_twice.items()}
     if run.batch:
         kept = ledger.runs(ledger.steps.kept_items(run_id, limit=run.batch.total))
@@ -219,22 +243,17 @@ def whole_shape(ledger: Ledger, run_id: str) -> dict[str, Any]:
             "total": run.batch.total,
             "ended": dict(run.batch.ended),
             "states": ledger.steps.item_states(run_id),
-            "kept": [run_shape(item) for item in kept],
+            "kept": [shapes.Run.dumped(item) for item in kept],
         }
     return shape
-
-
-def log_url_of(ledger: Ledger, run: Run) -> str | None:
-    spec = ledger.some_specs([run.job]).get(run.job)
-    return log_link(spec.log_url, run, ledger.now()) if spec else None
 
 
 def print_whole(ledger: Ledger, run_id: str) -> None:
     """Raises UnknownRun."""
     run = known(ledger, run_id)
-    found = run_shape(run)
+    found = shapes.Run.dumped(run)
     attempts, _ = found.pop("attempts"), found.pop("attempts_dropped")
-    found["log_url"] = log_url_of(ledger, run)
+    found["log_url"] = shapes.log_url_of(ledger, run)
     found["progress"] = items_words(run.batch) or progress_words(run.progress) or None
     if run.has_steps:
         found["params"] = param_words(params_of(ledger, run)) or None
@@ -272,13 +291,13 @@ def print_parts(ledger: Ledger, run: Run) -> None:
         started = [item for item in open_items if item.attempt]
         for item in [*started[:ITEMS_SHOWN], *ledger.runs(ledger.steps.kept_items(run.id))]:
             crashed = f"its worker died {item.crashes} times" if item.crashes else ""
-            facts = (progress_words(item.progress), why(item), crashed)
+            facts = (progress_words(item.progress), reason_words(item), crashed)
             words = harmless(", ".join(filter(None, facts)))
             click.echo(f"{item.id}  {item.state.value}  {words}".rstrip())
 
 
 def known(ledger: Ledger, run_id: str) -> Run:
-    """Raises UnknownRun; for an item of a batch it says why there is no record."""
+    """The run. Raises UnknownRun, which says why an item of a batch has no record."""
     try:
         return ledger.run(run_id)
     except UnknownRun:
@@ -299,140 +318,7 @@ def params_of(ledger: Ledger, run: Run) -> dict[str, Any]:
     return params_shape(run, ledger.steps.params(run.id))
 
 
-@click.command()
-@click.option(
-    "--watch", "watches", is_flag=True, help="Draw the table again each second, until Ctrl-C."
-)
-@click.option(
-    "--unguarded",
-    is_flag=True,
-    help="List RedBeat's entries that are no job instead, and when they are next due; needs -A.",
-)
-@choosing
-@json_option
-@pass_context
-def jobs(
-    context: Context,
-    watches: bool,
-    unguarded: bool,
-    prefix: str,
-    source: str | None,
-    label: str | None,
-    as_json: bool,
-) -> None:
-    """List the loaded jobs: next run, last run, state, counts."""
-    if unguarded and watches:
-        raise click.UsageError("--watch draws jobs; leave out --unguarded")
-    if unguarded:
-        print_unguarded(context, as_json)
-        return
-    if watches and as_json:
-        raise click.UsageError("--watch draws on a terminal; leave out --json")
-
-    def chosen() -> list[JobRecord]:
-        found = context.ledger.jobs()
-        return [
-            job for job in found if is_chosen(job.spec, job.origin.source, prefix, source, label)
-        ]
-
-    if watches:
-        watch_jobs(chosen)
-        return
-    records = chosen()
-    if as_json:
-        print_json([job_shape(record) for record in records])
-        return
-    now = datetime.now(UTC)
-    print_table(JOB_COLUMNS, [job_row(record, now) for record in records])
-    for queue, since in context.ledger.drains.since().items():
-        click.echo(drained_words(queue, since))
-
-
-def print_unguarded(context: Context, as_json: bool) -> None:
-    from supervisor.beat.adopted import unguarded
-
-    found = unguarded(app_of(context, "jobs --unguarded"), context.ledger)
-    if as_json:
-        shapes = [{**asdict(one), "next_due_at": instant(one.next_due_at)} for one in found]
-        print_json(shapes)
-        return
-    rows = [(one.entry, stamp(one.next_due_at) or "never", one.reason) for one in found]
-    print_table(UNGUARDED_COLUMNS, rows)
-
-
-@click.command()
-@click.argument("job", required=False, shell_complete=job_names)
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    default=50,
-    show_default=True,
-    help="List up to this many matching runs, newest first.",
-)
-@click.option("--outcome", type=click.Choice([state.value for state in RunState]))
-@click.option("--since", type=MomentType(), help="Admitted since: 2h (ago), 06:00, 2026-03-01.")
-@click.option("--until", type=MomentType(), help="Admitted until then.")
-@json_option
-@pass_context
-def runs(
-    context: Context,
-    job: str | None,
-    limit: int,
-    outcome: str | None,
-    since: Named | None,
-    until: Named | None,
-    as_json: bool,
-) -> None:
-    """List the latest runs, of all jobs or of one, also a removed one: a line for each attempt.
-
-    Times without an offset are in the job's zone, and for all jobs in UTC.
-    """
-    ledger = context.ledger
-    spec = ledger.spec_or_last(job) if job else None
-    zone, asked_at = spec.zone if spec else ZoneInfo("UTC"), ledger.now()
-    wanted = Wanted(
-        outcome=RunState(outcome) if outcome else None,
-        since=moment_of(since, zone, asked_at),
-        until=moment_of(until, zone, asked_at),
-        limit=limit,
-    )
-    found = search(ledger, [spec.name] if spec else ledger.job_names(), wanted)
-    if as_json:
-        print_json([run_shape(run) for run in found])
-        return
-    now = datetime.now(UTC)
-    how_far = {run.id: how_far_words(ledger, run) for run in found if run.state.is_open}
-    rows = (row for run in found for row in run_rows(run, now, how_far.get(run.id, "")))
-    print_table(RUN_COLUMNS, list(rows))
-
-
-@click.command()
-@click.argument("run", shell_complete=run_ids)
-@click.option(
-    "--follow", "follows", is_flag=True, help="Follow it until it has ended; exit 1 if it failed."
-)
-@json_option
-@pass_context
-def show(context: Context, run: str, follows: bool, as_json: bool) -> None:
-    """Show all that is known about one run, and the end of its log; or follow it."""
-    if follows and as_json:
-        raise click.UsageError("--follow prints text; leave out --json")
-    if follows:
-        try:
-            ended = follow(context.ledger, run)
-        except KeyboardInterrupt:
-            sys.exit(1)
-        sys.exit(0 if ended.state is RunState.SUCCEEDED else 1)
-    if as_json:
-        print_json(whole_shape(context.ledger, run))
-    else:
-        print_whole(context.ledger, run)
-
-
-def how_far_words(ledger: Ledger, run: Run) -> str:
-    if run.has_steps:
-        return running_steps_words(ledger.steps.records(run.id))
-    return progress_words(run.progress)
+# trigger, cancel
 
 
 @click.command()
@@ -499,9 +385,9 @@ def trigger(
         moment = moment_of(at, ledger.spec(job).zone, ledger.now()) if at else None
     run = control.trigger(ledger, job, request, moment, by=context.actor, reason=reason)
     if as_json:
-        print_done("trigger", [{"name": run.id, **run_shape(run)}])
+        print_done("trigger", [{"name": run.id, **shapes.Run.dumped(run)}])
     else:
-        reason = harmless(why(run))
+        reason = harmless(reason_words(run))
         click.echo(f"{run.id} {run.state.value}" + (f": {reason}" if reason else ""))
     if run.state is RunState.SKIPPED:
         sys.exit(1)

@@ -17,6 +17,7 @@ from threading import Thread
 import click
 import uvicorn
 from redis.exceptions import RedisError
+from starlette.types import ASGIApp
 
 from supervisor import logs, process
 from supervisor.cli.common import (
@@ -32,7 +33,7 @@ from supervisor.cli.common import (
 from supervisor.cli.completion import queue_names
 from supervisor.errors import NotConfigured, UnknownQueue
 from supervisor.files.schedule_files import load
-from supervisor.job.destinations import service_destinations
+from supervisor.job.notices import service_destinations
 from supervisor.job.topology import Topology, WorkerSpec
 from supervisor.ledger.actions import Action
 from supervisor.ledger.connection import connect
@@ -40,17 +41,26 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import BeatFacts, Present, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queues
 from supervisor.ledger.queues import queues as queues_of
-from supervisor.operate.shapes import instant
+from supervisor.operate.shapes import iso_utc
 from supervisor.operate.words import stamp
-from supervisor.settings import ACCESS_FILE, PAGE_URL, ROOT_PATH, TOKEN, Settings
+from supervisor.settings import (
+    ACCESS_FILE,
+    DEFAULT_PREFIX,
+    LEDGERS,
+    PAGE_URL,
+    ROOT_PATH,
+    TOKEN,
+    Settings,
+    refuse_unreadable,
+)
+from supervisor.times import duration_in
 from supervisor.web.access import Access
-from supervisor.web.access_file import NAME, AccessFile, line_for, new_token
-from supervisor.web.budget import BoundedQueues, ledger_for_answers
-from supervisor.web.metrics import Metrics, label_names
-from supervisor.web.outages import grace_of, name_of, watch
+from supervisor.web.access_file import NAME, AccessFile, Role, line_for, new_token
+from supervisor.web.http import BoundedQueues, ledger_for_answers
+from supervisor.web.metrics import Metrics, label_names, view_of
+from supervisor.web.outages import GRACE, NOTIFY_AFTER, name_of, watch
 from supervisor.web.record import RecordLog
-from supervisor.web.roles import Role
-from supervisor.web.server import create
+from supervisor.web.server import TAKEN, Site, create, several
 
 # drain, undrain
 
@@ -88,14 +98,14 @@ def drain(
             check_known(ledger, queue)
         since = ledger.drains.drain(queue, action)
     click.echo(f"{queue} is drained since {stamp(since)}: no more runs start from it", err=as_json)
-    running = ledger.drains.at_work(queue)
+    running = ledger.drains.running(queue)
     if patience is not None:
         deadline = time.monotonic() + patience.total_seconds()
         while running and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
-            running = ledger.drains.at_work(queue)
+            running = ledger.drains.running(queue)
     if as_json:
-        facts = {"since": instant(since), "running": list(running)}
+        facts = {"since": iso_utc(since), "running": list(running)}
         print_done("drain", [{"name": queue, "state": "drained", **facts}])
     else:
         click.echo(running_words(queue, running))
@@ -115,7 +125,7 @@ def undrain(context: Context, queue: str, reason: str, as_json: bool) -> None:
     if not since:
         check_known(context.ledger, queue)
     if as_json:
-        result = {"name": queue, "state": "undrained", "drained_since": instant(since)}
+        result = {"name": queue, "state": "undrained", "drained_since": iso_utc(since)}
         print_done("undrain", [result])
         return
     was = f"it had been drained since {stamp(since)}" if since else "it was not drained"
@@ -240,8 +250,30 @@ NO_CREATED = "PROMETHEUS_DISABLE_CREATED_SERIES"
     help="Behind a proxy: any Host header, and nothing without a token or a name from the proxy.",
 )
 @click.option("--loglevel", "log_level", default="info", show_default=True)
+@click.option(
+    "--ledger",
+    "ledgers",
+    multiple=True,
+    envvar=LEDGERS,
+    metavar="[NAME=]URL[#PREFIX]",
+    help="Several ledgers, each below /NAME/, by default its prefix; then without -A.",
+)
+@click.option(
+    "--metrics-by",
+    metavar="LABEL",
+    envvar="SUPERVISOR_METRICS_BY",
+    help="In /metrics, no series of single jobs: sums by the values of a label of theirs.",
+)
 @pass_context
-def serve(context: Context, host: str, port: int, proxied: bool, log_level: str) -> None:
+def serve(
+    context: Context,
+    host: str,
+    port: int,
+    proxied: bool,
+    log_level: str,
+    ledgers: tuple[str, ...],
+    metrics_by: str | None,
+) -> None:
     """Serve /metrics, /healthz, /readyz, the status page and /api/v1.
 
     Actions, and any address but a loopback one, need a token: SUPERVISOR_TOKEN, or one of the file
@@ -250,14 +282,45 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
     logs.configure(level=log_level)
     access = access_at(host, proxied=proxied)
     labels = label_names(os.environ.get(METRIC_LABELS, ""))
+    by = view_of({"by": metrics_by or ""}).by
+    named = named_ledgers(ledgers, access.prefix if len(ledgers) > 1 else "")
+    if named and context.app is not None:
+        raise NotConfigured(
+            "--ledger is for ledgers of several apps: leave -A and SUPERVISOR_APP out"
+        )
     listener = bound(host, port)
     process.collect_rarely()
-    broker, ledger = broker_of(context), ledger_for_answers(context.effective_settings)
-    metrics = Metrics(ledger, broker, has_created=has_created(), labels=labels)
-    Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
-    watch_for_outages(ledger, context.effective_settings)
+    broker = broker_of(context)
+
+    def is_stopping() -> bool:
+        return server.should_exit
+
+    def site(settings: Settings, access: Access) -> Site:
+        ledger = ledger_for_answers(settings)
+        metrics = Metrics(
+            ledger,
+            broker,
+            has_created=has_created(),
+            labels=labels,
+            access_file=access.file,
+            by=by,
+        )
+        Thread(target=metrics.scrape_first, name="first-scrape", daemon=True).start()
+        watch_for_outages(ledger, settings)
+        app = create(ledger, access, metrics, broker, is_stopping, context.app)
+        look_first = app.state.overview.look_first
+        Thread(target=look_first, name="first-look", daemon=True).start()
+        return Site(ledger, app, metrics)
+
+    if len(named) > 1:
+        sites = {name: site(own, access.below(name)) for name, own in named.items()}
+        served: ASGIApp = several(sites, access)
+    else:
+        own = next(iter(named.values()), context.effective_settings)
+        sites = {own.prefix: site(own, access)}
+        served = sites[own.prefix].app
     config = uvicorn.Config(
-        create(ledger, access, metrics, broker, lambda: server.should_exit, context.app),
+        served,
         log_config=None,
         access_log=False,
         proxy_headers=not access.is_local,
@@ -265,14 +328,41 @@ def serve(context: Context, host: str, port: int, proxied: bool, log_level: str)
         server_header=False,
     )
     server = uvicorn.Server(config)
-    record = record_log(ledger, access)
-    stopping = (lambda: server.should_exit,)
-    Thread(target=record.follow, args=stopping, name="record-log", daemon=True).start()
+    for each in sites.values():
+        record = record_log(each.ledger, access)
+        Thread(target=record.follow, args=(is_stopping,), name="record-log", daemon=True).start()
     server.run(sockets=[listener])
 
 
+#: Of a ledger's name, which is a part of addresses.
+LEDGER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def named_ledgers(texts: Iterable[str], root_path: str = "") -> dict[str, Settings]:
+    """root_path: the path below which a proxy serves them; the proxy may strip it.
+
+    Raises NotConfigured, InvalidRedisUrl and InvalidPrefix.
+    """
+    found: dict[str, Settings] = {}
+    taken = (*TAKEN, root_path.strip("/").partition("/")[0])
+    for text in texts:
+        named, address = re.match(r"(?:([^:/?]*)=)?(.*)", text, re.S).groups()  # type: ignore[union-attr]
+        url, _, prefix = address.partition("#")
+        if "@" in prefix:  # which is a part of the password then
+            refuse_unreadable(address)
+        settings = Settings(url, prefix or DEFAULT_PREFIX)
+        name = named or settings.prefix
+        if not LEDGER_NAME.fullmatch(name) or name in (*taken, *found):
+            raise NotConfigured(
+                f"--ledger: {name!r} is taken, or cannot be a part of an address: give each ledger"
+                " a name, as in --ledger shop=redis://localhost/0#shop"
+            )
+        found[name] = settings
+    return found
+
+
 def record_log(ledger: Ledger, access: Access) -> RecordLog:
-    """One where nobody acts may have a user of Redis that only reads."""
+    """A server without actions may have a user of Redis that only reads."""
     return RecordLog(ledger, may_write=access.has_actions)
 
 
@@ -289,8 +379,11 @@ def access_at(host: str, *, proxied: bool) -> Access:
 
 
 def watch_for_outages(ledger: Ledger, settings: Settings) -> None:
-    """Where there is somebody to tell of them. Raises NotConfigured."""
-    destinations, grace = service_destinations(os.environ), grace_of(os.environ)
+    """Starts the watch if notices have destinations. Raises NotConfigured."""
+    destinations, grace = (
+        service_destinations(os.environ),
+        duration_in(os.environ, NOTIFY_AFTER, GRACE),
+    )
     if destinations:
         page = os.environ.get(PAGE_URL, "")
         arguments = (ledger, name_of(settings), destinations, grace, page)
@@ -394,7 +487,7 @@ def up(
     if url := redis_url or context.given_url:
         connect(Settings(redis_url=url)).close()
     if serve:
-        # What would end the HTTP server again and again.
+        # Mistakes that would end the HTTP server again and again.
         access_at(host, proxied=proxied)
         bound(host, port).close()
     logs.configure(level=log_level)

@@ -1,15 +1,17 @@
-"""Verbs about nominal times: next, backfill, audit, pause, resume."""
+"""Verbs about nominal times: next, backfill, audit, simulate, pause, resume."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
+from redis.exceptions import RedisError
 
 from supervisor.cli.common import (
     Context,
@@ -25,20 +27,30 @@ from supervisor.cli.common import (
     reason_option,
 )
 from supervisor.cli.completion import job_names
-from supervisor.errors import REFUSED
+from supervisor.cli.files import path_argument, read_or_exit
+from supervisor.errors import REFUSED, InvalidDuration, did_you_mean
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Action, Change
-from supervisor.ledger.replies import Admission
 from supervisor.operate import control
-from supervisor.operate.shapes import harmless, instant
-from supervisor.operate.table_layout import Columns
-from supervisor.operate.tables import surprise_shape, surprise_text
-from supervisor.operate.words import pause_words
+from supervisor.operate.plans import (
+    QUEUE_COLUMNS,
+    SIMULATED_COLUMNS,
+    job_rows,
+    queue_rows,
+    surprise_shape,
+    surprise_text,
+    tally_shape,
+)
+from supervisor.operate.shapes import iso_utc
+from supervisor.operate.tables import Columns
+from supervisor.operate.words import harmless, pause_words, span
+from supervisor.schedule import schedule_of, ticks_between
 from supervisor.ticks.audit import Records, audit, compare_records
-from supervisor.ticks.backfill import ticks_of
 from supervisor.ticks.plan import Upcoming, upcoming
-from supervisor.times import INSTANT
+from supervisor.ticks.simulation import SimulatedJob, Tally, number_of_ticks, ticks_of
+from supervisor.ticks.simulation import simulate as simulated
+from supervisor.times import INSTANT, parse_duration
 
 
 @click.command("next")
@@ -60,8 +72,8 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
     if as_json:
         print_json(
             {
-                "ticks": [instant(tick) for tick in found.ticks],
-                "excluded": [instant(tick) for tick in found.excluded],
+                "ticks": [iso_utc(tick) for tick in found.ticks],
+                "excluded": [iso_utc(tick) for tick in found.excluded],
                 "clock_changes": [surprise_shape(surprise) for surprise in found.surprises],
             }
         )
@@ -80,7 +92,7 @@ def next_ticks(context: Context, job: str, count: int, after: Named | None, as_j
 def rows(found: Upcoming, zone: ZoneInfo) -> list[tuple[str, str, str]]:
     marked = [*((tick, "") for tick in found.ticks), *((at, "excluded") for at in found.excluded)]
     return [
-        (instant(at) or "", at.astimezone(zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"), mark)
+        (iso_utc(at) or "", at.astimezone(zone).strftime("%a %Y-%m-%d %H:%M:%S %Z"), mark)
         for at, mark in sorted(marked)
     ]
 
@@ -124,43 +136,32 @@ def backfill_ticks(
         raise click.UsageError("--from must be before --to")
     if last > now:
         raise click.UsageError("--to is in the future: those times will have runs of their own")
-    ticks = ticks_of(spec, first, last, limit + 1)
+    ticks = ticks_between(schedule_of(spec), first - INSTANT, last - INSTANT, limit + 1)
     if len(ticks) > limit:
         what = f"more than {limit} nominal times: raise --limit, or do it in parts"
         raise Failure(what, REFUSED)
     if dry_run and as_json:
-        print_done("backfill", (planned(spec, tick) for tick in ticks), done=False)
+        results = (result(spec.name, "planned", None, tick) for tick in ticks)
+        print_done("backfill", results, done=False)
         return
     if dry_run:
         for tick in ticks:
-            click.echo(instant(tick))
+            click.echo(iso_utc(tick))
         return
     policy, by = OverlapPolicy(overlap), context.actor
     admissions = control.backfill_ticks(context.ledger, spec, ticks, policy, by=by, reason=reason)
     if as_json:
-        print_done("backfill", map(placed_shape, admissions, ticks))
+        placed = zip(admissions, ticks, strict=True)
+        results = (result(a.run_id, a.placement.value, a.reason, tick) for a, tick in placed)
+        print_done("backfill", results)
         return
-    placed = Counter(admission.placement.value for admission in admissions)
-    counts = ", ".join(f"{count} {placement}" for placement, count in sorted(placed.items()))
+    placements = Counter(admission.placement.value for admission in admissions)
+    counts = ", ".join(f"{count} {placement}" for placement, count in sorted(placements.items()))
     click.echo(f"{len(ticks)} nominal times: {counts or 'none'}")
 
 
-def planned(spec: JobSpec, tick: datetime) -> dict[str, Any]:
-    return {
-        "name": spec.name,
-        "state": "planned",
-        "reason": None,
-        "nominal_at": instant(tick),
-    }
-
-
-def placed_shape(admission: Admission, tick: datetime) -> dict[str, Any]:
-    return {
-        "name": admission.run_id,
-        "state": admission.placement.value,
-        "reason": admission.reason,
-        "nominal_at": instant(tick),
-    }
+def result(name: str, state: str, reason: str | None, tick: datetime) -> dict[str, Any]:
+    return {"name": name, "state": state, "reason": reason, "nominal_at": iso_utc(tick)}
 
 
 @click.command("audit")
@@ -168,8 +169,10 @@ def placed_shape(admission: Admission, tick: datetime) -> dict[str, Any]:
 @click.option(
     "--from", "start", type=MomentType(), help="Also compare record by record, from here."
 )
-@click.option("--to", "end", type=MomentType(), help="The end of that; default: the last tick.")
-@click.option("--acknowledge", is_flag=True, help="Stop counting what was found.")
+@click.option(
+    "--to", "end", type=MomentType(), help="Compare records up to here; default: the last tick."
+)
+@click.option("--acknowledge", is_flag=True, help="Acknowledge the findings: stop counting them.")
 @reason_option
 @json_option
 @pass_context
@@ -244,18 +247,139 @@ def lines(
             )
             yield from (f"  missing: {at}" for at in finding["missing"])
     for name, found in records.items():
-        yield f"{name}: {found.named} ticks, record by record since {instant(found.since)}"
-        yield from (f"  missing: {instant(at)}" for at in found.missing)
-        yield from (f"  doubled: {instant(at)}" for at in found.doubled)
+        yield f"{name}: {found.named} ticks, record by record since {iso_utc(found.since)}"
+        yield from (f"  missing: {iso_utc(at)}" for at in found.missing)
+        yield from (f"  doubled: {iso_utc(at)}" for at in found.doubled)
 
 
 def records_shape(found: Records) -> dict[str, Any]:
     return {
-        "since": instant(found.since),
+        "since": iso_utc(found.since),
         "named": found.named,
-        "missing": [instant(at) for at in found.missing],
-        "doubled": [instant(at) for at in found.doubled],
+        "missing": [iso_utc(at) for at in found.missing],
+        "doubled": [iso_utc(at) for at in found.doubled],
     }
+
+
+# simulate
+
+
+#: More would take minutes and gigabytes.
+MOST_TICKS = 1_000_000
+
+
+#: The duration of jobs that have not run yet.
+ASSUMED = timedelta(seconds=1)
+
+
+@click.command()
+@path_argument
+@click.option("--from", "start", type=MomentType(ahead=True), help="In UTC; default: now.")
+@click.option("--to", "end", type=MomentType(ahead=True), help="Default: a day after --from.")
+@click.option(
+    "--duration",
+    "given",
+    multiple=True,
+    metavar="JOB=30s",
+    help="Duration of a job's runs; default: the median of those observed, else 1s.",
+)
+@click.option(
+    "--worker-slots",
+    "slots",
+    type=click.IntRange(min=1),
+    help="Concurrent runs on each queue that is not serial; default: as many as needed.",
+)
+@json_option
+@pass_context
+def simulate(
+    context: Context,
+    path: Path | None,
+    start: Named | None,
+    end: Named | None,
+    given: tuple[str, ...],
+    slots: int | None,
+    as_json: bool,
+) -> None:
+    """Run the schedule files at PATH on a virtual clock, with the real decisions and no tasks."""
+    specs = read_or_exit(context, path, as_json).specs
+    zone, now = ZoneInfo("UTC"), datetime.now(UTC).replace(microsecond=0)
+    first = moment_of(start, zone, now) or now
+    last = moment_of(end, zone, now) or first + timedelta(days=1)
+    check_span(specs, first, last)
+    durations = {
+        **dict.fromkeys(specs, ASSUMED),
+        **medians(context, specs),
+        **dict(given_duration(text, specs) for text in given),
+    }
+    tally = Tally.of(
+        simulated(jobs_of(specs, durations, context.default_queue, first, last), last, slots),
+        first,
+        last,
+    )
+    if as_json:
+        seconds = {name: duration.total_seconds() for name, duration in durations.items()}
+        print_json(tally_shape(tally, seconds, slots))
+        return
+    words = {name: span(duration.total_seconds()) for name, duration in durations.items()}
+    print_table(SIMULATED_COLUMNS, job_rows(tally, words))
+    click.echo()
+    print_table(QUEUE_COLUMNS, queue_rows(tally, slots))
+
+
+def jobs_of(
+    specs: Mapping[str, JobSpec],
+    durations: Mapping[str, timedelta],
+    default_queue: str,
+    start: datetime,
+    end: datetime,
+) -> Iterator[SimulatedJob]:
+    for name, spec in sorted(specs.items()):
+        queue = spec.routed_queue or default_queue
+        yield SimulatedJob(spec, ticks_of(spec, start, end), always(durations[name]), queue)
+
+
+def check_span(specs: Mapping[str, JobSpec], start: datetime, end: datetime) -> None:
+    if end <= start:
+        raise click.BadParameter("must be later than --from", param_hint="--to")
+    ticks = sum(number_of_ticks(spec, start, end) for spec in specs.values())
+    if ticks > MOST_TICKS:
+        raise click.BadParameter(
+            f"that is {ticks:,} ticks; up to {MOST_TICKS:,} can be simulated", param_hint="--to"
+        )
+
+
+def medians(context: Context, specs: Mapping[str, JobSpec]) -> dict[str, timedelta]:
+    """Of the durations that the ledger has observed; empty when it is unavailable."""
+    try:
+        records = context.ledger.records_of(list(specs.values()))
+    except (RedisError, OSError) as error:
+        words = (
+            f"the ledger is unavailable ({error}): durations that are not given are taken to be 1s"
+        )
+        click.echo(words, err=True)
+        return {}
+    found = ((record.spec.name, record.durations.quantile(0.5)) for record in records)
+    return {name: timedelta(seconds=median) for name, median in found if median is not None}
+
+
+def given_duration(text: str, specs: Mapping[str, JobSpec]) -> tuple[str, timedelta]:
+    job, equals, duration = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not JOB=30s", param_hint="--duration")
+    if job not in specs:
+        hint = did_you_mean(job, specs)
+        raise click.BadParameter(f"unknown job {job!r}{hint}", param_hint="--duration")
+    try:
+        return job, parse_duration(duration)
+    except InvalidDuration as error:
+        raise click.BadParameter(str(error), param_hint="--duration") from error
+
+
+def always(duration: timedelta) -> Callable[[], timedelta]:
+    return lambda: duration
+
+
+# pause, resume
 
 
 @click.command()
@@ -292,7 +416,7 @@ def pause(
         until_when = f" until {end}" if end else ""
         click.echo(f"{spec.name} paused{until_when}", err=as_json)
         results.append(
-            {"name": spec.name, "state": "paused", "note": note, "until": instant(moment)}
+            {"name": spec.name, "state": "paused", "note": note, "until": iso_utc(moment)}
         )
     if as_json:
         print_done("pause", results)

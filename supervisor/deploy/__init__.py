@@ -1,1 +1,1 @@
-"""Where it runs: `supervisor up` on one machine, and files for systemd, Compose and Kubernetes."""
+"""Ways to run it: `supervisor up` on one machine; files for systemd, Compose and Kubernetes."""

@@ -1,7 +1,7 @@
-"""Rendered files: from templates to a directory, in which files of others stay.
+"""Rendered files: from templates to a directory, in which other files are left alone.
 
-A rendered file begins with a line that names its target and its own path, so that a copy of it
-elsewhere is not taken for ours. JSON has no comments; there it is the first key.
+A rendered file begins with a line that names its target and its own path, so that a copy of it in
+another place does not count as rendered. JSON has no comments; there it is the first key.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class NotInConfigMap(SupervisorError):
 
 
 def texts_of(path: Path) -> Mapping[str, str]:
-    """By file name: the schedule files and the calendars that they name, no other files.
+    """The schedule files, and the calendars that they name, by file name.
 
     Raises ScheduleFilesInvalid, NotInConfigMap.
     """

@@ -172,7 +172,7 @@ UNKNOWN_PORT = "0"
 
 
 def ping_ports(specs: Iterable[JobSpec]) -> tuple[int, ...]:
-    """In ascending order; none where no job has a `ping_url`, `notify` or `sentry_monitor`."""
+    """The ports, in order; none if no job has a `ping_url`, `notify` or `sentry_monitor`."""
     found: set[int] = set()
     for spec in specs:
         found.update(ports_of(spec.ping_url, PING_PORTS) if spec.ping_url else ())

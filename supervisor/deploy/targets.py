@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shlex
@@ -11,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from supervisor.deploy import images
 from supervisor.deploy.directory import Files, Templates, block, flow, unit_command
+from supervisor.deploy.image import Images
 from supervisor.deploy.plan import PORT, VALKEY_ARGUMENTS, VALKEY_STOP_SECONDS, Plan, Process, Role
 from supervisor.job.spec import SERIAL_PREFIX
 from supervisor.job.topology import WorkerSpec
@@ -107,12 +108,18 @@ PROMETHEUS = "prometheus/prometheus.yml"
 EVERYWHERE = (RULES, ALERTMANAGER, DASHBOARD)
 
 
-def render_monitoring() -> Files:
-    return {path: text_of(path) for path in (*EVERYWHERE, PROMETHEUS)}
+#: Where `supervisor serve` is, as that file has it.
+SERVE = "127.0.0.1:9809"
+
+
+def render_monitoring(targets: Sequence[str] = (SERVE,)) -> Files:
+    """targets: host:port of each `supervisor serve` that Prometheus is to scrape."""
+    prometheus = text_of(PROMETHEUS).replace(json.dumps([SERVE]), json.dumps([*targets]))
+    return {**{path: text_of(path) for path in EVERYWHERE}, PROMETHEUS: prometheus}
 
 
 def text_of(path: str) -> str:
-    """Of one of the files above."""
+    """The text of one of the files above."""
     return files("supervisor.deploy").joinpath("files", path).read_text(encoding="utf-8")
 
 
@@ -129,15 +136,15 @@ class ComposeOptions:
     """
 
     schedules: str
-    image: str = images.APP
+    image: str = Images.APP
     build: str | None = None
-    valkey_image: str | None = images.VALKEY
+    valkey_image: str | None = Images.VALKEY
     monitoring: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
 
 def render_compose(plan: Plan, options: ComposeOptions) -> Files:
-    templates = Templates("compose", plan=plan, options=options, images=images, port=PORT)
+    templates = Templates("compose", plan=plan, options=options, images=Images, port=PORT)
     templates.add_filters(healthcheck=healthcheck, interpolated=interpolated, shell=shlex.join)
     files = {
         "compose.yaml": templates.render(
@@ -146,6 +153,7 @@ def render_compose(plan: Plan, options: ComposeOptions) -> Files:
         "supervisor.env.example": templates.render("supervisor.env"),
         "jobs.env.example": templates.render("jobs.env"),
         "serve.env.example": templates.render("serve.env"),
+        "access/access.yaml.example": templates.render("access.yaml"),
         "monitoring/prometheus.yml": templates.render("prometheus.yml"),
         "monitoring/grafana-datasources.yml": templates.render("grafana-datasources.yml"),
         "monitoring/grafana-dashboards.yml": templates.render("grafana-dashboards.yml"),
@@ -186,15 +194,15 @@ class KubernetesOptions:
     """schedules: texts by file name. rules: the text of Prometheus rules, None for our own."""
 
     schedules: Mapping[str, str] = field(default_factory=dict)
-    image: str = images.APP
-    valkey_image: str = images.VALKEY
+    image: str = Images.APP
+    valkey_image: str = Images.VALKEY
     namespace: str = "supervisor"
     rules: str | None = None
     environment: tuple[tuple[str, str], ...] = ()
 
 
 def render_kubernetes(plan: Plan, options: KubernetesOptions) -> Files:
-    shared = {"plan": plan, "options": options, "images": images, "port": PORT, "Role": Role}
+    shared = {"plan": plan, "options": options, "images": Images, "port": PORT, "Role": Role}
     templates = Templates("kubernetes", **shared)
     templates.add_filters(block=block, object_name=object_name, shell=shlex.join)
     base = {
@@ -216,12 +224,51 @@ def render_kubernetes(plan: Plan, options: KubernetesOptions) -> Files:
         **listed(templates, "base", base),
         **listed(templates, "components/monitoring", watched),
         **listed(templates, "components/valkey", {"valkey": templates.render("valkey", **valkey)}),
+        **listed(templates, "components/access", {}),
         **listed(templates, "components/keda", {"scaledobject": templates.render("scaledobject")}),
     }
     for overlay in ("standalone", "production"):
         files[f"overlays/{overlay}/kustomization.yaml"] = templates.render(overlay)
     files["overlays/standalone/state.yaml"] = templates.render("state")
     return files
+
+
+# Helm: a chart, the same for all schedule files, and a file of values that says what they need.
+
+
+CHART = "celery-beat-supervisor"
+
+#: Below files/helm.
+CHART_FILES = (
+    "values.yaml",
+    "values.schema.json",
+    *(
+        f"templates/{name}"
+        for name in (
+            "_helpers.tpl",
+            "beat.yaml",
+            "workers.yaml",
+            "autoscaling.yaml",
+            "serve.yaml",
+            "network.yaml",
+            "monitoring.yaml",
+            "valkey.yaml",
+        )
+    ),
+)
+
+
+def render_helm(plan: Plan, options: KubernetesOptions) -> Files:
+    """options: without the images and the namespace of Valkey, which are values of the chart."""
+    templates = Templates("helm", plan=plan, options=options, version=Images.APP.partition(":")[2])
+    templates.add_filters(block=block, object_name=object_name)
+    chart = {
+        "Chart.yaml": templates.render("Chart.yaml"),
+        **{path: text_of(f"helm/{path}") for path in CHART_FILES},
+        **{f"files/{Path(path).name}": text_of(path) for path in (RULES, DASHBOARD)},
+    }
+    files = {f"{CHART}/{path}": text for path, text in chart.items()}
+    return {**files, "jobs.yaml": templates.render("jobs.yaml")}
 
 
 def listed(templates: Templates, folder: str, members: Mapping[str, str]) -> Files:

@@ -11,8 +11,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,14 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from supervisor.deploy.children import Child, ChildSpec, end_all
 from supervisor.deploy.embedded import EmbeddedServer, write_private
 from supervisor.errors import ScheduleFilesInvalid
 from supervisor.files.schedule_files import load
 from supervisor.job.topology import Topology
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import LOG_FORMAT, get_logger, wants_json
-from supervisor.settings import DEFAULT_PREFIX, TOKEN, URL_FILE, Settings
+from supervisor.process import die_with_parent
+from supervisor.settings import DEFAULT_PREFIX, LEDGERS, TOKEN, URL_FILE, Settings
 
 #: Of a warm shutdown, and until the end of a cold one: well under the promised ten seconds.
 WARM_SECONDS = 4.0
@@ -36,10 +38,10 @@ COLD_SECONDS = 7.0
 
 POLL_SECONDS = 0.2
 
+log = get_logger("supervisor.up")
+
 SERVE = "serve"
 TOPOLOGY_SECONDS = 1.0
-
-log = get_logger("supervisor.up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Up:
         url = self._options.redis_url or (self._server.start() if self._server else "")
         if self._server and ended_well:
             ledger = Ledger.open(Settings(url, self._options.prefix))
-            # No run of the last time is alive: no lease has to be waited for.
+            # No run of the last session is alive: no lease has to expire first.
             ledger.acknowledge_server()
             # The server belongs to this directory, and to whichever app is started in it.
             ledger.forget_owner()
@@ -107,7 +109,7 @@ class Up:
                 next_look = time.monotonic() + TOPOLOGY_SECONDS
 
     def _read_topology(self) -> Topology | None:
-        """None when the files are broken; beat reports that."""
+        """The topology; None if the files are broken, which beat reports."""
         try:
             specs = load(self._options.schedules, prefix=self._options.prefix).specs.values()
         except ScheduleFilesInvalid:
@@ -118,7 +120,7 @@ class Up:
         wanted = {spec.name: spec for spec in self._wanted(topology)}
         surplus = [child for name, child in self._children.items() if name not in wanted]
         for child in surplus:
-            log.info("worker no longer needed", child=child.spec.name)
+            log.info("worker removed", child=child.spec.name)
             del self._children[child.spec.name]
         end_all(surplus, WARM_SECONDS, COLD_SECONDS)
         for name, spec in wanted.items():
@@ -154,20 +156,25 @@ class Up:
         }
         # The embedded server is also the broker; the app's own may not be reachable.
         broker = {"CELERY_BROKER_URL": url} if self._server else {}
-        return {**self._environ, **own, **broker}
+        # The page is of this ledger, whatever a `serve` for several has.
+        given = {name: value for name, value in self._environ.items() if name != LEDGERS}
+        return {**given, **own, **broker}
 
     def _print_summary(self, topology: Topology) -> None:
         options = self._options
         workers = ", ".join(f"{w.name} ({', '.join(w.queues)})" for w in topology.workers)
         host = f"[{options.host}]" if ":" in options.host else options.host
-        page = f"http://{host}:{options.port}/" if options.serve else "not served"
+        page = f"http://{host}:{options.port}/"
+        worker = next(child for name, child in self._children.items() if "worker" in name)
         for line in (
+            f"page       {page if options.serve else 'not served'}",
             f"redis      {self._server.address if self._server else 'the one that was named'}",
-            f"beat       emits what {options.schedules}/ names; edits take effect at once",
+            f"beat       emits what {options.schedules}/ names",
             f"workers    {workers}",
-            f"page       {page}",
-            f"metrics    {page}metrics" if options.serve else "metrics    not served",
             f"stop       Ctrl-C, or kill {os.getpid()}",
+            f"then try   edit a file in {options.schedules}/: it takes effect at once",
+            f"           kill -9 {worker.pid}, a worker: another is started, its runs come again",
+            *([f"           open {page}metrics, for Prometheus"] if options.serve else []),
         ):
             print(line, flush=True)  # noqa: T201  (for the person who starts it, not a log)
 
@@ -176,7 +183,117 @@ class Up:
 
 
 def environment_of(child: str, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The token gives access to the page and the API: code of jobs must not see it."""
+    """Without the token, which gives access to the page and the API, except for the HTTP server."""
     if child == SERVE:
         return environment
     return {name: value for name, value in environment.items() if name != TOKEN}
+
+
+# A program that is kept running: started, restarted with back-off, and ended.
+
+
+#: A child that lived this long had started well: after its next death it restarts at once.
+SETTLED_SECONDS = 60
+LONGEST_BACKOFF_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to run; `cold_signal` ends it when it does not end on SIGTERM soon enough."""
+
+    name: str
+    command: tuple[str, ...]
+    cold_signal: signal.Signals = signal.SIGKILL
+
+
+class Child:
+    """One running program in a process group of its own. To be used from the main thread only:
+    the kernel ends the child when the thread that started it is gone."""
+
+    def __init__(self, spec: ChildSpec, environment: Mapping[str, str]) -> None:
+        self.spec = spec
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._restart_at = 0.0
+        self._deaths = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        self._started_at = time.monotonic()
+        self._process = subprocess.Popen(
+            self.spec.command,
+            env=dict(self._environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+
+    def keep_running(self) -> None:
+        """Restarts a child that died: at once the first time, then after 1, 2, 4 ... 30 seconds."""
+        if self.is_alive:
+            return
+        now = time.monotonic()
+        if self._process is not None:
+            self._bury(now)
+        if self._process is None and now >= self._restart_at:
+            self.start()
+            log.info("child restarted", child=self.spec.name, pid=self.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        if self.is_alive and self._process:
+            self._process.send_signal(number)
+
+    def kill_group(self) -> None:
+        """Ends what is left of the child and of the processes it started."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _bury(self, now: float) -> None:
+        assert self._process is not None
+        settled = now - self._started_at > SETTLED_SECONDS
+        self._deaths = 1 if settled else self._deaths + 1
+        backoff = 0 if self._deaths == 1 else min(2 ** (self._deaths - 2), LONGEST_BACKOFF_SECONDS)
+        self._restart_at = now + backoff
+        log.error(
+            "child died",
+            child=self.spec.name,
+            pid=self._process.pid,
+            exit_status=self._process.returncode,
+            restart_in_seconds=backoff,
+        )
+        self.kill_group()
+        self._process = None
+
+
+def end_all(children: Sequence[Child], warm_seconds: float, cold_seconds: float) -> None:
+    """SIGTERM to all; after `warm_seconds` each one's cold signal; after `cold_seconds` SIGKILL.
+
+    At the end all that is left of their process groups is killed.
+    """
+    started = time.monotonic()
+    for child in children:
+        child.send(signal.SIGTERM)
+    if not wait_for(children, started + warm_seconds):
+        for child in children:
+            child.send(child.spec.cold_signal)
+        wait_for(children, started + cold_seconds)
+    for child in children:
+        child.kill_group()
+
+
+def wait_for(children: Sequence[Child], deadline: float) -> bool:
+    while any(child.is_alive for child in children):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

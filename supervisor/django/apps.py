@@ -1,7 +1,26 @@
-"""Leads Django to the app, whose code is in supervisor/integrations/django."""
+"""The app as Django starts it; its code is in supervisor/integrations/django."""
 
 from __future__ import annotations
 
-from supervisor.integrations.django.apps import SupervisorConfig
+from django.apps import AppConfig
+from django.core.checks import register
 
-__all__ = ["SupervisorConfig"]
+from supervisor.job.changes import register as register_source
+
+
+class SupervisorConfig(AppConfig):
+    """Named `supervisor.django` in INSTALLED_APPS."""
+
+    name = "supervisor.integrations.django"
+    label = "supervisor"
+    verbose_name = "Supervisor"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        # They import the models, which are there only now.
+        from supervisor.integrations.django.loading import Rows, follow_rows
+        from supervisor.integrations.django.project import check_app
+
+        follow_rows()
+        register_source(Rows())
+        register(check_app)

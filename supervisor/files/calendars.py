@@ -20,10 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.errors import InvalidSchedule, Problem, closest
-from supervisor.files.public_holidays import holidays_of
-from supervisor.files.yaml_source import UNREADABLE, UnusableFile, check_inside, shown, text_of
+from supervisor.files.yaml_source import (
+    UNREADABLE,
+    UnusableFile,
+    check_inside,
+    content_of,
+    decoded,
+    digest_of,
+    shown,
+)
 from supervisor.job.exclusions import HOLIDAYS, MOST_SPANS, Calendar, InvalidExclusion, parse_all
-from supervisor.job.faults import ItemFault
+from supervisor.job.fields import ItemFault
 from supervisor.process import Child, Limits, Work
 from supervisor.schedule.rrule import WEEKDAYS, all_numbered, weekdays_of
 from supervisor.times import DAY, render_moment
@@ -31,6 +38,14 @@ from supervisor.times import DAY, render_moment
 if TYPE_CHECKING:
     from icalendar import Calendar as ICalendar
     from icalendar import Component
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+
+from supervisor.job.exclusions import (
+    Exclusions,
+    holidays_text,
+)
 
 # An iCalendar file -> the spans of time that its events take, as texts of `exclude`.
 #
@@ -38,8 +53,8 @@ if TYPE_CHECKING:
 # beginning to its end. Cancelled events exclude nothing. Events that recur for ever are followed
 # for a fixed span of years, so that a calendar means the same whenever it is read.
 #
-# What two libraries make of a rule, or of a zone's definition, may take them any time in one call:
-# this is done in a child process with limits (calendars.py), which says at which line it is.
+# Two libraries read the file, and one call of them may take very long on a rule or on the
+# definition of a zone: this is done in a child process with limits, which says at which line it is.
 
 
 #: How often the events of a file may begin on one day, by what their rules name.
@@ -108,7 +123,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _not_a_calendar(text: str, error: Exception | None) -> Fault:
-    """The library quotes the line that it could not read, but does not number it."""
+    """The problem and its line: the library quotes the line but does not number it."""
     quoted = re.search(r"into parts: '(.*?)'", str(error))
     starts = (line.startswith(quoted[1]) for line in text.splitlines()) if quoted else iter(())
     line = next((number for number, found in enumerate(starts, 1) if found), 1)
@@ -139,7 +154,7 @@ def _faults_of(event: Component) -> Iterator[str]:
 
 
 def _complete(event: Component) -> None:
-    """Writes out what RFC 5545 means by its rules, and the library takes otherwise."""
+    """Writes out what RFC 5545 means by its rules where the library reads them otherwise."""
     from icalendar import vWeekday
 
     for rule in _rules_of(event):
@@ -217,7 +232,7 @@ def _span(start: Any, end: Any) -> str:
     )
 
 
-#: Problems reported of one calendar; more would not help.
+#: Up to this many problems of a calendar are reported.
 MOST_FAULTS = 1_000
 
 #: Of all calendars of a load together. Three hundred yearly events take one second.
@@ -229,7 +244,7 @@ Reader = Callable[[str], Reading]
 
 
 def lines_of(text: str) -> Reading:
-    """One exclusion a line; what follows a # is a comment."""
+    """One exclusion on each line; what follows a # is a comment."""
     yield 1
     texts, faults = list[str](), list[tuple[int, InvalidExclusion]]()
     for number, line in enumerate(text.splitlines(), start=1):
@@ -256,12 +271,13 @@ class Calendars:
     """The calendar files of one directory; each is read, and its problems reported, once.
 
     directory: None where jobs come from no file. year: of which holidays are computed, and of
-    those around it.
+    those around it. digests: of the contents of those that were read.
     """
 
     directory: Path | None
     year: int
     problems: list[Problem] = field(default_factory=list)
+    digests: dict[Path, bytes] = field(default_factory=dict)
     _read: dict[tuple[str, Path], Calendar] = field(default_factory=dict)
     _child: Child | None = None
     _used_up_by: Path | None = None
@@ -270,11 +286,6 @@ class Calendars:
         if self._child:
             self._child.end()
         self._child = None
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Those that were read, each once."""
-        return tuple(dict.fromkeys(file for _, file in self._read))
 
     def resolve(self, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[ItemFault]]:
         """A job's values with dates where `exclude` names calendars, and what is wrong there."""
@@ -285,10 +296,7 @@ class Calendars:
         for number, item in enumerate(items):
             try:
                 resolved.append(self._resolved(item))
-            except UnusableFile as error:
-                faults.append(ItemFault((number,), error.what, error.hint))
-                resolved.append(Calendar())
-            except InvalidExclusion as error:
+            except (UnusableFile, InvalidExclusion) as error:
                 faults.append(ItemFault((number,), str(error), error.hint))
                 resolved.append(Calendar())
         return {**values, "exclude": resolved}, faults
@@ -330,7 +338,9 @@ class Calendars:
 
     def _content(self, kind: str, file: Path) -> Calendar:
         try:
-            texts, faults = self._followed(kind, file, text_of(file))
+            content = content_of(file)
+            self.digests[file] = digest_of(content)
+            texts, faults = self._followed(kind, file, decoded(content))
         except UnusableFile as error:
             self.problems.append(Problem(str(file), error.line, None, error.what, error.hint))
             return Calendar()
@@ -379,7 +389,7 @@ Followed = tuple[tuple[str, ...], list[tuple[int, None, str, str | None]]]
 
 
 def _in_child() -> Work:
-    """Texts of calendars -> what they say; before that the lines that take a while, one by one."""
+    """Yields the lines that may take long, one by one, and then what the calendars say."""
     followed: Followed | None = None
     while True:
         kind, text = yield followed
@@ -395,3 +405,91 @@ def _in_child() -> Work:
             faults.append((1, InvalidExclusion(what, None)))
         said = [(line, None, str(error), error.hint) for line, error in faults[:MOST_FAULTS]]
         followed = (() if faults else found), said
+
+
+# Public holidays that `exclude` names -> their dates, by the library `holidays`.
+#
+# They are computed when a job is loaded, for last year and the six after it, so that what has been
+# decided about ticks of the past stays decided, and what `plan` looks at lies ahead. Beat reads its
+# files again when a year begins: the holidays of its jobs do not run out. Whose they are, and the
+# last year of which the library knows them, stays with the job (job/exclusions.py).
+#
+# The library is an extra: it is large beside this package, few jobs need it, and its dates change
+# with laws, so that those who need it choose when to update it.
+
+
+YEARS_BACK, YEARS_AHEAD = 1, 5
+
+HOLIDAY_FORMS = "such as {holidays: DE}, {holidays: DE-BY} or {holidays: NYSE}"
+
+MISSING = "pip install 'celery-beat-supervisor[holidays]' where files and jobs are loaded"
+
+
+@lru_cache(maxsize=256)
+def holidays_of(name: str, year: int) -> Calendar:
+    """The texts of `exclude` for a country, a part of one, or a market: DE, DE-BY, NYSE.
+
+    year: the one that it is now. Raises InvalidExclusion.
+    """
+    try:
+        import holidays
+    except ImportError:
+        what = f"{shown(name)}: the library 'holidays' is not installed"
+        raise InvalidExclusion(what, MISSING) from None
+    country, dash, part = name.partition("-")
+    country, years = country.upper(), range(year - YEARS_BACK, year + YEARS_AHEAD + 1)
+    countries, markets = holidays.list_supported_countries(), holidays.list_supported_financial()
+    if country in countries and dash:
+        part = _part_of(country, part, countries[country])
+        days = holidays.country_holidays(country, part, years=years)
+        return _calendar(f"{country}-{part}", days, year)
+    if country in countries:
+        return _calendar(country, holidays.country_holidays(country, years=years), year)
+    if country in markets and not dash:
+        return _calendar(country, holidays.financial_holidays(country, years=years), year)
+    what = f"{shown(name)} is no country and no market whose holidays are known"
+    raise InvalidExclusion(what, closest(country, [*countries, *markets]) or HOLIDAY_FORMS)
+
+
+def as_written(texts: Sequence[str], year: int) -> list[str | dict[str, str]]:
+    """``{holidays: DE-BY}`` in place of its dates, where loading that gives these texts again.
+
+    texts: of a loaded job's `exclude`. year: the one that it is now.
+    """
+    found, named, covered = parse_all(texts), list[dict[str, str]](), set[date]()
+    for of, until in found.holidays.items():
+        try:
+            known = parse_all(holidays_of(of, year))
+        except InvalidExclusion:  # the library is not here, or knows them no longer
+            return list(texts)
+        if known.holidays != {of: until}:
+            return list(texts)
+        covered |= set(_each(known.days))
+        named.append({"holidays": of})
+    if not covered <= set(_each(found.days)):
+        return list(texts)
+    others = tuple(span for span in found.days if not covered.issuperset(_each([span])))
+    return [*Exclusions(found.weekdays, others, found.times).texts, *named]
+
+
+def _each(spans: Iterable[tuple[date, date]]) -> Iterator[date]:
+    for first, last in spans:
+        yield from (first + timedelta(days=n) for n in range((last - first).days + 1))
+
+
+def _part_of(country: str, part: str, parts: Sequence[str]) -> str:
+    """As the library writes it: mostly a code such as BY. Raises InvalidExclusion."""
+    for known in parts:
+        if known.upper() == part.upper():
+            return known
+    what = f"{country} has no part {shown(part)} with holidays of its own"
+    all_of_them = f"known are {', '.join(parts)}" if parts else f"write {country}"
+    raise InvalidExclusion(what, closest(part, parts) or all_of_them)
+
+
+def _calendar(name: str, days: Iterable[date], year: int) -> Calendar:
+    days = sorted(days)
+    until = min(days[-1].year, year + YEARS_AHEAD) if days else 0
+    if until < year:
+        raise InvalidExclusion(f"{name!r}: no holidays are known of {year}", "list the dates")
+    return Calendar([*map(str, days), holidays_text(name, until)])

@@ -91,7 +91,7 @@ def _step_over(values: set[int], field: range) -> str | None:
 
 
 def _progression(values: list[int]) -> str | None:
-    """`2-30/4` for values at one distance, from three of them and if they are no plain range."""
+    """`2-30/4` for three or more values at one distance that are not a plain range."""
     gaps = {after - before for before, after in pairwise(values)}
     if len(values) < 3 or len(gaps) > 1 or gaps == {1}:
         return None
@@ -99,7 +99,7 @@ def _progression(values: list[int]) -> str | None:
 
 
 def _runs(values: list[int]) -> Iterator[str]:
-    """Three and more in a row as a range."""
+    """Three or more in a row as a range."""
     start = 0
     for end, value in enumerate(values):
         if end + 1 < len(values) and values[end + 1] == value + 1:
@@ -278,7 +278,7 @@ def entry_text(name: str, values: Mapping[str, Any]) -> str:
 
 
 def fault_of(name: str, values: Mapping[str, Any]) -> str | None:
-    """What `supervisor check` would say of the job; None when nothing."""
+    """What `supervisor check` would say about the job, if anything."""
     document = read("jobs:\n" + job_text(name, values))
     if document.faults:
         return document.faults[0].what

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Self, TypeGuard, get_args
+from inspect import Parameter, Signature
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,13 +16,13 @@ from pydantic_core import ErrorDetails
 
 from supervisor.errors import InvalidGuard, InvalidKey, InvalidSchedule, closest, did_you_mean
 from supervisor.files.yaml_source import UNREADABLE, KeyPath, shown
-from supervisor.job.faults import ItemFault
+from supervisor.job.fields import ClockChanges, ItemFault
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import GuardedTaskSpec, JobSpec, StepSpec
 from supervisor.job.when import KINDS, When
-from supervisor.schedule import EPOCH, is_fixed, schedule_of
+from supervisor.schedule import is_fixed, schedule_of
 from supervisor.schedule.cron import parse as parse_cron
-from supervisor.times import Duration
+from supervisor.times import EPOCH, Duration
 
 # What is wrong with a job: pydantic's errors in plain words.
 
@@ -40,7 +41,7 @@ class JobFault:
 
 
 def item_faults(key: str, faults: Sequence[ItemFault]) -> Iterator[JobFault]:
-    """Of a list or a mapping: each of its faults at its own place."""
+    """The faults of a list or a mapping, each at its own place."""
     for fault in faults:
         yield JobFault((key,), f"{key!r}: {fault.what}", fault.hint, fault.path)
 
@@ -56,21 +57,34 @@ def fault_of(
         return JobFault((key,), f"{key!r}: {what}", hint or _clock_hint(value))
     if kind == "enum":
         return _enum_fault(key, value, fields)
-    if key == "serial":
-        return JobFault((key,), f"'serial': {shown(value)} is not true, false or a name", NAME_HINT)
-    if key == "sentry_monitor":
-        what = f"'sentry_monitor': {shown(value)} is not true, false or a monitor's slug"
-        return JobFault((key,), what, "small letters, digits, _ and -, at most 50")
-    if key == "mask":
-        what = f"'mask': {shown(value)} is neither true nor a list of names"
-        return JobFault((key,), what, "such as [password]")
+    if key in EXPECTED_OF_KEYS:
+        what, hint = EXPECTED_OF_KEYS[key]
+        return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
     what = EXPECTED.get(kind, detail["msg"]).format(**context)
-    hint = NAME_HINT if kind == "string_pattern_mismatch" else HINTS.get(kind)
+    is_whole = kind in ("tuple_type", "dict_type", "model_type")
+    hint = EXAMPLES.get(key, HINTS.get(kind)) if is_whole else HINTS.get(kind)
     return JobFault((key,), f"{key!r}: {shown(value)} {what}", hint)
 
 
+def part_fault(detail: ErrorDetails) -> JobFault:
+    """The fault of one of the times of `at`, of a label, or of a key of `dst`."""
+    key, part = str(detail["loc"][0]), detail["loc"][1]
+    if detail["loc"][-1] == "[key]":
+        what, hint = f"{shown(part)} is not a name for a label", "letters, digits and _ only"
+        return JobFault((key,), f"{key!r}: {what}", f"{hint}, at most 63", (part,))
+    if key != "dst":
+        fault = replace(fault_of(key, detail), path=(part,))
+        named = f"{key!r}: {shown(part)}: " if key == "labels" else f"{key!r}: "
+        return replace(fault, what=fault.what.replace(f"{key!r}: ", named, 1))
+    if detail["type"] == "extra_forbidden":
+        hint = closest(part, ClockChanges.model_fields) or "known are gap and fold"
+        return JobFault((key,), f"{key!r}: unknown key {shown(part)}", hint, (part,))
+    fault = fault_of(str(part), detail, ClockChanges.model_fields)
+    return JobFault((key,), f"{key!r}: {fault.what}", fault.hint, (part,))
+
+
 def step_fault(detail: ErrorDetails) -> JobFault:
-    """Of one step of a job; counted from 1, as people do."""
+    """The fault of one step of a job; steps are counted from 1, as people do."""
     number, *rest = detail["loc"][1:]
     where, key = f"step {int(number) + 1}", str(rest[0]) if rest else None
     if detail["type"] == "conflict":
@@ -91,22 +105,43 @@ STEP_HINT = "such as {task: proj.extract, priority: 3}"
 
 NAME_HINT = "letters, digits and _ . - only, at most 100, a letter or digit first"
 
-#: What pydantic calls it -> what a person would say after the value.
+#: pydantic's name for an error -> what a person would say after the value.
 EXPECTED = {
     "string_type": "is not text",
     "string_too_short": "is empty",
     "string_too_long": "is longer than {max_length} characters",
     "string_pattern_mismatch": "is not a name",
+    "string_unicode": "has half a character",
     "int_type": "is not a whole number",
     "greater_than_equal": "is less than {ge}, the smallest allowed",
     "less_than_equal": "is more than {le}, the largest allowed",
     "bool_type": "is not true or false",
     "tuple_type": "is not a list",
     "dict_type": "is not a mapping of names to values",
+    "model_type": "is not a mapping",
+    "too_long": "has more items than {max_length}, the most allowed",
+}
+
+#: Keys whose values are of several types.
+EXPECTED_OF_KEYS = {
+    "serial": ("is not true, false or a name", NAME_HINT),
+    "sentry_monitor": (
+        "is not true, false or a monitor's slug",
+        "small letters, digits, _ and -, at most 50",
+    ),
+    "mask": ("is neither true nor a list of names", "such as [password]"),
+}
+
+#: Of keys that are lists or mappings.
+EXAMPLES = {
+    "at": "such as [2026-12-24T18:00:00]",
+    "labels": "such as {tenant: acme}",
+    "dst": "such as {gap: skip, fold: both}",
 }
 
 HINTS = {
     "string_type": "put it in quotes",
+    "string_pattern_mismatch": NAME_HINT,
     "int_type": "digits only, without quotes",
     "bool_type": "unquoted, and not yes, no, on or off",
     "tuple_type": "such as [1, two]",
@@ -116,14 +151,10 @@ HINTS = {
 
 def _enum_fault(key: str, value: Any, fields: Mapping[str, FieldInfo]) -> JobFault:
     annotation = fields[key].annotation
-    words = next(kind for kind in (annotation, *get_args(annotation)) if is_words(kind))
-    choices = [word.value for word in words]
+    kinds = (kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type))
+    choices = [word.value for kind in kinds if issubclass(kind, StrEnum) for word in kind]
     what = f"{key!r}: {shown(value)} is not one of {', '.join(choices)}"
     return JobFault((key,), what, closest(value, choices))
-
-
-def is_words(kind: Any) -> TypeGuard[type[StrEnum]]:
-    return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _clock_hint(value: Any) -> str | None:
@@ -133,7 +164,7 @@ def _clock_hint(value: Any) -> str | None:
 
 
 def apart(text: str) -> tuple[str, str | None]:
-    """A text that ends with the hint of `did_you_mean`, without it, and the hint."""
+    """Splits off the hint of `did_you_mean` that the text ends with."""
     what, mark, known = text.partition(" (did you mean ")
     return what, f"did you mean {known.removesuffix(')')}" if mark else None
 
@@ -169,6 +200,9 @@ MOST_HINTS = 50
 
 LARGEST_ARGUMENTS = 16 * 1024
 
+#: Tasks by name, each with what it takes; None where only a call of it can say.
+Tasks = Mapping[str, Signature | None]
+
 #: Take the place of what is wrong, so that the rest of the job is checked too.
 STAND_INS: Mapping[str, Any] = {"name": "job", "task": "task", "every": 60}
 
@@ -177,7 +211,7 @@ def check_job(
     name: str,
     own: Mapping[str, Any],
     defaults: Mapping[str, Any],
-    known_tasks: Collection[str] | None,
+    known_tasks: Tasks | None,
 ) -> tuple[JobSpec, list[JobFault]]:
     """The job and its faults; with any of these the spec holds stand-ins and is not to be used."""
     given = {key: value for key, value in own.items() if key in KEYS}
@@ -189,6 +223,9 @@ def check_job(
     faults += _key_faults(spec)
     if known_tasks is not None:
         faults += _task_faults(spec, own, known_tasks)
+        refused = {key for fault in faults for key in fault.keys}
+        if all(_is_readable(own.get(key)) and key not in refused for key in CALLED_WITH):
+            faults += call_faults(spec, known_tasks)
     return spec, faults
 
 
@@ -220,19 +257,19 @@ def _settle(
         try:
             return JobSpec.model_validate({**_stand_ins(wrong, left), **left}), left, faults
         except ValidationError as error:
-            told, before = set(wrong), dict(left)
+            reported, before = set(wrong), dict(left)
             for detail in _first_of_each_place(error):
                 if detail["type"] == "conflict" and not detail["loc"]:
                     faults += _conflict(detail["ctx"], left, wrong, from_defaults)
                     continue
                 key = str(detail["loc"][0]) if detail["loc"] else "steps"
-                if key not in told:
+                if key not in reported:
                     faults += _faults_of(key, detail)
                 wrong.add(key)
             if "every" in wrong:
                 wrong.add("phase")  # which cannot be judged without it
             left = {key: value for key, value in left.items() if key not in wrong}
-            if left == before and told == wrong:  # it would go on for ever
+            if left == before and reported == wrong:  # it would never end
                 raise
 
 
@@ -241,6 +278,8 @@ def _faults_of(key: str, detail: ErrorDetails) -> Iterable[JobFault]:
         return item_faults(key, detail["ctx"]["faults"])
     if key == "steps" and len(detail["loc"]) > 1:
         return [step_fault(detail)]
+    if key in ("at", "dst", "labels") and len(detail["loc"]) > 1:
+        return [part_fault(detail)]
     return [fault_of(key, detail)]
 
 
@@ -273,11 +312,12 @@ def _conflict(
 
 
 def _first_of_each_place(error: ValidationError) -> Iterable[ErrorDetails]:
-    """A union reports each of its branches; one of them is enough. A place may be a step's key."""
+    """A union reports each of its branches; one is enough. Parts of some keys have own places."""
     first: dict[tuple[int | str, ...], ErrorDetails] = {}
     for detail in error.errors(include_url=False):
-        is_step = detail["loc"][:1] == ("steps",)
-        first.setdefault(detail["loc"][: 3 if is_step else 1], detail)
+        place = detail["loc"]
+        depth = {"steps": 3, "at": 2, "dst": 2, "labels": 2}.get(str(place[0]), 1) if place else 0
+        first.setdefault(place[:depth], detail)
     return first.values()
 
 
@@ -287,13 +327,13 @@ def _unknown_keys(values: Mapping[str, Any]) -> Iterator[JobFault]:
         if key == "name":
             yield JobFault((key,), "unknown key 'name'", "a job's name is its key under 'jobs'")
         elif key not in KEYS:
-            # With so many they are no misspellings, and each hint takes its time.
+            # This many are no misspellings, and each hint takes its time.
             hint = closest(key, KEYS) if unknown <= MOST_HINTS else None
             yield JobFault((key,), f"unknown key {shown(key)}", hint)
 
 
 def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFault]:
-    """Of a schedule that is right in itself: its expression, and whether it has times at all."""
+    """Faults of a schedule whose keys are right: its expression, and whether it has any times."""
     given = (kind for kind in KINDS if values.get(kind) is not None)
     kind = next((kind for kind in given if getattr(spec, kind) is not None), None)
     if kind is None:
@@ -321,12 +361,12 @@ def _schedule_faults(spec: JobSpec, values: Mapping[str, Any]) -> Iterator[JobFa
         what = f"{kind!r}: the job would never run"
         yield JobFault((kind,), what, "look at 'start_at', 'end_at' and 'exclude'")
     if values.get("dst") is not None and not is_fixed(spec):
-        what = "'dst' says nothing here: the job runs every hour, or is not told by the clock"
+        what = "'dst' says nothing here: the job runs every hour, or does not follow the clock"
         yield JobFault(("dst",), what, "leave it out")
 
 
 def _line_faults(cron: str | Sequence[str]) -> Iterator[JobFault]:
-    """Of several expressions each at its own place."""
+    """The faults of several expressions, each at its own place."""
     lines = {(): cron} if isinstance(cron, str) else {(n,): line for n, line in enumerate(cron)}
     for path, line in lines.items():
         try:
@@ -351,9 +391,7 @@ def _key_faults(spec: JobSpec) -> Iterator[JobFault]:
         yield JobFault(("key",), f"'key': {what}", hint)
 
 
-def _task_faults(
-    spec: JobSpec, own: Mapping[str, Any], known_tasks: Collection[str]
-) -> Iterator[JobFault]:
+def _task_faults(spec: JobSpec, own: Mapping[str, Any], known_tasks: Tasks) -> Iterator[JobFault]:
     named: list[tuple[str, KeyPath, str]] = [
         ("steps", (number, "task"), step.task) for number, step in enumerate(spec.steps)
     ]
@@ -380,6 +418,72 @@ def _argument_faults(spec: JobSpec) -> Iterator[JobFault]:
         what = f"the arguments are {size:,} bytes of JSON; {LARGEST_ARGUMENTS:,} are allowed"
         keys = ("args", "kwargs", "params", "steps")
         yield JobFault(keys, what, "store the data and pass where it is")
+
+
+#: What the call of a task is made of.
+CALLED_WITH = ("task", "args", "kwargs", "steps")
+
+
+def call_faults(spec: JobSpec, known_tasks: Tasks) -> Iterator[JobFault]:
+    """Arguments that the tasks certainly refuse.
+
+    A step may get what it lacks from params. A job that runs only when it is triggered may get
+    other arguments then, so nothing is missing from it.
+    """
+    runs_by_itself = (spec.has_schedule or bool(spec.after)) and not spec.paused
+    if takes := known_tasks.get(spec.task or ""):
+        for key, path, what in _misfits(takes, spec.args, spec.kwargs):
+            yield JobFault((key,), f"{key!r}: {what}", _taken(takes), path)
+        for name in _missing(takes, spec.args, spec.kwargs) if runs_by_itself else ():
+            what = f"the task needs an argument {shown(name)}"
+            yield JobFault(("kwargs", "args", "task"), what, _taken(takes))
+    for number, step in enumerate(spec.steps):
+        if takes := known_tasks.get(step.task):
+            before = 0 if step.foreach is None else 1  # the item
+            for key, path, what in _misfits(takes, (*[None] * before, *step.args), step.kwargs):
+                inside = (path[0] - before,) if isinstance(path[0], int) else path
+                place = ("foreach",) if inside == (-1,) else (key, *inside)
+                what = f"step {number + 1}: {place[0]!r}: {what}"
+                yield JobFault(("steps",), what, _taken(takes), (number, *place))
+
+
+def _misfits(
+    takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, tuple[str | int, ...], str]]:
+    """The key, the place in it, and what is wrong there."""
+    kinds = {parameter.kind for parameter in takes.parameters.values()}
+    by_position = _by_position(takes)
+    if len(args) > len(by_position) and Parameter.VAR_POSITIONAL not in kinds:
+        what = f"the task takes {len(by_position)} by position, and gets {len(args)}"
+        yield "args", (len(by_position),), what
+    for name in kwargs:
+        if name in by_position[: len(args)]:
+            yield "kwargs", (name,), f"the task gets {shown(name)} by position as well"
+        elif name not in takes.parameters and Parameter.VAR_KEYWORD not in kinds:
+            yield "kwargs", (name,), f"the task takes no argument {shown(name)}"
+
+
+def _missing(takes: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+    given = {*_by_position(takes)[: len(args)], *kwargs}
+    return [
+        name
+        for name, parameter in takes.parameters.items()
+        if name not in given and parameter.default is Parameter.empty and not _is_open(parameter)
+    ]
+
+
+def _by_position(takes: Signature) -> list[str]:
+    kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in takes.parameters.items() if parameter.kind in kinds]
+
+
+def _is_open(parameter: Parameter) -> bool:
+    return parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def _taken(takes: Signature) -> str:
+    names = [name for name, each in takes.parameters.items() if not _is_open(each)]
+    return f"it takes: {', '.join(names) or 'nothing'}"
 
 
 def _is_readable(value: Any) -> bool:
@@ -421,22 +525,13 @@ def guarded_task_spec(task: str, guard: Any) -> GuardedTaskSpec:
     return spec_without_schedule(where, task, {"task": task}, guard)
 
 
-def started_spec(job: str, steps: Sequence[Any], policies: Mapping[str, Any]) -> GuardedTaskSpec:
-    """The job that code starts steps of: (task, priority), or mappings of a step's keys.
-
-    Raises InvalidGuard.
-    """
-    named = [
-        {"task": step[0], "priority": step[1]} if isinstance(step, tuple | list) else step
-        for step in steps
-    ]
-    return spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
-
-
 def spec_without_schedule(
     where: str, name: str, work: Mapping[str, Any], policies: Mapping[str, Any]
 ) -> GuardedTaskSpec:
-    """`work`: the task or the steps. Raises InvalidGuard with all that is wrong."""
+    """The job that code makes of a task or of steps. work: these, as keys of a job.
+
+    Raises InvalidGuard with all that is wrong.
+    """
     refused = [f"{key!r} is not for a guarded task" for key in NOT_IN_A_GUARD if key in policies]
     own = {key: value for key, value in policies.items() if key not in NOT_IN_A_GUARD}
     # What a template needs is known when the task is called.

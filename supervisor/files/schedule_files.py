@@ -1,33 +1,47 @@
-"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded."""
+"""Schedule files -> JobSpecs: everything that is wrong is found at once, or nothing is loaded.
+
+Their JSON Schema, for editors, is here as well; its descriptions are JobSpec's docstrings.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.errors import Problem, ScheduleFilesInvalid, SecretMissing, closest
-from supervisor.files.calendars import Calendars
-from supervisor.files.job_checks import JobFault, check_defaults, check_job, item_faults
+from supervisor.files.calendars import MOST_FILES, Calendars
+from supervisor.files.job_checks import (
+    KEYS,
+    NOT_IN_DEFAULTS,
+    JobFault,
+    Tasks,
+    check_defaults,
+    check_job,
+    item_faults,
+)
 from supervisor.files.yaml_source import (
     UNREADABLE,
     Document,
     KeyPath,
     UnusableFile,
     check_inside,
+    content_of,
     decoded,
+    digest_of,
     read,
     shown,
-    text_of,
 )
-from supervisor.job.following import following_problems
+from supervisor.job.changes import following_problems
+from supervisor.job.fields import NAME_PATTERN
 from supervisor.job.secrets import FORMS, has_references, malformed, resolved, texts_in
 from supervisor.job.spec import MOST_JOBS, JobSpec
+from supervisor.job.when import KINDS
 from supervisor.settings import DEFAULT_PREFIX
 
 # The references to secrets in a job of a schedule file, and what is wrong with them.
@@ -52,7 +66,7 @@ def reference_faults(spec: JobSpec, environ: Mapping[str, str] | None) -> Iterat
 
 
 def unresolved(text: str, environ: Mapping[str, str]) -> str | None:
-    """Why the text has no secret in this environment; None when it has all of them."""
+    """Why a secret in the text is missing in this environment; None if none is."""
     try:
         resolved(text, environ)
     except SecretMissing as error:
@@ -73,38 +87,101 @@ UNJUDGED = "cannot be judged, which is a fault of celery-beat-supervisor"
 LONGEST_PROBLEM = 500
 
 
+class ListedJob(NamedTuple):
+    """What is kept of a job of a file: its line, a digest of its spec, the jobs that it follows."""
+
+    line: int
+    digest: bytes
+    after: tuple[str, ...]
+
+
+#: A file's content, as a digest, and its jobs.
+ListedFile = tuple[bytes, dict[str, ListedJob]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is kept of files without problems, so that only those that change are read again.
+
+    calendars: digests of the files that `exclude` names. Of ten thousand jobs it takes half a
+    megabyte, a hundredth of what they are themselves.
+    """
+
+    prefix: str
+    year: int
+    calendars: Mapping[Path, bytes]
+    files: Mapping[Path, ListedFile]
+
+    @property
+    def jobs(self) -> dict[str, ListedJob]:
+        return {name: job for _, jobs in self.files.values() for name, job in jobs.items()}
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {
+            name: f"{file}:{job.line}"
+            for file, (_, jobs) in self.files.items()
+            for name, job in jobs.items()
+        }
+
+    def but(self, other: Listing) -> dict[str, tuple[Path, ListedJob]]:
+        """The jobs of files that are not in the other, or otherwise, each with its file."""
+        return {
+            name: (file, job)
+            for file, (digest, jobs) in self.files.items()
+            if other.files.get(file, (b"",))[0] != digest
+            for name, job in jobs.items()
+        }
+
+    @property
+    def are_calendars_unchanged(self) -> bool:
+        with suppress(UnusableFile):
+            return all(digest_of(content_of(file)) == was for file, was in self.calendars.items())
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleSet:
     """specs: by job name; sources: job name -> "file:line"; files: all that were read.
 
-    digest: equal for two sets exactly when their specs are.
+    digest: equal for two sets exactly when their specs are. listing: for the next load. since: the
+    listing of one before, where `specs` has only the jobs of files that have changed since then.
     """
 
     specs: Mapping[str, JobSpec]
     digest: str
     sources: Mapping[str, str]
+    listing: Listing
+    since: Listing | None = None
     files: tuple[Path, ...] = ()
 
 
 def load(
     path: Path,
-    known_tasks: Collection[str] | None = None,
+    known_tasks: Tasks | None = None,
     environ: Mapping[str, str] | None = None,
     *,
     prefix: str = DEFAULT_PREFIX,
     year: int | None = None,
     are_all: bool = True,
+    since: Listing | None = None,
 ) -> ScheduleSet:
     """All jobs of one file, or of the *.yaml and *.yml files in a directory.
 
     prefix: of the ledger that they are for, which is in the names of its serial queues. year: the
     one that it is now, and that holidays are computed around; by default as the clock says.
-    are_all: they follow no jobs but each other; else who is followed is not looked at.
-    With `known_tasks`, a job whose task is not among them is a problem; with `environ`, a reference
+    are_all: they follow no jobs but each other; else `after` is not checked. since: only files that
+    have changed since then are read, where that says as much as to read them all.
+    With `known_tasks`, a job whose task is not among them, or does not take the job's arguments, is
+    a problem; with `environ`, a reference
     to a secret that is not there. Raises ScheduleFilesInvalid with every problem of every file.
     """
-    directory = path if path.is_dir() else path.parent
-    calendars = Calendars(directory, year or datetime.now(UTC).year)
+    directory, year = path if path.is_dir() else path.parent, year or datetime.now(UTC).year
+    if since and (since.prefix, since.year) == (prefix, year) and since.are_calendars_unchanged:
+        edited = _Loading(known_tasks, environ, Calendars(directory, year), prefix)
+        with suppress(_Enough, ScheduleFilesInvalid, UnusableFile):
+            return edited.edited(path, since)
+    calendars = Calendars(directory, year)
     loading = _Loading(known_tasks, environ, calendars, prefix)
     with suppress(_Enough), closing(calendars):
         for file in loading.files_of(path):
@@ -116,12 +193,12 @@ def load(
 
 def load_text(
     text: bytes,
-    known_tasks: Collection[str] | None = None,
+    known_tasks: Tasks | None = None,
     prefix: str = DEFAULT_PREFIX,
 ) -> ScheduleSet:
-    """All jobs of what stands on standard input; calendars lie in the current directory.
+    """All jobs of a text on standard input; calendars lie in the current directory.
 
-    Who is followed is not looked at.
+    Jobs in `after` are not looked up.
     """
     file, calendars = Path("-"), Calendars(Path(), datetime.now(UTC).year)
     loading = _Loading(known_tasks, None, calendars, prefix)
@@ -130,9 +207,16 @@ def load_text(
     return loading.done()
 
 
-def _digest(specs: Mapping[str, JobSpec]) -> str:
-    content = {name: spec.model_dump(mode="json") for name, spec in specs.items()}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _spec_digest(spec: JobSpec) -> bytes:
+    said = spec.model_dump(mode="json", exclude_defaults=True)
+    return digest_of(json.dumps(said, sort_keys=True).encode())
+
+
+def _set_digest(jobs: Mapping[str, ListedJob]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(jobs):
+        digest.update(name.encode() + b"\0" + jobs[name].digest)
+    return digest.hexdigest()
 
 
 class _Enough(Exception):
@@ -143,22 +227,56 @@ class _Enough(Exception):
 class _Loading:
     """What was found so far, file by file."""
 
-    known_tasks: Collection[str] | None
+    known_tasks: Tasks | None
     environ: Mapping[str, str] | None
     calendars: Calendars
     prefix: str
     specs: dict[str, JobSpec] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
-    documents: dict[str, tuple[Document, Path]] = field(default_factory=dict)
+    documents: dict[str, Document] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
+    listed: dict[Path, ListedFile] = field(default_factory=dict)
 
-    def done(self) -> ScheduleSet:
+    def edited(self, path: Path, since: Listing) -> ScheduleSet:
+        """Reads the files that have changed. Raises ScheduleFilesInvalid also for what only all
+        files together can say: problems have the places of several."""
+        for file in self.files_of(path):
+            content = content_of(file)
+            known = since.files.get(file)
+            if known and known[0] == digest_of(content):
+                self.files.append(file)
+                self.listed[file] = known
+                continue
+            self.add(file, content)
+        self.calendars.close()
+        done = self.done(since)
+        jobs = done.listing.jobs
+        has_doubles = len(jobs) < sum(len(jobs) for _, jobs in self.listed.values())
+        has_followers = any(job.after for job in jobs.values())
+        if (
+            has_doubles
+            or len(jobs) > MOST_JOBS
+            or len(done.listing.calendars) > MOST_FILES
+            or (has_followers and following_problems(jobs))
+        ):
+            raise ScheduleFilesInvalid([])
+        return done
+
+    def done(self, since: Listing | None = None) -> ScheduleSet:
         """Once the calendars are closed, so that their problems are known. Raises as `load`."""
         if problems := [*self.problems, *self.calendars.problems]:
             raise ScheduleFilesInvalid(problems[: MOST_PROBLEMS + 1])
-        files = (*self.files, *self.calendars.files)
-        return ScheduleSet(self.specs, _digest(self.specs), self.sources, files)
+        calendars = {**(since.calendars if since else {}), **self.calendars.digests}
+        listing = Listing(self.prefix, self.calendars.year, calendars, self.listed)
+        return ScheduleSet(
+            specs=self.specs,
+            digest=_set_digest(listing.jobs),
+            sources=listing.places,
+            listing=listing,
+            since=since,
+            files=(*self.files, *calendars),
+        )
 
     def files_of(self, path: Path) -> list[Path]:
         """The files to read, sorted by name; hidden ones are an editor's, or another tool's."""
@@ -185,99 +303,103 @@ class _Loading:
         """content: of what is no file."""
         self.files.append(file)
         try:
-            document = read(text_of(file) if content is None else decoded(content))
+            content = content_of(file) if content is None else content
+            document = read(decoded(content))
         except UnusableFile as error:
             self._problem(file, error.line, error.what, error.hint)
             return
+        document.file = file
+        self.listed[file] = digest_of(content), {}
         for fault in document.faults:
             self._problem(file, fault.line, fault.what, fault.hint, job=_job_of(fault.path))
         if document.data is not UNREADABLE:
-            self._add_jobs(file, document)
+            self._add_jobs(document)
 
-    def _add_jobs(self, file: Path, document: Document) -> None:
+    def _add_jobs(self, document: Document) -> None:
         top = document.data
         if top is None:
-            self._problem(file, 1, "the file is empty", "for no jobs: jobs: {}")
+            self._fault(document, (), "the file is empty", "for no jobs: jobs: {}")
             return
         if not isinstance(top, dict):
-            self._problem(file, document.line_of(()), "the file is not a mapping", "jobs: first")
+            self._fault(document, (), "the file is not a mapping", "jobs: first")
             return
         for key in top:
             if key not in TOP_LEVEL:
                 hint = closest(key, TOP_LEVEL) or "known are jobs and defaults"
-                self._problem(file, document.line_of((key,)), f"unknown key {shown(key)}", hint)
+                self._fault(document, (key,), f"unknown key {shown(key)}", hint)
         if "jobs" not in top:
-            self._problem(file, document.line_of(()), "'jobs' is missing", "for none: jobs: {}")
-        defaults = self._defaults(file, document)
-        for name, own in self._mapping_at(file, document, "jobs").items():
+            self._fault(document, (), "'jobs' is missing", "for none: jobs: {}")
+        defaults = self._defaults(document)
+        for name, own in self._mapping_at(document, "jobs").items():
             try:
-                self._add_job(file, document, name, own, defaults)
+                self._add_job(document, name, own, defaults)
             except (_Enough, MemoryError):
                 raise
             except Exception as error:  # noqa: BLE001 - a fault of ours, of this one job only
-                line = document.line_of(("jobs", name))
-                self._problem(file, line, f"{UNJUDGED}: {error!r}", job=name)
+                self._fault(document, ("jobs", name), f"{UNJUDGED}: {error!r}")
 
     def check_followers(self) -> None:
         """Once all jobs are known: those of files follow jobs of files."""
         for fault in following_problems(self.specs):
-            document, file = self.documents[fault.job]
-            line = document.line_of(("jobs", fault.job, "after", fault.place))
-            self._problem(file, line, fault.what, fault.hint, job=fault.job)
+            path = ("jobs", fault.job, "after", fault.place)
+            self._fault(self.documents[fault.job], path, fault.what, fault.hint)
 
-    def _mapping_at(self, file: Path, document: Document, key: str) -> dict[str, Any]:
+    def _mapping_at(self, document: Document, key: str) -> dict[str, Any]:
         value = document.data.get(key, {})
         if isinstance(value, dict):
             return value
         if value is not UNREADABLE:
             what = "is empty" if value is None else "is not a mapping"
-            self._problem(
-                file, document.line_of((key,)), f"{key!r} {what}", f"for none: {key}: {{}}"
-            )
+            self._fault(document, (key,), f"{key!r} {what}", f"for none: {key}: {{}}")
         return {}
 
-    def _defaults(self, file: Path, document: Document) -> dict[str, Any]:
-        values = self._mapping_at(file, document, "defaults")
+    def _defaults(self, document: Document) -> dict[str, Any]:
+        values = self._mapping_at(document, "defaults")
         resolved, file_faults = self.calendars.resolve(values)
         defaults, faults = check_defaults(resolved)
         if "notify" in defaults:
             shared = JobSpec(name="job", task="task", every=60, notify=defaults["notify"])
             faults += reference_faults(shared, self.environ)
         for fault in [*faults, *item_faults("exclude", file_faults)]:
-            line = document.line_of(_place(("defaults",), fault, values))
-            self._problem(file, line, f"defaults: {fault.what}", fault.hint)
+            path = _place(("defaults",), fault, values)
+            self._fault(document, path, f"defaults: {fault.what}", fault.hint)
         return defaults
 
     def _add_job(
-        self, file: Path, document: Document, name: str, own: Any, defaults: Mapping[str, Any]
+        self, document: Document, name: str, own: Any, defaults: Mapping[str, Any]
     ) -> None:
-        line = document.line_of(("jobs", name))
-        if self._is_new(file, line, name) and own is not UNREADABLE:
-            if not isinstance(own, dict):
-                self._problem(file, line, "is not a mapping of keys to values", job=name)
-                return
-            resolved, file_faults = self.calendars.resolve(own)
-            spec, faults = check_job(name, resolved, defaults, self.known_tasks)
-            self.specs[name] = spec.kept_apart(self.prefix)
-            if spec.after:
-                self.documents[name] = (document, file)
-            missing = reference_faults(spec, self.environ)
-            faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
-            for fault in [*faults, *item_faults("exclude", file_faults)]:
-                at = document.line_of(_place(("jobs", name), fault, own))
-                self._problem(file, at, fault.what, fault.hint, job=name)
+        path = ("jobs", name)
+        if not self._is_new(document, name) or own is UNREADABLE:
+            return
+        if not isinstance(own, dict):
+            self._fault(document, path, "is not a mapping of keys to values")
+            return
+        resolved, file_faults = self.calendars.resolve(own)
+        spec, faults = check_job(name, resolved, defaults, self.known_tasks)
+        spec = self.specs[name] = spec.kept_apart(self.prefix)
+        if spec.after:
+            self.documents[name] = document
+        line = document.line_of(path)
+        self.listed[document.file][1][name] = ListedJob(line, _spec_digest(spec), spec.after)
+        missing = reference_faults(spec, self.environ)
+        faults += [fault for fault in missing if fault.keys != ("notify",) or "notify" in own]
+        for fault in [*faults, *item_faults("exclude", file_faults)]:
+            self._fault(document, _place(path, fault, own), fault.what, fault.hint)
 
-    def _is_new(self, file: Path, line: int, name: str) -> bool:
+    def _is_new(self, document: Document, name: str) -> bool:
+        path = ("jobs", name)
         if name in self.sources:
             what = f"this job is also in {self.sources[name]}"
-            self._problem(file, line, what, "rename one of the two", job=name)
+            self._fault(document, path, what, "rename one of the two")
             return False
-        self.sources[name] = f"{file}:{line}"
+        self.sources[name] = f"{document.file}:{document.line_of(path)}"
         if len(self.sources) == MOST_JOBS + 1:
-            self._problem(
-                file, line, f"more than {MOST_JOBS:,} jobs", "this is the first too many", job=name
-            )
+            self._fault(document, path, f"more than {MOST_JOBS:,} jobs", "the first too many")
         return True
+
+    def _fault(self, document: Document, path: KeyPath, what: str, hint: str | None = None) -> None:
+        """Of what is at this path of a file."""
+        self._problem(document.file, document.line_of(path), what, hint, _job_of(path))
 
     def _problem(
         self, file: Path, line: int, what: str, hint: str | None = None, job: str | None = None
@@ -298,3 +420,75 @@ def _job_of(path: KeyPath) -> str | None:
 def _place(parent: KeyPath, fault: JobFault, values: Mapping[str, Any]) -> KeyPath:
     """Where the fault's first key stands that is written there; else the parent itself."""
     return next(((*parent, key, *fault.path) for key in fault.keys if key in values), parent)
+
+
+# The JSON Schema of a schedule file.
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+#: Every default in the words of a schedule file; `name`, `task` and the schedule have none.
+DEFAULTS = JobSpec.model_validate({"name": "job", "task": "task", "every": 60}).model_dump(
+    mode="json"
+)
+
+
+def json_schema() -> dict[str, Any]:
+    """Of one file: what an editor can check by itself; `supervisor check` checks the rest."""
+    job = JobSpec.model_json_schema()
+    definitions = job.pop("$defs", {})
+    properties = {key: _property(key, job["properties"][key]) for key in KEYS}
+    schedules = [_written(kind) for kind in KINDS]
+    shared = {key: value for key, value in properties.items() if key not in NOT_IN_DEFAULTS}
+    return {
+        "$schema": DIALECT,
+        "title": "Schedule file",
+        "description": "Jobs that the supervisor runs periodically.",
+        "type": "object",
+        "required": ["jobs"],
+        "additionalProperties": False,
+        "properties": {
+            "defaults": {"$ref": "#/$defs/Defaults"},
+            "jobs": {
+                "description": "Job name -> job.",
+                "type": "object",
+                "propertyNames": {"pattern": NAME_PATTERN},
+                "additionalProperties": {"$ref": "#/$defs/Job"},
+            },
+        },
+        "$defs": {
+            **definitions,
+            "Defaults": {
+                "description": "Keys for all jobs of this file; a job's own keys win.",
+                "type": "object",
+                "additionalProperties": False,
+                "properties": shared,
+            },
+            "Job": {
+                "description": job["description"],
+                "type": "object",
+                "additionalProperties": False,
+                "allOf": [
+                    {"oneOf": [{"required": ["task"]}, {"required": ["steps"]}]},
+                    {"oneOf": [*schedules, {"not": {"anyOf": schedules}}]},
+                ],
+                "properties": properties,
+            },
+        },
+    }
+
+
+def _property(key: str, generated: dict[str, Any]) -> dict[str, Any]:
+    """As generated, with the default as one would write it, and no machine-made title.
+
+    pydantic writes durations as ISO 8601 there, and drops a description that a `$ref` has too.
+    """
+    field = JobSpec.model_fields[key]
+    made = {name: value for name, value in generated.items() if name not in ("title", "default")}
+    if not field.is_required() and field.default is not None:
+        made["default"] = DEFAULTS[key]
+    return {**made, "description": field.description}
+
+
+def _written(key: str) -> dict[str, Any]:
+    return {"required": [key], "properties": {key: {"not": {"type": "null"}}}}

@@ -1,7 +1,7 @@
 """A YAML text as plain data that knows the line of every key, with its faults collected.
 
 Built from the parser's events and not by its composer: the C composer recurses as deep as the text
-tells it to and takes the process with it, and events show anchors and tags that nodes hide.
+nests and crashes the process, and events show anchors and tags that nodes hide.
 
 What is read is the part of YAML that has one meaning: YAML 1.2 scalars (true and false are the
 only booleans, no base-60 numbers, dates stay text), keys are text, no anchors, aliases or tags.
@@ -9,6 +9,7 @@ only booleans, no base-60 numbers, dates stay text), keys are text, no anchors, 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,9 +54,13 @@ class Fault:
 
 @dataclass(slots=True)
 class Document:
-    """data: of dict, list, str, int, float, bool, None and UNREADABLE; lines count from 1."""
+    """data: of dict, list, str, int, float, bool, None and UNREADABLE; lines count from 1.
+
+    file: which the text was read from; '-' for standard input.
+    """
 
     data: Any = None
+    file: Path = Path("-")
     lines: dict[KeyPath, int] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
 
@@ -281,14 +286,22 @@ def _is_link(file: Path) -> bool:
 
 def text_of(file: Path) -> str:
     """Raises UnusableFile."""
+    return decoded(content_of(file))
+
+
+def content_of(file: Path) -> bytes:
+    """Of a file that is too large, more than is allowed. Raises UnusableFile."""
     try:
         if not file.is_file():
             raise UnusableFile("is not a regular file")
         with file.open("rb") as stream:
-            content = stream.read(LARGEST_FILE + 1)
+            return stream.read(LARGEST_FILE + 1)
     except OSError as error:
         raise UnusableFile(f"cannot be read: {error.strerror}") from None
-    return decoded(content)
+
+
+def digest_of(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def decoded(content: bytes) -> str:

@@ -7,7 +7,7 @@
    counts from when it was asked for (lease.py): a reply that comes late is not trusted, nor is a
    grant that has grown old by the time the body is to start, and the lease is asked for again.
 3. The task's body runs; the worker's main process renews the lease (heartbeat.py) and may interrupt
-   the body (interrupts.py).
+   the body (child_table.py).
 4. `end` reports the outcome: the lease is given back and the next waiting run promoted, in one
    function. The process that reported it publishes the promoted run; if it dies first, beat does.
 5. A child that dies in between reports nothing: its worker's main process does, else the lease runs
@@ -48,13 +48,12 @@ from structlog.contextvars import bound_contextvars
 
 from supervisor.errors import LeaseLost, RunInterrupted, WrongSchema
 from supervisor.guard import child_table, liveness
-from supervisor.guard.current_run import CurrentRun, current_run, set_current_run
+from supervisor.guard.child_table import RAISED, way_to_this_code
+from supervisor.guard.current_run import CurrentRun, current_attempt, current_run, set_current_run
 from supervisor.guard.delivery import Delivery
-from supervisor.guard.interrupts import RAISED, way_to_this_code
 from supervisor.guard.lease import is_trusted
 from supervisor.guard.progress import Report, Reporter
-from supervisor.guard.run_log import capture_lines
-from supervisor.guard.tracebacks import traceback_text
+from supervisor.guard.run_log import capture_lines, traceback_text
 from supervisor.job.policies import RunLog
 from supervisor.job.run import LINE_LENGTH, ReportedProgress, RunState, StepId
 from supervisor.job.secrets import (
@@ -130,7 +129,7 @@ class Guard:
     _params: tuple[str, Mapping[str, Any]] = ("", MappingProxyType({}))
 
     def params_of(self, run_id: str, stage: str) -> Mapping[str, Any]:
-        """The same for all steps and items of a stage: read once by each process."""
+        """Params are the same for all steps and items of a stage: each process reads them once."""
         known, kept = f"{run_id} {stage}", self._params
         if kept[0] != known:
             load = partial(self.ledger.steps.params, run_id)
@@ -179,7 +178,7 @@ class Attempt:
         return self.delivery.lock
 
     def begin(self) -> Refused | None:
-        """Asks for the lease; why the run must not start here and now, if it must not."""
+        """Asks for the lease. Returns why the run must not start here and now, if so."""
         answer = self._kept_out() or self._ask()
         if isinstance(answer, Refused):
             self.phase = Phase.OVER
@@ -271,7 +270,7 @@ class Attempt:
         return self.asked_to_end if self.phase is Phase.RUNNING else None
 
     def record_end(self, outcome: RunState) -> None:
-        """For its main process, which reports this end should the process die before it can."""
+        """For the main process, which reports this end if this process dies before it can."""
         if outcome is not RunState.SUCCEEDED or not self.returned:  # that is known here alone
             child_table.record_end(self._granted.token, outcome, self._work_ended_at)
 
@@ -310,14 +309,14 @@ class Attempt:
         )
 
     def retry_by_backoff(self, failure: Exception) -> timedelta:
-        """It is tried again by the job's own rules; after how long."""
+        """Plans another attempt by the job's own rules; returns after how long."""
         delay = self.delivery.backoff
         before = self.next or NextAttempt(delay, failure)
         self.next = replace(before, delay=delay, error=failure)
         return delay
 
     def discard(self) -> None:
-        """Lets go of what was raised, with all that its frames hold."""
+        """Drops the exception, and with it all that its frames keep alive."""
         self.raised = self.interruption = self.next = None
 
     def with_secrets(self, args: Any, kwargs: Any, environ: Mapping[str, str]) -> tuple[Any, Any]:
@@ -331,7 +330,7 @@ class Attempt:
         return given["args"], given["kwargs"]
 
     def hide(self, *arguments: Any) -> None:
-        """What of these arguments the job's `mask` hides is not shown in its log either."""
+        """Keeps the arguments that the job's `mask` hides out of its log as well."""
         self.hidden |= dict.fromkeys(hidden_in(self.delivery.mask, arguments), MASK)
 
     def shown(self, text: str) -> str:
@@ -357,7 +356,7 @@ class Attempt:
         return clock() if self.ended_at is None else self.ended_at
 
     def _kept_out(self) -> Refused | None:
-        """Of what lost its lease and goes on here, this process knows, and the ledger does not.
+        """Code that lost its lease and still runs here is known to this process, not to the ledger.
 
         The run stays queued: it is sent again, until that has ended.
         """
@@ -369,7 +368,7 @@ class Attempt:
         return None
 
     def _count_duplicate(self) -> None:
-        """As the ledger would, which is not asked: it might grant what must not run here."""
+        """Counts it as the ledger would, without asking: it might grant what must not run here."""
         with suppress(RedisError):
             self._guard.ledger.count_duplicate(self.job)
 
@@ -409,7 +408,7 @@ class Attempt:
             )
             if isinstance(answer, Refused) or is_trusted(answer.asked_at, answer.lease_ttl):
                 return answer
-            log.warning("grant late", job=answer.job, run=own.run_id)
+            log.warning("grant delayed", job=answer.job, run=own.run_id)
         return Refused(own.run_id, Refusal.UNAVAILABLE, "each grant came too late")
 
     def _current_run(self, grant: Grant) -> CurrentRun:
@@ -449,7 +448,7 @@ class Attempt:
             self._guard.publish(finished.next_up)
 
     def _insist(self, report: Callable[[], Finished], facts: Mapping[str, Any]) -> Finished:
-        """Reports until it is taken. Raises RedisError once the patience is at its end."""
+        """Reports until the ledger takes it. Raises RedisError when it has to give up."""
         given_up_at, logged_again_at = math.inf, 0.0
         while True:
             try:
@@ -466,12 +465,6 @@ class Attempt:
                     log.warning("ledger unavailable", **facts, error=str(error))
                     logged_again_at = now + SILENT_SECONDS
                 time.sleep(PAUSE_SECONDS)
-
-
-def current_attempt() -> Attempt | None:
-    """The attempt that this code works for; None outside of one, and once its end is reported."""
-    run = current_run()
-    return run._attempt if run else None
 
 
 def raise_in_current_run(number: int) -> None:

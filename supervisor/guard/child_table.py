@@ -1,4 +1,6 @@
-"""What a worker's main process and its attempts have to know of each other without the ledger.
+"""What a worker's main process and its attempts know and ask of each other without the ledger.
+
+**The table:**
 
 1. A child records whether it is inside a job's code. One that has done its work and cannot report
    it, because the ledger is unavailable, must not be killed as one that works without a lease.
@@ -6,21 +8,41 @@
    limit say, its main process knows what to report in its place.
 3. The main process records that the worker is stopping: then a child does not insist for ever.
 
-The table is memory that they share: it is made before the children are forked. A child's entry is
-found by its process id, and names the attempt that it is about.
+It is memory that they share, made before the children are forked. A child's entry is found by its
+process id, and names the attempt that it is about.
+
+**How a running job is interrupted:**
+
+1. The main process sends the child a signal: `LEASE_LOST` or `CANCELLED`.
+2. The child's handler raises LeaseLost or RunCancelled in the job's code, if that is running. They
+   are no Exceptions: a job's ``except Exception`` does not swallow them; ``finally`` runs.
+3. A child that still runs the job's code after its grace is killed, and reported by the heartbeat
+   like any child that died.
+
+The first signal is one that Unix ignores by default. The second would end a child that never began
+a run, so it is sent only to one that has.
 
 Pools of threads or greenlets, and the solo pool, have no children: the attempts of such a worker
-are in `here`, and its heartbeat calls them.
+are in `here`, and its heartbeat calls them. Their code runs beside the heartbeat, in the main
+thread (solo: signalled likewise), in a greenlet (the exception is raised when it next waits) or in
+a thread, where nothing can be raised: a run has to look by itself whether it is asked to end
+(`current_run().should_end`). None of them can be killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
-from collections.abc import Iterator
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Protocol
+from types import FrameType
+from typing import Any, Protocol
 
+from supervisor.errors import LeaseLost, RunCancelled, RunInterrupted
 from supervisor.job.run import RunState
 
 #: State; of the attempt its token, and when it ended, by `times.clock`; whose entry it is, by pid.
@@ -86,7 +108,7 @@ def leave(token: str) -> None:
 
 
 def interrupt(token: str, number: int) -> bool:
-    """Asks an attempt of this process to end; whether something is raised in its code."""
+    """Asks an attempt of this process to end. Returns whether anything is raised in its code."""
     body = here.get(token)
     return body is not None and body.interrupt(number)
 
@@ -116,7 +138,7 @@ def is_running(pid: int, token: str) -> bool:
 
 
 def record_end(token: str, outcome: RunState, ended_at: float) -> None:
-    """This process is about to report that its attempt ended so; its work did at `ended_at`."""
+    """Records how the attempt ended, and that its work did at `ended_at`, before it is reported."""
     if _table is None or outcome not in ENDS:
         return
     offset = offset_of(os.getpid())
@@ -145,3 +167,56 @@ def is_stopping() -> bool:
 
 def offset_of(pid: int) -> int:
     return pid % ENTRIES * ENTRY.size
+
+
+# Signals, and what they raise.
+
+LEASE_LOST = signal.SIGURG
+CANCELLED = signal.SIGUSR2
+
+RAISED: dict[int, type[RunInterrupted]] = {LEASE_LOST: LeaseLost, CANCELLED: RunCancelled}
+
+
+def receive_interrupts(raise_in_run: Callable[[int], None]) -> None:
+    """Installs the handlers in this process.
+
+    Outside of a process' main thread nothing can be raised by a signal: nothing is installed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        raise_in_run(number)
+
+    for number in RAISED:
+        signal.signal(number, interrupt)
+
+
+def send(number: int, pid: int, pidfd: int | None) -> None:
+    """Signals the process, by its pidfd where there is one: never another with the same number."""
+    with contextlib.suppress(ProcessLookupError):
+        if pidfd is not None and hasattr(signal, "pidfd_send_signal"):
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            os.kill(pid, number)
+
+
+def way_to_this_code(pending: Callable[[], BaseException | None]) -> Callable[[int], Any] | None:
+    """How another thread of this process interrupts the code that calls this.
+
+    pending: what is to be raised in it now, asked for where nothing else runs. None: not at all.
+    """
+    gevent: Any = sys.modules.get("gevent")
+    greenlet = gevent and gevent.getcurrent()
+    if gevent and isinstance(greenlet, gevent.Greenlet):
+        loop = gevent.get_hub().loop
+
+        def throw() -> None:
+            if error := pending():
+                greenlet.throw(error)
+
+        return lambda _: loop.run_callback_threadsafe(throw)
+    if threading.current_thread() is threading.main_thread():
+        main = threading.main_thread().ident or 0
+        return lambda number: signal.pthread_kill(main, number)
+    return None

@@ -91,7 +91,7 @@ def run_command(
 
 
 def pipes_of(options: Mapping[str, Any], input: Any, capture_output: bool) -> dict[str, Any]:
-    """Refuses, as subprocess.run does, what contradicts itself."""
+    """Refuses options that contradict each other, as subprocess.run does."""
     if input is not None and options.get("stdin") is not None:
         raise ValueError("stdin and input may not both be used")
     if capture_output and not (options.get("stdout") is options.get("stderr") is None):
@@ -171,7 +171,7 @@ class Pipes:
 
     @property
     def outputs(self) -> tuple[bytes | None, bytes | None]:
-        """Of standard output and standard error; None for what is no pipe."""
+        """Standard output and standard error; None for one that is no pipe."""
         out, err = (
             bytes(self._written[pipe]) if pipe else None
             for pipe in (self._process.stdout, self._process.stderr)

@@ -38,7 +38,7 @@ class CurrentRun:
     _attempt: Attempt | None = field(default=None, repr=False, compare=False)
 
     def progress(self, done: Number, total: Number | None = None, text: str = "") -> None:
-        """Reports how far the run is; as often as a loop likes to, the latest counts."""
+        """Reports how far the run is. Call it as often as you like: the latest call counts."""
         if self._attempt is not None and self._attempt.report is not None:
             self._attempt.report.progress(done, total, text)
 
@@ -84,12 +84,18 @@ def current_run() -> CurrentRun | None:
     return _current.get()
 
 
+def current_attempt() -> Attempt | None:
+    """The attempt that this code works for; None outside of one, and once its end is reported."""
+    run = _current.get()
+    return run._attempt if run else None
+
+
 def set_current_run(run: CurrentRun | None) -> None:
     _current.set(run)
 
 
 def formatted(text: str, args: tuple[object, ...]) -> str:
-    """A mistake in a log line is seen there, and fails no job."""
+    """A mistake in the format shows in the line itself, and does not fail the job."""
     try:
         return str(text) % args if args else str(text)
     except (TypeError, ValueError, KeyError):

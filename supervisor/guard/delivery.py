@@ -35,7 +35,7 @@ TOKEN = "supervisor_token"
 class Delivery:
     """What the message of a run says of one attempt; `references` as in an Assignment.
 
-    sent_after: so many retries, as the ledger counts them; None in a message of an older version.
+    sent_after: how many retries, as the ledger counts; None in a message of an older version.
     """
 
     run_id: str

@@ -15,7 +15,7 @@ The way of a tick goes on in ledger/finish.lua, where a run ends.
    ends: the begin is undone once the ledger answers.
 4. A renewal also says what is to end: a run that was cancelled or replaced, and one whose lease is
    another's. So does the clock, for a lease that is no longer trusted (lease.py). Its child is
-   interrupted (interrupts.py), and killed when it does not end within its grace.
+   interrupted (child_table.py), and killed when it does not end within its grace.
    A ledger that hangs must not delay that: no call begins that would, if it took as long as the
    last one did, outlast the moment at which a child is to be interrupted or killed. Nor must one
    that refuses: whatever comes of a call, the clock is asked, and no run holds up another.
@@ -38,7 +38,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from supervisor.errors import WrongSchema
-from supervisor.guard import child_table, interrupts
+from supervisor.guard import child_table
 from supervisor.guard.lease import Lease, State
 from supervisor.job.run import RunState
 from supervisor.ledger.connection import RedisError, may_pass
@@ -63,7 +63,7 @@ class Heartbeat(threading.Thread):
         self._ledger = ledger
         self._publish_thread = PublishThread(publish)
         self._leases: dict[Hashable, Lease] = {}
-        self._unbegun: list[Lease] = []
+        self._to_undo: list[Lease] = []
         self._children = Children()
         self._stopping = False
         self._hung_seconds = 0.0
@@ -91,7 +91,7 @@ class Heartbeat(threading.Thread):
         """A child gave up before the body, and does not know whether the lease was granted."""
         for lease in [lease for lease in list(self._leases.values()) if lease.token == token]:
             self._forget(lease)
-            self._unbegun.append(lease)
+            self._to_undo.append(lease)
 
     def stop(self) -> None:
         self._stopping = True
@@ -117,9 +117,9 @@ class Heartbeat(threading.Thread):
     def _wait(self) -> None:
         """Until it is time for a beat, or a child has died, or is new."""
         for pid in self._children.wait(self._next_beat - time.monotonic()):
-            self._bury(pid)
+            self._note_death(pid)
         for pid in self._children.open(lease.pid for lease in self._with_child()):
-            self._bury(pid)
+            self._note_death(pid)
 
     def _beat(self) -> None:
         try:
@@ -181,7 +181,7 @@ class Heartbeat(threading.Thread):
                     log.warning("lease reasserted", job=lease.work.job, run=lease.run_id)
                 if renewal.state is LeaseState.STOP:
                     kill_at = clock() + lease.stop_grace.total_seconds()
-                    self._interrupt(lease, interrupts.CANCELLED, kill_at)
+                    self._interrupt(lease, child_table.CANCELLED, kill_at)
             case LeaseState.LOST:
                 # Kept: each further renewal makes the measured overlap longer.
                 self._note_taken(lease, renewal.detail)
@@ -226,7 +226,7 @@ class Heartbeat(threading.Thread):
         log.error("lease lost", **facts, aborts=lease.aborts_when_lost)
         if lease.aborts_when_lost:
             kill_at = since + lease.abort_grace.total_seconds()
-            self._interrupt(lease, interrupts.LEASE_LOST, kill_at)
+            self._interrupt(lease, child_table.LEASE_LOST, kill_at)
 
     def _interrupt(self, lease: Lease, number: signal.Signals, kill_at: float) -> None:
         """Signals the child, once; the earliest end of its graces counts."""
@@ -254,7 +254,7 @@ class Heartbeat(threading.Thread):
                 self._children.send(signal.SIGKILL, lease.pid)
         lease.kill_at = None
 
-    def _bury(self, pid: int) -> None:
+    def _note_death(self, pid: int) -> None:
         """A child is gone; its run, if it worked for one, is reported."""
         self._children.close(pid)
         lease = self._leases.get(pid)
@@ -265,7 +265,7 @@ class Heartbeat(threading.Thread):
     def _report_all(self) -> None:
         """Those that could not be reported before; after the renewals, which cannot wait."""
         dead = [lease for lease in list(self._leases.values()) if lease.state is State.DEAD]
-        for lease in [*dead, *self._unbegun]:
+        for lease in [*dead, *self._to_undo]:
             if not self._report(lease):
                 return
 
@@ -278,7 +278,7 @@ class Heartbeat(threading.Thread):
             finished = self._finish_for(lease)
         except FAULTS as error:
             self._hung_seconds = clock() - asked_at
-            event = "begin not undone" if lease in self._unbegun else "dead child not reported"
+            event = "begin not undone" if lease in self._to_undo else "dead child not reported"
             log.warning(event, run=lease.run_id, error=str(error))
             if not isinstance(error, RedisError) or may_pass(error):
                 return False
@@ -292,7 +292,7 @@ class Heartbeat(threading.Thread):
 
     def _finish_for(self, lease: Lease) -> Finished:
         """With the end that the child recorded, else as one that died while it worked."""
-        if lease in self._unbegun:
+        if lease in self._to_undo:
             finished = self._ledger.undo_begin(lease.run_id, lease.token)
             if finished.ending is Ending.RESCUED:
                 log.warning("begin undone", job=lease.work.job, run=lease.run_id)
@@ -312,8 +312,8 @@ class Heartbeat(threading.Thread):
         return finished
 
     def _forget(self, lease: Lease) -> None:
-        if lease in self._unbegun:
-            self._unbegun.remove(lease)
+        if lease in self._to_undo:
+            self._to_undo.remove(lease)
         elif self._leases.get(lease.key) is lease:
             del self._leases[lease.key]
 
@@ -335,8 +335,8 @@ class Children:
         return pid in self._fds
 
     def send(self, number: signal.Signals, pid: int) -> None:
-        """As `interrupts.send`."""
-        interrupts.send(number, pid, self._fds.get(pid))
+        """As `child_table.send`."""
+        child_table.send(number, pid, self._fds.get(pid))
 
     def wake(self) -> None:
         """Ends the present `wait`, or the next."""

@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -88,7 +90,7 @@ def hold() -> None:
         remove_old(found)
         _own = new_file(found)
     except OSError as error:
-        log.warning("no proof of life", directory=str(found), error=str(error))
+        log.warning("proof of life not written", directory=str(found), error=str(error))
 
 
 def new_file(found: Path) -> OwnFile:
@@ -98,7 +100,7 @@ def new_file(found: Path) -> OwnFile:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path = new.with_name(f"{new.stem}-{os.fstat(fd).st_ino}")
-        new.rename(path)  # nobody finds it before it is locked
+        new.rename(path)  # no process finds it before it is locked
     except OSError:
         os.close(fd)
         with suppress(OSError):
@@ -146,16 +148,27 @@ def check_own_file() -> None:
 
 
 def directory() -> Path | None:
-    """The directory of locks, made if need be. None where none is named, or it proves nothing."""
+    """The directory of locks, made if need be. None where it, or this machine, proves nothing."""
     named = os.environ.get(DIRECTORY_VARIABLE)
-    if not named:
+    if named == "":
         return None
-    found = Path(named)
     try:
-        boot()  # not everywhere but on Linux, nor in each sandbox
+        boot()
+    except OSError:  # not Linux, or a sandbox without it
+        return None
+    default = Path(tempfile.gettempdir()) / f"celery-beat-supervisor-{os.getuid()}"
+    found = Path(named) if named else default
+    try:
         found.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = found.lstat()
     except OSError as error:
-        log.warning("no proof of life", directory=named, error=str(error))
+        log.warning("proof of life not written", directory=str(found), error=str(error))
+        return None
+    is_own = stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
+    if not (named or (is_own and not facts.st_mode & 0o022)):
+        log.warning(
+            "proof of life not written", directory=str(found), error="it is not this user's alone"
+        )
         return None
     return found
 

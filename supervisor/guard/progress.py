@@ -36,7 +36,7 @@ from supervisor.job.run import (
     plain_number,
 )
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.progress import Reports
+from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
 
 log = get_logger("supervisor.reports")

@@ -1,4 +1,4 @@
-"""What a run's code logs: its run in every record, and the lines of jobs with `log: capture`.
+"""What is kept of a run's code: its log lines, and the traceback of a failed attempt.
 
 1. Each record that is made in a run's code names the run, whatever makes, filters and formats the
    app's records (`CurrentRun.log_fields`); structlog's contextvars have the same.
@@ -7,7 +7,7 @@
    report of the attempt (progress.py), which bounds them and writes them beside the job's code.
    What is printed comes as records where Celery redirects it (`worker_redirect_stdouts`), and else
    by way of `PrintedLines`.
-3. It takes no lock, and asks nobody: a time limit may be raised in the code that logs.
+3. It takes no lock and makes no call: a time limit may be raised in the code that logs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor.guard.current_run import current_run
+from supervisor.guard.current_run import current_attempt, current_run
 from supervisor.job.run import LINE_LENGTH
 
 if TYPE_CHECKING:
     from supervisor.guard.attempt import Attempt
+import re
+from collections.abc import Callable
+from itertools import dropwhile
+from traceback import StackSummary, TracebackException
 
 #: What Celery redirects prints to.
 PRINTS = "celery.redirected"
@@ -57,7 +61,7 @@ class CapturedLines(logging.NullHandler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         if logging.root.handlers == [self]:
-            say_as_without(record)
+            show_as_without_handlers(record)
         attempt = capturing()
         if attempt is None or record.name.startswith(OURS):
             return False
@@ -90,8 +94,7 @@ class PrintedLines:
 
 def capturing() -> Attempt | None:
     """The attempt whose code this is, if what it logs is a part of its run's log."""
-    run = current_run()
-    attempt = run._attempt if run else None
+    attempt = current_attempt()
     return attempt if attempt and attempt.captures else None
 
 
@@ -113,7 +116,7 @@ def keeps_lines(logger: logging.Logger) -> bool:
     return not logger.propagate and any(handlers)
 
 
-def say_as_without(record: logging.LogRecord) -> None:
+def show_as_without_handlers(record: logging.LogRecord) -> None:
     """What Python does with warnings where no logger has a handler: a second one ends that."""
     logger: logging.Logger | None = logging.getLogger(record.name)
     while logger is not None and logger is not logging.root:
@@ -140,3 +143,44 @@ def words(event: Mapping[str, Any]) -> str:
     """An event of structlog that a formatter of the app's is to render."""
     facts = (f"{key}={value}" for key, value in event.items() if key != "event")
     return " ".join((str(event.get("event", "")), *facts))
+
+
+# The traceback of a failed attempt.
+
+#: Bytes; of a longer one the end is kept, where the exception stands.
+LARGEST = 8 * 1024
+
+#: Innermost frames of each exception.
+MOST_FRAMES = 50
+
+#: What calls the task's code, in front of it.
+CALLERS = re.compile(r"[/\\](supervisor[/\\](guard|worker)|celery[/\\]app)[/\\]\w+\.py$")
+
+
+def traceback_text(error: BaseException, hide: Callable[[str], str]) -> str:
+    """From the task's own code on, with what the exception was raised from. No variables.
+
+    hide: makes of a text one that may be shown.
+    """
+    found = TracebackException.from_exception(error, limit=-MOST_FRAMES, compact=True)
+    leave_out_callers(found)
+    return end_of(hide("".join(found.format())))
+
+
+def leave_out_callers(found: TracebackException | None) -> None:
+    """Of this exception, and of those that it was raised from; all frames stay if none is left."""
+    if found is None:
+        return
+    own = dropwhile(lambda frame: CALLERS.search(frame.filename), found.stack)
+    found.stack = StackSummary.from_list(list(own)) or found.stack
+    leave_out_callers(found.__cause__)
+    leave_out_callers(found.__context__)
+
+
+def end_of(text: str) -> str:
+    data = text.encode(errors="replace")
+    if len(data) <= LARGEST:
+        return data.decode()
+    return f"({len(data) - LARGEST:,} bytes before this left out)\n" + data[-LARGEST:].decode(
+        errors="ignore"
+    )

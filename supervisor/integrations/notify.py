@@ -1,15 +1,16 @@
 """Sends a notice: to a webhook, signed; to mail, Slack, Teams and PagerDuty through Apprise.
 
 An address with `https://` or `http://` is a webhook, which we send ourselves, in the form of
-Standard Webhooks (standardwebhooks.com), but for those that Slack, Teams and the like give out.
-These and all others are Apprise's, which the extra `notify` installs.
+Standard Webhooks (standardwebhooks.com), except those of Slack, Teams and the like. These and all
+others are left to Apprise, which the extra `notify` installs.
 
-1. References become the address and the secret, in this process.
-2. A thread sends. Whatever it does, `send` gives its answer within the deadline: a thread that
-   takes longer is left to itself, and its address gets no other until it has ended. What it sends
-   may arrive all the same, and again with the next attempt.
+1. References are resolved to the address and the secret, in this process.
+2. A thread sends. `send` returns within the deadline in any case: a thread that takes longer goes
+   on alone, and its address gets no other until it has ended. What it sends may still arrive, and
+   again with the next attempt.
 3. Apprise says whether a service took the message, and not why not. It logs that. These lines are
-   kept from the app's log, for they may hold the service's key; a status of HTTP is read from them.
+   kept out of the app's log, as they may contain the service's key; the HTTP status is read from
+   them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from supervisor.errors import SecretMissing
-from supervisor.job.destinations import is_destination
-from supervisor.job.notices import Answer, Destination, Event, Notice, body, title
+from supervisor.job.notices import Answer, Destination, Event, Notice, body, is_destination, title
 from supervisor.job.secrets import TOKEN, resolved
 from supervisor.sending.posting import USER_AGENT, answer_to, post
 from supervisor.settings import NOTIFY_SECRET
@@ -41,10 +41,10 @@ from supervisor.times import render_moment
 
 WEBHOOKS = ("https://", "http://")
 
-#: A secret that begins so is base64, as Standard Webhooks has it; any other is text.
+#: A secret with this prefix is base64, as in Standard Webhooks; any other is text.
 IN_BASE64 = "whsec_"
 
-#: Whose own addresses Apprise knows; without it, nothing but this says that they are no webhooks.
+#: Hosts of services whose addresses look like webhooks and are left to Apprise.
 OF_SERVICES = re.compile(
     r"(^|\.)(hooks\.slack|discord|logic\.azure|api\.powerplatform|webhook\.office)\.com$"
 )
@@ -54,7 +54,7 @@ MISSING = (
     " installed here: pip install 'celery-beat-supervisor[notify]'"
 )
 
-#: By address: threads that took longer than they may.
+#: By address: threads that exceeded their deadline.
 _left: dict[str, threading.Thread] = {}
 _lock = threading.Lock()
 
@@ -81,7 +81,7 @@ def send(
     service = None if is_webhook else _service(url, deadline_seconds)
     if service is not None:
         return _within(deadline_seconds, url, lambda: _notify(service, notice))
-    if is_webhook or _is_of_nobody(url):
+    if is_webhook or _is_webhook(url):
         return _within(deadline_seconds, url, lambda: _post(url, secret, notice, deadline_seconds))
     if find_spec("apprise") is None:
         return Answer.UNAVAILABLE, MISSING
@@ -98,13 +98,13 @@ def missing_extra(
         url = each.url
         with suppress(SecretMissing):
             url = str(resolved(url, environ))
-        if not (TOKEN.match(url) or each.secret or _is_of_nobody(url)):
+        if not (TOKEN.match(url) or each.secret or _is_webhook(url)):
             return MISSING
     return None
 
 
-def _is_of_nobody(url: str) -> bool:
-    """Whether it is a webhook, and not a service's own address."""
+def _is_webhook(url: str) -> bool:
+    """Whether it is a plain webhook, and not the address of a service that Apprise knows."""
     return url.startswith(WEBHOOKS) and not OF_SERVICES.search(urlsplit(url).hostname or "")
 
 
@@ -183,7 +183,7 @@ class Kept(logging.Filter):
 
     @contextmanager
     def lines(self) -> Iterator[list[str]]:
-        """Those that this thread logs meanwhile."""
+        """Those that this thread logs inside the block."""
         logging.getLogger("apprise").addFilter(self)
         self._of_thread.lines = lines = list[str]()
         try:
@@ -213,7 +213,7 @@ KINDS = {
 def _service(url: str, deadline_seconds: float) -> Any:
     """Apprise's for the address, or None.
 
-    The first call takes a second or two, for which the service is not to blame.
+    The first call takes a second or two, to import Apprise: that is no fault of the service.
     """
     if find_spec("apprise") is None:
         return None
@@ -261,7 +261,7 @@ def _notify(service: Any, notice: Notice) -> tuple[Answer, str]:
 
 
 def _as_incident(service: Any, notice: Notice) -> None:
-    """PagerDuty opens one incident, adds to it, and resolves it when all is well again."""
+    """PagerDuty opens one incident, adds to it, and resolves it on recovery."""
     service.dedup = service.dedup or notice.incident
     service.action = "map"
     service.click = service.click or notice.link or None

@@ -1,4 +1,4 @@
-"""A trigger that is settled but for its time: all that can be wrong is said when it is asked for.
+"""A trigger that fires later: everything that can be checked is checked when it is requested.
 
 Nothing here talks to Redis before the trigger fires: a transaction holds locks of the database, and
 must neither wait for another server nor fail with it. That a job is not loaded is known only then.
@@ -19,9 +19,9 @@ from kombu.utils.json import dumps, loads
 
 from supervisor.errors import ArgumentsNotJson, NotConfigured
 from supervisor.files.job_checks import GuardedCall
-from supervisor.job.lock_keys import checked_key
 from supervisor.job.run import manual_id
 from supervisor.job.secrets import masked
+from supervisor.job.templates import checked_key
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import RunRequest
 from supervisor.logs import get_logger
@@ -45,8 +45,8 @@ class Trigger:
     send: Callable[[], object]
 
     def fire(self) -> None:
-        """Never raises an Exception: the database has committed, and a caller that saw it fail
-        would do her work a second time."""
+        """Never raises an Exception: the database has committed, and a caller that saw an error
+        would repeat the work."""
         try:
             self.send()
         except Exception as error:  # noqa: BLE001 - without a traceback, whose variables have secrets

@@ -1,9 +1,9 @@
 """Counters of runs for OpenTelemetry, where the app has set up a meter provider in beat.
 
 The ledger counts, wherever a run ends: also one whose worker was killed, which no process could
-count. The leading beat is asked for the counters when the SDK collects them, and gives what has
-been added since it began to lead; a beat that no longer leads stays at what it gave last. The sum
-over all beats is what was counted, but for what happened between two leaders.
+count. When the SDK collects, the leading beat reads the counters and reports what has been added
+since it began to lead; a beat that no longer leads keeps its last values. The sum over all beats is
+what was counted, except for what happened between two leaders.
 
 How long runs take is measured where they run (sending/tracing.py).
 """

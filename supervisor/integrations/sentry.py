@@ -9,8 +9,8 @@
    attempt, `ok` or `error` with the end of the run. Both have the same id, which is made of the
    run's: a check-in that is sent again changes nothing.
 
-A missed check-in is Sentry's to see: it is told the schedule, and how late a start may be. Nothing
-here does anything in a process that has not imported the SDK itself.
+Sentry detects a missed check-in itself: it gets the schedule, and how late a start may be. In a
+process that has not imported the SDK itself, this module does nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STATUSES = {
     PingKind.LOG: "error",
 }
 
-#: An interval is said in the largest of these that it is made of.
+#: An interval is given in the largest of these units that divides it.
 UNITS = {
     "day": timedelta(days=1),
     "hour": timedelta(hours=1),
@@ -59,7 +59,7 @@ UNITS = {
 #: 28 days, the most that Sentry takes for a margin or a runtime.
 MOST_MINUTES = 40_320
 
-#: The SDK drops what its queue has no room for, 100 by default: it is waited for after so many.
+#: The SDK drops what its queue has no room for, 100 by default: it is flushed after this many.
 PER_FLUSH = 50
 FLUSH_SECONDS = 5.0
 
@@ -111,7 +111,7 @@ class CheckIns:
 
     def _as_admitted(self, spec: JobSpec, *, is_active: bool) -> JobSpec:
         if not is_active:
-            log.warning("no check-ins", job=spec.name, hint=NOT_INITIALISED)
+            log.warning("check-ins disabled", job=spec.name, hint=NOT_INITIALISED)
         has_one = is_active and monitor_of(spec, datetime.now(UTC)) is not None
         if has_one == bool(spec.sentry_monitor):
             return spec
@@ -127,7 +127,7 @@ class CheckIns:
             self._thread.start()
 
     def keeps(self, ping: Ping) -> bool:
-        """Whether it is still to check in, before anybody removes it from the list."""
+        """Whether its check-in has yet to be sent; until then it stays in the list."""
         return client() is not None and ping.text not in self._passed_on
 
     def _run(self) -> None:
@@ -184,7 +184,7 @@ def monitor_of(spec: JobSpec, now: datetime) -> Monitor | None:
     if integration is None or is_excluded(spec.name, integration.exclude_beat_tasks):
         return None
     if config is None:
-        log.warning("job without monitor", job=spec.name, schedule=spec.schedule, hint=UNEXPRESSED)
+        log.warning("monitor not created", job=spec.name, schedule=spec.schedule, hint=UNEXPRESSED)
         return None
     return Monitor(spec.name, config)
 

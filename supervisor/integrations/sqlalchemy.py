@@ -4,9 +4,9 @@
    outermost. A session that is in none begins one, as `session.add()` does.
 2. A transaction that commits hands what it holds to the one around it; from the outermost it is
    free.
-3. A transaction that ends takes along what it still holds: it was rolled back, or closed. At the
-   end of the outermost, which has given its connection back, what is free fires, in the order in
-   which it was asked for.
+3. A transaction that ends drops what it still holds: it was rolled back, or closed. At the end of
+   the outermost, which has given its connection back, what is free fires, in the order of the
+   requests.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 
 #: The key in `Session.info`.
-ASKED = "supervisor.integrations"
+PENDING = "supervisor.integrations"
 
 
 @dataclass(slots=True)
-class Asked:
+class Pending:
     """`holder`: the transaction that must commit next; None when the outermost has."""
 
     trigger: Trigger
@@ -61,8 +61,8 @@ def trigger_on_commit(
     """
     trigger = trigger_of(job_or_task, args, kwargs, app, options)
     own = sync_session(session)
-    asked = Asked(trigger, innermost(own))
-    own.info.setdefault(ASKED, []).append(asked)
+    pending = Pending(trigger, innermost(own))
+    own.info.setdefault(PENDING, []).append(pending)
     return trigger.run_id
 
 
@@ -95,18 +95,18 @@ def around(transaction: SessionTransaction) -> SessionTransaction | None:
 @event.listens_for(Session, "after_commit")
 def hand_on(session: Session) -> None:
     committed = session.get_nested_transaction() or session.get_transaction()
-    for asked in session.info.get(ASKED, ()):
-        if committed is not None and asked.holder is committed:
-            asked.holder = around(committed)
+    for pending in session.info.get(PENDING, ()):
+        if committed is not None and pending.holder is committed:
+            pending.holder = around(committed)
 
 
 @event.listens_for(Session, "after_transaction_end")
 def drop_or_fire(session: Session, transaction: SessionTransaction) -> None:
-    if ASKED not in session.info:
+    if PENDING not in session.info:
         return
-    asked = [each for each in session.info.pop(ASKED) if each.holder is not transaction]
+    pending = [each for each in session.info.pop(PENDING) if each.holder is not transaction]
     if transaction.parent is not None:
-        session.info[ASKED] = asked
+        session.info[PENDING] = pending
         return
-    for each in asked:
+    for each in pending:
         each.trigger.fire()

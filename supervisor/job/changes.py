@@ -1,13 +1,14 @@
-"""The difference between two sets of jobs: what is loaded and what is wanted, key by key."""
+"""Sets of jobs: their sources, the difference between two, and which jobs follow which."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from supervisor.errors import closest
 from supervisor.job.secrets import MASK, TOKEN, masked
 from supervisor.job.spec import JobSpec, StepSpec
 
@@ -24,8 +25,8 @@ class Changes:
     removed: tuple[str, ...]
     unchanged: int
 
-    def __bool__(self) -> bool:
-        return bool(self.added or self.changed or self.removed)
+    def __len__(self) -> int:
+        return len(self.added) + len(self.changed) + len(self.removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +67,24 @@ def edits(before: JobSpec, after: JobSpec) -> tuple[Edit, ...]:
             continue
         if key == "steps":
             found += step_edits(before, after)
-        elif key == "ping_url":
-            found.append(Edit(key, masked_url(old[key]), masked_url(new[key])))
-        elif key == "notify":
-            found.append(Edit(key, masked_destinations(old[key]), masked_destinations(new[key])))
         else:
             found.append(Edit(key, shown(before, key, old[key]), shown(after, key, new[key])))
     return tuple(found)
 
 
 def shown(spec: JobSpec, key: str, value: Any) -> Any:
+    """What may be shown of the value of a key of the job, or of one of its steps."""
+    if key == "ping_url":
+        return masked_url(value)
+    if key == "notify":
+        return masked_destinations(value)
     return masked(spec.mask, value) if key in ARGUMENTS else value
 
 
 def masked_url(url: str | None) -> str | None:
-    """An address is a secret, for anyone may use it: ``https://hc-ping.com/***``.
+    """An address is a secret, since anyone who knows it can use it: ``https://hc-ping.com/***``.
 
-    Of those that are no web's, nothing but the service is shown: a key may stand first in them.
+    For schemes other than http and https only the scheme is shown: the first part may be a key.
     """
     if url is None or TOKEN.fullmatch(url):
         return url
@@ -114,7 +116,7 @@ def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
     new = {step.label: step for step in after.steps}
     for label in dict.fromkeys([*old, *new]):
         if label not in old or label not in new:
-            was, is_now = said(before, old.get(label)), said(after, new.get(label))
+            was, is_now = keys_of(before, old.get(label)), keys_of(after, new.get(label))
             yield Edit(f"steps.{label}", was, is_now)
             continue
         were, are = old[label].model_dump(mode="json"), new[label].model_dump(mode="json")
@@ -126,14 +128,14 @@ def step_edits(before: JobSpec, after: JobSpec) -> Iterator[Edit]:
         yield Edit("steps", list(old), list(new))  # their order, which settles what holds
 
 
-def said(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
+def keys_of(spec: JobSpec, step: StepSpec | None) -> dict[str, Any] | None:
     if step is None:
         return None
-    words = step.model_dump(mode="json", exclude_defaults=True)
-    return {key: shown(spec, key, value) for key, value in words.items()}
+    values = step.model_dump(mode="json", exclude_defaults=True)
+    return {key: shown(spec, key, value) for key, value in values.items()}
 
 
-# An edit in few words, on one line.
+# An edit on one short line.
 
 
 #: Of the days that an edit of `exclude` adds, and of those that it takes out.
@@ -153,7 +155,7 @@ def edit_text(edit: Edit) -> str:
 
 
 def some_days(days: Sequence[str]) -> str:
-    """Whose holidays they are first."""
+    """Names of holidays first."""
     days, more = sorted(days, key=lambda day: day[:1].isdigit()), len(days) - MOST_DAYS_NAMED
     return ", ".join(days[:MOST_DAYS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -165,3 +167,124 @@ def value(thing: Any) -> str:
     if isinstance(thing, str) and thing and thing.isprintable():
         return thing
     return json.dumps(thing, ensure_ascii=False)
+
+
+# Jobs that follow others: unknown names and circles.
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingProblem:
+    """What is wrong with `after` of a job; `place` is that of a name in the list."""
+
+    job: str
+    place: int
+    what: str
+    hint: str | None
+
+
+class Follows(Protocol):
+    """A job, as far as it matters here."""
+
+    @property
+    def after(self) -> Sequence[str]: ...
+
+
+def following_problems(
+    specs: Mapping[str, Follows], others: Sequence[str] = (), removed: Collection[str] = ()
+) -> list[FollowingProblem]:
+    """Unknown names in `after`, and circles.
+
+    others: names of further jobs, for hints. removed: of jobs that are removed.
+    """
+    return [*unknown_names(specs, others, removed), *circles(specs)]
+
+
+def unknown_names(
+    specs: Mapping[str, Follows], others: Sequence[str], removed: Collection[str]
+) -> Iterator[FollowingProblem]:
+    for job, spec in specs.items():
+        for place, name in enumerate(spec.after):
+            if name in removed:
+                what = f"'after': {name!r} would be removed"
+                yield FollowingProblem(
+                    job, place, what, "take it out there, or remove both at once"
+                )
+            elif name not in specs:
+                what = f"'after': there is no job {name!r}"
+                yield FollowingProblem(job, place, what, closest(name, [*specs, *others]))
+
+
+def circles(specs: Mapping[str, Follows]) -> Iterator[FollowingProblem]:
+    """Each circle at the first of its jobs; one of several circles that share a job."""
+    order = {job: number for number, job in enumerate(specs)}
+    reported: set[str] = set()
+    for circle in closed_ways(specs):
+        if reported.isdisjoint(circle):
+            reported.update(circle)
+            at = circle.index(first := min(circle, key=order.__getitem__))
+            way = [*circle[at:], *circle[:at], first]
+            what = f"'after': a circle, {' after '.join(way)}"
+            place = specs[first].after.index(way[1])
+            yield FollowingProblem(first, place, what, "none of them would ever run")
+
+
+def closed_ways(specs: Mapping[str, Follows]) -> Iterator[list[str]]:
+    """Ways that end where they began; at least one of those that share jobs.
+
+    From each job to those that it follows, as deep as they go, and to none twice.
+    """
+    settled: set[str] = set()
+    for job in specs:
+        way: dict[str, None] = {}
+        rest: list[Iterator[str]] = [iter((job,))]
+        while rest:
+            name = next(rest[-1], None)
+            if name is None:
+                rest.pop()
+                if way:
+                    settled.add(way.popitem()[0])
+            elif name in way:
+                names = [*way]
+                yield names[names.index(name) :]
+            elif name in specs and name not in settled:
+                way[name] = None
+                rest.append(iter(specs[name].after))
+
+
+# Sources of jobs beside schedule files, such as a table of Django's.
+#
+# A program registers its source when it starts. Beat asks each source now and then (beat/reload.py)
+# and knows only this interface.
+
+
+@dataclass(slots=True)
+class Found:
+    """specs: of all jobs that can be loaded, by name. problems: why others cannot, by name; what is
+    loaded of these stays."""
+
+    specs: dict[str, JobSpec] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """May raise any exception while it is unavailable: nothing changes then."""
+
+    name: str
+
+    def fingerprint(self) -> str:
+        """A text that differs after each change, and that is cheap to ask for."""
+
+    def read(self) -> Found:
+        """All of its jobs."""
+
+
+_registered: dict[str, Source] = {}
+
+
+def register(source: Source) -> None:
+    """For this process; a source of the same name takes its place."""
+    _registered[source.name] = source
+
+
+def registered() -> list[Source]:
+    return list(_registered.values())

@@ -4,21 +4,20 @@ The texts are what the ledger keeps of a job, so they say everything: calendar f
 dates by then. They are sorted and days are merged, so that a calendar that says the same in other
 words is no change of the job.
 
-Public holidays have become dates as well. Beside these a text says whose they are, and until when
-they are known: ``holidays DE-BY until 2031`` excludes nothing by itself.
+Public holidays have become dates as well. A text beside these dates says which holidays they are
+and how far they are known: ``holidays DE-BY until 2031`` excludes nothing by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from supervisor.errors import closest
-from supervisor.job.faults import ItemFault, inside
 from supervisor.times import MOMENT_PATTERN as MOMENT
 from supervisor.times import parse_moment, render_moment
 
@@ -32,7 +31,7 @@ HOLIDAYS = r"holidays (\S(?:.{0,48}\S)?) until (\d{4})"
 
 FORMS = "such as 2026-12-24, 2026-12-24..2027-01-02, SAT or MON-FRI"
 
-Point = TypeVar("Point", date, datetime)
+Point = TypeVar("Point", int, date, datetime)
 
 
 class Calendar(tuple[str, ...]):
@@ -71,32 +70,9 @@ def holidays_text(of: str, until: int) -> str:
 
 
 def holidays_ending(texts: Iterable[str], year: int) -> Mapping[str, int]:
-    """Whose holidays are known until this year or an earlier one, and until which."""
+    """The holidays that are known only up to this year or an earlier one, and up to which."""
     matches = filter(None, (re.fullmatch(HOLIDAYS, text) for text in texts))
     return {match[1]: int(match[2]) for match in matches if int(match[2]) <= year}
-
-
-def normal(items: Any) -> tuple[str, ...]:
-    """The items of `exclude` in normal form; what is wrong with any of them is raised at once."""
-    if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
-        try:
-            return _normal(tuple(items))
-        except InvalidExclusion:
-            pass  # reported below, item by item
-    if not isinstance(items, list | tuple):
-        raise inside([ItemFault((), f"{items!r} is not a list", "such as [SAT, 2026-12-24]")])
-    texts, faults = list[str](), list[ItemFault]()
-    for number, item in enumerate(items):
-        try:
-            texts += item if isinstance(item, Calendar) else parse_all((item,)).texts
-        except InvalidExclusion as error:
-            faults.append(ItemFault((number,), str(error), error.hint))
-    if not faults:
-        try:
-            return _normal(tuple(texts))
-        except InvalidExclusion as error:
-            faults.append(ItemFault((), str(error), error.hint))
-    raise inside(faults)
 
 
 def parse(texts: Iterable[Any]) -> Exclusions:
@@ -111,43 +87,46 @@ def parse(texts: Iterable[Any]) -> Exclusions:
 
 
 @lru_cache(maxsize=4096)
-def _normal(texts: tuple[str, ...]) -> tuple[str, ...]:
+def normal_texts(texts: tuple[str, ...]) -> tuple[str, ...]:
     """A loaded job is read again at each of its ticks, and jobs share their calendars."""
     return parse(texts).texts
 
 
-@dataclass(slots=True)
-class _Collected:
-    weekdays: set[int] = field(default_factory=set)
-    days: list[tuple[date, date]] = field(default_factory=list)
-    times: set[tuple[datetime, datetime]] = field(default_factory=set)
-    holidays: dict[str, int] = field(default_factory=dict)
-
-    def add(self, text: Any) -> None:
+def parse_all(texts: Iterable[Any]) -> Exclusions:
+    """Any number of them. Raises InvalidExclusion."""
+    weekdays, holidays = set[int](), dict[str, int]()
+    days, times = list[tuple[int, int]](), set[tuple[datetime, datetime]]()
+    for text in texts:
         if not isinstance(text, str):
             raise InvalidExclusion(f"{text!r} is not a date, a range or a weekday")
-        if holidays := re.fullmatch(HOLIDAYS, text):
-            of, until = holidays[1], int(holidays[2])
-            self.holidays[of] = max(until, self.holidays.get(of, until))
-            return
         first, dots, last = (part.strip() for part in text.partition(".."))
-        if dots and re.fullmatch(MOMENT, first):
-            self.times.add(_in_order(text, _moment(first, text), _moment(last, text)))
+        if found := re.fullmatch(HOLIDAYS, text):
+            holidays[found[1]] = max(int(found[2]), holidays.get(found[1], 0))
+        elif dots and re.fullmatch(MOMENT, first):
+            times.add(_in_order(text, _moment(first, text), _moment(last, text)))
         elif re.match(r"\d", text):
             start = _date(first, text)
-            self.days.append(_in_order(text, start, _date(last, text) if dots else start))
+            start, end = _in_order(text, start, _date(last, text) if dots else start)
+            days.append((start.toordinal(), end.toordinal() + 1))
         else:
-            self.weekdays.update(_weekdays(text))
+            weekdays.update(_weekdays(text))
+    return Exclusions(
+        frozenset(weekdays),
+        tuple((date.fromordinal(start), date.fromordinal(end - 1)) for start, end in merged(days)),
+        tuple(sorted(times, key=lambda span: (str(span[0]), str(span[1])))),
+        holidays,
+    )
 
 
-def parse_all(texts: Iterable[Any]) -> Exclusions:
-    """Without a bound on their number. Raises InvalidExclusion."""
-    found = _Collected()
-    for text in texts:
-        found.add(text)
-    times = sorted(found.times, key=lambda span: (str(span[0]), str(span[1])))
-    days = tuple(_merged(found.days))
-    return Exclusions(frozenset(found.weekdays), days, tuple(times), found.holidays)
+def merged(spans: Iterable[tuple[Point, Point]]) -> list[tuple[Point, Point]]:
+    """In order; spans that overlap or touch become one. The end of a span is not part of it."""
+    found: list[tuple[Point, Point]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif start < end:
+            found.append((start, end))
+    return found
 
 
 def _weekdays(text: str) -> Iterable[int]:
@@ -189,13 +168,3 @@ def _in_order(text: str, first: Point, last: Point) -> tuple[Point, Point]:
     if last < first:
         raise InvalidExclusion(f"{text!r} ends before it begins", None)
     return first, last
-
-
-def _merged(days: Sequence[tuple[date, date]]) -> Iterable[tuple[date, date]]:
-    merged: list[tuple[date, date]] = []
-    for first, last in sorted(days):
-        if merged and first.toordinal() <= merged[-1][1].toordinal() + 1:
-            merged[-1] = merged[-1][0], max(merged[-1][1], last)
-        else:
-            merged.append((first, last))
-    return merged

@@ -1,9 +1,13 @@
-"""The types of a job's keys that are neither durations nor policies."""
+"""The types of a job's keys that are neither durations nor policies, and what is wrong with a key.
+
+Faults are raised in a form that pydantic carries to the reader: with their place, and with a hint.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import time, timedelta
 from enum import StrEnum
 from functools import cache
@@ -17,25 +21,49 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ModelWrapValidatorHandler,
     PlainSerializer,
     WithJsonSchema,
-    model_validator,
 )
+from pydantic_core import PydanticCustomError
 
-from supervisor.errors import InvalidDuration, closest, did_you_mean
-from supervisor.job.exclusions import normal as normal_exclusions
-from supervisor.job.faults import ItemFault, inside
-from supervisor.job.log_url import LONGEST as LONGEST_TEMPLATE
-from supervisor.job.log_url import checked_template
+from supervisor.errors import InvalidDuration, did_you_mean
+from supervisor.job.exclusions import Calendar, InvalidExclusion, normal_texts, parse_all
 from supervisor.job.secrets import TOKEN, malformed
+from supervisor.job.templates import LONGEST_LOG_URL, checked_log_url
 from supervisor.times import (
     DURATION_PATTERN,
     Moment,
     parse_duration,
-    parse_moment,
     render_duration,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFault:
+    """One thing wrong inside a list or a mapping; `path` leads from its key to the item."""
+
+    path: tuple[str | int, ...]
+    what: str
+    hint: str | None = None
+
+
+def conflict(text: str, *keys: str) -> PydanticCustomError:
+    """An error about keys that are valid alone but not together."""
+    return PydanticCustomError("conflict", "{text}", {"text": text, "keys": keys})
+
+
+def check_needed(model: BaseModel, needed: str, *keys: str) -> None:
+    """Raises a conflict for the first of these keys that is set: `needed` is not."""
+    for key in keys:
+        if getattr(model, key) != type(model).model_fields[key].default:
+            raise conflict(f"{key!r} needs {needed!r}", key)
+
+
+def inside(faults: Sequence[ItemFault]) -> PydanticCustomError:
+    """An error about wrong items: each is reported at its own line."""
+    text = "; ".join(fault.what for fault in faults)
+    return PydanticCustomError("inside", "{text}", {"text": text, "faults": tuple(faults)})
+
 
 #: Names end up in Redis keys, metric labels, queue names and run ids ("name@time").
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
@@ -76,31 +104,16 @@ def _known(name: str) -> str:
 Timezone = Annotated[str, AfterValidator(_known)]
 
 
-def _moments(items: Any) -> Any:
-    if not isinstance(items, list | tuple):
-        raise inside([ItemFault((), f"{items!r} is not a list", "such as [2026-12-24T18:00:00]")])
-    if not 0 < len(items) <= MOST_INSTANTS:
-        what = f"{len(items):,} times; from 1 to {MOST_INSTANTS:,} are allowed"
-        raise inside([ItemFault((), what)])
-    moments, faults = [], []
-    for number, item in enumerate(items):
-        try:
-            moments.append(parse_moment(item))
-        except ValueError as error:
-            faults.append(ItemFault((number,), str(error)))
-    if faults:
-        raise inside(faults)
-    return moments
-
-
-Moments = Annotated[tuple[Moment, ...], BeforeValidator(_moments)]
+Moments = Annotated[
+    tuple[Moment, ...], Field(max_length=MOST_INSTANTS, json_schema_extra={"minItems": 1})
+]
 
 #: A job with more is better served by several, or by a rule.
 MOST_CRON_LINES = 50
 
 
 def _cron_lines(value: Any) -> Any:
-    """One expression as it is; of a list, whose order is of no meaning, each in one form."""
+    """One expression as it is; those of a list sorted, since their order means nothing."""
     if not isinstance(value, list | tuple):
         return value
     if not 0 < len(value) <= MOST_CRON_LINES:
@@ -135,14 +148,14 @@ LONGEST_URL = 1000
 
 
 def _ping_url(value: Any) -> str:
-    """Whatever is wrong with it, the address is a secret and not repeated."""
+    """The address is a secret, which no message repeats."""
     if not isinstance(value, str) or not _may_be_address(value):
         raise ValueError("not an address such as https://hc-ping.com/<uuid>")
     return value
 
 
 def _may_be_address(written: str) -> bool:
-    """Of what a reference stands for nothing is known; it may be the whole address."""
+    """Whether it is an address, or begins with a reference, which may stand for a whole one."""
     if malformed(written) or len(written) > LONGEST_URL:
         return False
     return bool(TOKEN.match(written)) or is_address(TOKEN.sub("1", written))
@@ -164,7 +177,7 @@ PingUrl = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^(https?://|\$\{)", "maxLength": LONGEST_URL}),
 ]
 
-#: As Sentry has names of monitors; one of digits alone it takes for an id.
+#: As Sentry allows in names of monitors; it takes digits alone for an id.
 MonitorSlug = (
     Annotated[bool, Field(strict=True)]
     | Annotated[str, Field(pattern=r"^[0-9]*[a-z_-][a-z0-9_-]*$", max_length=50)]
@@ -172,8 +185,8 @@ MonitorSlug = (
 
 LogUrl = Annotated[
     str,
-    AfterValidator(checked_template),
-    WithJsonSchema({"type": "string", "pattern": "^https?://", "maxLength": LONGEST_TEMPLATE}),
+    AfterValidator(checked_log_url),
+    WithJsonSchema({"type": "string", "pattern": "^https?://", "maxLength": LONGEST_LOG_URL}),
 ]
 
 _NAME = {"type": "string", "minLength": 1}
@@ -196,14 +209,37 @@ _ITEM = {
     ]
 }
 
+
+def _exclusions(items: Any) -> tuple[str, ...]:
+    """The items of `exclude` in normal form."""
+    if not isinstance(items, list | tuple):
+        raise inside([ItemFault((), f"{items!r} is not a list", "such as [SAT, 2026-12-24]")])
+    texts, faults = list[str](), list[ItemFault]()
+    try:
+        return normal_texts(tuple(items))
+    except (InvalidExclusion, TypeError):
+        pass  # reported below, item by item
+    for number, item in enumerate(items):
+        try:
+            texts += item if isinstance(item, Calendar) else parse_all((item,)).texts
+        except InvalidExclusion as error:
+            faults.append(ItemFault((number,), str(error), error.hint))
+    if not faults:
+        try:
+            return normal_texts(tuple(texts))
+        except InvalidExclusion as error:
+            faults.append(ItemFault((), str(error), error.hint))
+    raise inside(faults)
+
+
 Exclude = Annotated[
     tuple[str, ...],
-    BeforeValidator(normal_exclusions),
+    BeforeValidator(_exclusions),
     WithJsonSchema({"type": "array", "items": _ITEM}),
 ]
 
 
-# Labels: what people sort jobs by.
+# Labels, by which people group jobs.
 
 #: As Prometheus has names of labels.
 LABEL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]{0,62}$"
@@ -211,41 +247,24 @@ MOST_LABELS = 10
 LONGEST_LABEL = 100
 
 
-def _labels(given: Any) -> dict[str, str]:
-    """In the order of their names, so that the order in the file makes no difference."""
-    if not isinstance(given, dict):
-        raise inside([ItemFault((), f"{given!r} is not a mapping", "such as {tenant: acme}")])
-    if len(given) > MOST_LABELS:
-        what = f"{len(given)} labels; {MOST_LABELS} are allowed"
-        raise inside([ItemFault((), what)])
-    faults = [ItemFault((name,), *fault) for name in given if (fault := _label_fault(name, given))]
-    if faults:
-        raise inside(faults)
-    return dict(sorted(given.items()))
+def _printable(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError(f"{value!r} has characters that cannot be printed")
+    return value
 
 
-def _label_fault(name: Any, given: Mapping[Any, Any]) -> tuple[str, str | None] | None:
-    value = given[name]
-    if not isinstance(name, str) or not re.fullmatch(LABEL_PATTERN, name):
-        return f"{name!r} is not a name for a label", "letters, digits and _ only, at most 63"
-    if not isinstance(value, str):
-        return f"{name}: {value!r} is not text", "put it in quotes"
-    if not 0 < len(value) <= LONGEST_LABEL or not value.isprintable():
-        return f"{name}: not 1 to {LONGEST_LABEL} printable characters", None
-    return None
+def _in_order(labels: dict[str, str]) -> dict[str, str]:
+    """By name, so that the order in the file makes no difference."""
+    return dict(sorted(labels.items()))
 
+
+_LabelName = Annotated[str, Field(pattern=LABEL_PATTERN)]
+_LabelValue = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_LABEL), AfterValidator(_printable)
+]
 
 Labels = Annotated[
-    dict[str, str],
-    BeforeValidator(_labels),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "maxProperties": MOST_LABELS,
-            "propertyNames": {"pattern": LABEL_PATTERN},
-            "additionalProperties": {"type": "string", "minLength": 1, "maxLength": LONGEST_LABEL},
-        }
-    ),
+    dict[_LabelName, _LabelValue], Field(max_length=MOST_LABELS), AfterValidator(_in_order)
 ]
 
 
@@ -317,26 +336,3 @@ class ClockChanges(BaseModel):
     """run: times that the clock jumps over run once at the end of the gap; skip: not at all."""
     fold: Fold = Fold.FIRST
     """Which copies of a repeated hour count: first, second or both."""
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _in_words(cls, value: Any, handler: ModelWrapValidatorHandler[ClockChanges]) -> Any:
-        """All that is wrong, each at its own line, where pydantic would name its own types."""
-        if isinstance(value, cls):
-            return value
-        if not isinstance(value, dict):
-            hint = "such as {gap: skip, fold: both}"
-            raise inside([ItemFault((), f"{value!r} is not a mapping", hint)])
-        words: dict[str, type[StrEnum]] = {"gap": Gap, "fold": Fold}
-        faults = []
-        for key, word in value.items():
-            choices = [choice.value for choice in words[key]] if key in words else []
-            if key not in words:
-                hint = closest(key, words) or "known are gap and fold"
-                faults.append(ItemFault((key,), f"unknown key {key!r}", hint))
-            elif word not in choices:
-                what = f"{key}: {word!r} is not one of {', '.join(choices)}"
-                faults.append(ItemFault((key,), what, closest(word, choices)))
-        if faults:
-            raise inside(faults)
-        return handler(value)

@@ -1,17 +1,17 @@
-"""From events of jobs to notices: what is told at once, together, later, or not again. Pure.
+"""From events of jobs to notices: what is sent at once, together, later, or not again. Pure.
 
 For each destination:
 
 1. **Group.** Events of one kind and cause are one notice. The first waits GROUP_WAIT for others;
    after a notice, the next of its group comes GROUP_INTERVAL later at the earliest.
-2. **Repeat.** A job is told of one kind of event once in REPEAT. What happens sooner joins the
-   notice that is not sent yet, or is held, counted, and told when REPEAT is over.
-3. **Recover.** A success after a problem closes the incident: it is told after the problem was,
-   with how often that happened meanwhile. Nothing is told where the next failure comes before
-   that. Where the problem is still held, because the job was told of within REPEAT, both wait.
+2. **Repeat.** One kind of event of a job is sent once in REPEAT. What happens sooner joins the
+   notice that is not sent yet, or is held, counted, and sent when REPEAT is over.
+3. **Recover.** A success after a problem closes the incident: it is sent after the problem was,
+   with how often that happened meanwhile. Nothing is sent where the next failure comes before
+   that. Where the problem is still held, because one was sent within REPEAT, both wait.
 
 All that is known of a job at one destination is its Incident, and all that waits to be sent there
-its Box. Both are kept in the ledger (ledger/notices.py).
+its Box. Both are kept in the ledger (ledger/notifications.py).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ GROUP_WAIT = timedelta(seconds=30)
 GROUP_INTERVAL = timedelta(minutes=5)
 REPEAT = timedelta(hours=1)
 
-#: Ids of notices tell milliseconds apart.
+#: Ids of notices differ by milliseconds.
 LATER = timedelta(milliseconds=1)
 
-#: A problem that has had no success for this long after it was told is forgotten.
+#: A problem that has had no success for this long after it was sent is forgotten.
 FORGET_AFTER = timedelta(days=7)
 
-#: Those that a success is no end of.
+#: Events that a success does not end.
 WITHOUT_END = frozenset({Event.OVERLAPPED, Event.RECOVERED})
 
 
 class Facts(BaseModel):
-    """How often something happened, and what was said of it last. A success counts as none."""
+    """How often something happened, and what its last reason was. A success counts as none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -146,22 +146,25 @@ def due_at(notice_id: str) -> datetime:
 class Box:
     """What waits for one destination.
 
-    notices: by id. told: group -> when its latest notice was due. away_until: no notice is sent
-    before; the service did not answer. wait: how long a new notice waits for others of its group.
+    notices: by id. told: group -> when its latest notice was due. unavailable_until: no notice is
+    sent before; the service did not answer. wait: how long a new notice waits for others of its
+    group.
     """
 
     notices: dict[str, Pending] = field(default_factory=dict)
     told: dict[str, datetime] = field(default_factory=dict)
-    away_until: datetime | None = None
+    unavailable_until: datetime | None = None
     wait: timedelta = GROUP_WAIT
 
     def is_open(self, notice_id: str, now: datetime) -> bool:
-        """Whether more may join: it is there, and nobody is sending it."""
+        """Whether more may join: it is there, and is not being sent."""
         notice = self.notices.get(notice_id)
-        return notice is not None and now < max(notice.due_at, self.away_until or notice.due_at)
+        return notice is not None and now < max(
+            notice.due_at, self.unavailable_until or notice.due_at
+        )
 
     def put(self, notice: Pending, now: datetime, after: datetime | None = None) -> str:
-        """Into its group's notice, or as a new one; gives the id of either.
+        """Adds it to its group's notice, or makes a new one; returns the notice's id.
 
         after: into none that is due before, and so is sent before: while the destination is
         unavailable, more than one of a group may wait.
@@ -188,9 +191,9 @@ class Box:
 
 
 class Incident(BaseModel):
-    """What one destination was told of one job, and what is held back.
+    """What was sent about one job to one destination, and what is held back.
 
-    told: for each event, the notice it last went into. subject: of the first problem told since the
+    told: for each event, the notice it last went into. subject: of the first problem sent since the
     last recovery that was; '' when there is none. is_open: no success came since the last problem.
     recovered: what went into the notice of the last recovery. kept_until: at least, since one of
     its notices is not sent yet.
@@ -208,11 +211,11 @@ class Incident(BaseModel):
         return [event for event in self.held if event is not Event.RECOVERED]
 
     def repeats_at(self, event: Event) -> datetime:
-        """When the job may be told of again."""
+        """When the event may be sent again."""
         return due_at(self.told[event]) + REPEAT
 
     @property
-    def problem_told_at(self) -> datetime:
+    def problem_sent_at(self) -> datetime:
         """When the latest notice of a problem is due."""
         return max(due_at(i) for event, i in self.told.items() if event is not Event.RECOVERED)
 
@@ -222,13 +225,13 @@ class Incident(BaseModel):
         if problems := self.problems_held:
             return min(map(self.repeats_at, problems))
         if Event.RECOVERED in self.held:
-            return self.problem_told_at
+            return self.problem_sent_at
         last = max(map(due_at, self.told.values()))
         forgotten_at = last + (FORGET_AFTER if self.is_open or self.subject else REPEAT)
         return max(forgotten_at, self.kept_until or forgotten_at)
 
     def is_over(self, box: Box, now: datetime) -> bool:
-        """Whether nothing needs to be known of it; kept for longer while a notice of it waits."""
+        """Whether it can be forgotten; it is kept while a notice of it waits."""
         if not self.told:
             return True
         if self.held or now < self.looked_at_next:
@@ -257,15 +260,15 @@ class Folding:
         self.settle()
 
     def settle(self) -> None:
-        """Tells what has been held for long enough."""
+        """Sends what has been held for long enough."""
         incident = self.incident
         for event in incident.problems_held:
             if self.now >= incident.repeats_at(event):
-                self._tell(event, incident.held.pop(event))
+                self._send(event, incident.held.pop(event))
         if incident.problems_held or Event.RECOVERED not in incident.held:
             return
-        if self.now >= incident.problem_told_at:
-            self._tell_recovery(incident.held.pop(Event.RECOVERED))
+        if self.now >= incident.problem_sent_at:
+            self._send_recovery(incident.held.pop(Event.RECOVERED))
 
     def _note_problem(self, event: Event, facts: Facts) -> None:
         incident = self.incident
@@ -279,15 +282,15 @@ class Folding:
             before = incident.held.get(event)
             incident.held[event] = before.and_then(facts) if before else facts
         else:
-            self._tell(event, facts)
+            self._send(event, facts)
 
     def _withdrawn_recovery(self, facts: Facts) -> Facts:
-        """The recovery did not last until it was told; with what it would have said."""
-        incident, untold = self.incident, self.incident.held.pop(Event.RECOVERED, None)
+        """The recovery did not last until it was sent; its facts are added to these."""
+        incident, unsent = self.incident, self.incident.held.pop(Event.RECOVERED, None)
         last = incident.told.get(Event.RECOVERED)
-        if untold is None and last and incident.recovered and self.box.is_open(last, self.now):
-            untold, notice = incident.recovered, self.box.notices[last]
-            rest = notice.without(self.job, untold.runs)
+        if unsent is None and last and incident.recovered and self.box.is_open(last, self.now):
+            unsent, notice = incident.recovered, self.box.notices[last]
+            rest = notice.without(self.job, unsent.runs)
             if rest:
                 self.box.notices[last] = rest
             else:
@@ -298,9 +301,9 @@ class Folding:
             incident.subject = notice.subject
             incident.recovered = None
             del incident.told[Event.RECOVERED]
-        return untold.and_then(facts) if untold and untold.runs else facts
+        return unsent.and_then(facts) if unsent and unsent.runs else facts
 
-    def _tell(self, event: Event, facts: Facts) -> None:
+    def _send(self, event: Event, facts: Facts) -> None:
         cause = cause_of(event, facts.reason)
         subject = f"{event}:{cause}" if cause else event.value
         recovered = self.incident.told.get(Event.RECOVERED)
@@ -313,15 +316,15 @@ class Folding:
         if not incident.is_open:
             return
         incident.is_open = False
-        if incident.subject:  # the problem was told: what is held of it goes with its end
+        if incident.subject:  # the problem was sent: what is held of it goes with its end
             for event in incident.problems_held:
                 if event not in WITHOUT_END:
                     facts = incident.held.pop(event).and_then(facts)
         incident.held[Event.RECOVERED] = facts
 
-    def _tell_recovery(self, facts: Facts) -> None:
+    def _send_recovery(self, facts: Facts) -> None:
         incident = self.incident
-        self._put(Event.RECOVERED, incident.subject, facts, after=incident.problem_told_at)
+        self._put(Event.RECOVERED, incident.subject, facts, after=incident.problem_sent_at)
         incident.recovered, incident.subject = facts, ""
 
     def _put(self, event: Event, subject: str, facts: Facts, after: datetime | None = None) -> None:
@@ -347,7 +350,7 @@ def destination_id(url: str) -> str:
 
 
 def by_id(destinations: Iterable[Destination]) -> Mapping[str, Destination]:
-    """What is named twice is one, which wants the events of both."""
+    """Destinations by id; one that is named twice gets the events of both."""
     found: dict[str, Destination] = {}
     for each in destinations:
         known = found.get(id := destination_id(each.url))
@@ -414,7 +417,7 @@ def notice_of(pending: Pending, key: str, destination: str, page: str = "") -> N
 
 
 def problem_of(pending: Pending) -> str:
-    """What it is the end of: ``failed: ConnectionError``."""
+    """The problem that it ends: ``failed: ConnectionError``."""
     word, _, cause = pending.subject.partition(":")
     event = Event(word)
     if event in SERVICE_TITLES:

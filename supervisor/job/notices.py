@@ -1,19 +1,33 @@
-"""Notices: what people are told of jobs, where to, and in which words. Pure.
+"""Notices: messages about jobs, where they are sent, and how they are worded. Pure.
 
 An event is one thing that happened to a job. Events of one kind and cause that come close together
-go to a destination as one notice; beat/notices.py has the whole way.
+go to a destination as one notice; beat/notices.py has the whole way. Destinations are named by the
+key `notify` and by the setting SUPERVISOR_NOTIFY: an address is a secret, and no message has it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_serializer,
+)
 
+from supervisor.errors import NotConfigured, closest
+from supervisor.job.fields import LONGEST_URL, ItemFault, inside, is_address
+from supervisor.job.secrets import FORMS, TOKEN, malformed
+from supervisor.settings import NOTIFY
 from supervisor.times import render_moment
 
 
@@ -40,7 +54,7 @@ SERVICE_EVENTS = frozenset(
 )
 JOB_EVENTS = frozenset(Event) - SERVICE_EVENTS
 
-#: A late start is told by `missed` and `due_by` where it matters.
+#: A late start is reported by `missed` and `due_by` where it matters.
 DEFAULT_EVENTS = JOB_EVENTS - {Event.LATE}
 
 
@@ -52,7 +66,7 @@ class Destination(BaseModel):
     url: str = Field(min_length=1, repr=False)
     """An address, or a reference to one such as ${SLACK_URL}; a secret."""
     events: frozenset[Event] = DEFAULT_EVENTS
-    """Which events are told there."""
+    """Which events are sent there."""
     secret: str | None = Field(default=None, repr=False)
     """What a webhook is signed with, or a reference to it."""
 
@@ -62,7 +76,7 @@ class Destination(BaseModel):
 
 
 class Answer(StrEnum):
-    """What a service said. refused: trying again would not help. unavailable: it may."""
+    """What a service answered. refused: trying again would not help. unavailable: it may."""
 
     TAKEN = "taken"
     REFUSED = "refused"
@@ -80,7 +94,7 @@ class Notice:
     key: the same whenever this message is sent again, and of no other. incident: the same for all
     messages of one cause to one destination, that of its end included. jobs: the first of them, out
     of `job_count`; none for an event of the service. runs: how often it happened. run: the last of
-    them. reason: what the last of them said. link: to the page, where its address is known.
+    them. reason: of the last of them. link: to the page, where its address is known.
     """
 
     key: str
@@ -170,6 +184,163 @@ def cause_of(event: Event, reason: str) -> str:
 
 
 def wanted_events(destinations: Sequence[Destination]) -> tuple[str, ...]:
-    """Those of a job that any of them asks for, in order."""
+    """The events of a job that any of the destinations asks for, in order."""
     wanted = frozenset().union(*(each.events for each in destinations)) & JOB_EVENTS
     return tuple(event.value for event in Event if event in wanted)
+
+
+MOST_DESTINATIONS = 10
+
+#: `mailto://`, `slack://`: what sends them knows more.
+ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]+")
+
+SUCH_AS = "such as [${SLACK_URL}]"
+
+#: What `{url: ..., events: ..., secret: ...}` may have.
+DESTINATION_KEYS = tuple(Destination.model_fields)
+
+EVENT_WORDS = [event.value for event in Event if event in JOB_EVENTS]
+
+
+def _destinations(given: Any) -> list[Destination]:
+    """Raises all faults, each at its own line. An address is a secret and is not repeated."""
+    if not isinstance(given, list | tuple):
+        raise inside([ItemFault((), "not a list of addresses", SUCH_AS)])
+    if len(given) > MOST_DESTINATIONS:
+        what = f"{len(given)} addresses; {MOST_DESTINATIONS} are allowed"
+        raise inside([ItemFault((), what)])
+    found: list[Destination] = []
+    faults: list[ItemFault] = []
+    for number, item in enumerate(given):
+        keys = {"url": item} if isinstance(item, str) else item
+        wrong = [] if isinstance(item, Destination) else [*_destination_faults(keys, number)]
+        destination = item if isinstance(item, Destination) else None
+        if destination is None and not wrong:
+            destination = Destination.model_validate(keys)
+        if destination and destination.url in [each.url for each in found]:
+            hint = "give it once, with all its events"
+            wrong = [ItemFault((number,), "the same address as one before it", hint)]
+        if destination:
+            found.append(destination)
+        faults += wrong
+    if faults:
+        raise inside(faults)
+    return found
+
+
+def _destination_faults(keys: Any, number: int) -> Iterator[ItemFault]:
+    if not isinstance(keys, dict) or "url" not in keys:
+        hint = "such as ${SLACK_URL}, or {url: ${SLACK_URL}, events: [failed]}"
+        yield ItemFault((number,), "neither an address nor a mapping with 'url'", hint)
+        return
+    for key in keys:
+        if key not in DESTINATION_KEYS:
+            hint = closest(key, DESTINATION_KEYS) or f"known are {', '.join(DESTINATION_KEYS)}"
+            yield ItemFault((number, key), f"unknown key {key!r:.40}", hint)
+    for key in ("url", "secret"):
+        if isinstance(text := keys.get(key), str) and malformed(text):
+            yield ItemFault((number, key), f"{key!r} has a reference that is none", FORMS)
+            return
+    if not is_destination(keys["url"]):
+        what = "not an address such as https://host/path or mailtos://..., or ${NAME}"
+        yield ItemFault((number, "url"), what)
+    if keys.get("secret") is not None:
+        yield from _secret_faults(keys, number)
+    if "events" in keys:
+        yield from _event_faults(keys["events"], number)
+
+
+def _secret_faults(keys: Mapping[str, Any], number: int) -> Iterator[ItemFault]:
+    secret, url = keys["secret"], keys["url"]
+    if not isinstance(secret, str) or not 0 < len(secret) <= LONGEST_URL:
+        yield ItemFault((number, "secret"), "'secret' is not text", "such as ${HOOK_SECRET}")
+    elif isinstance(url, str) and not url.startswith(("http://", "https://", "${")):
+        hint = "leave it out: the address has the service's own key"
+        yield ItemFault((number, "secret"), "'secret' signs http and https addresses alone", hint)
+
+
+def _event_faults(events: Any, number: int) -> Iterator[ItemFault]:
+    if not isinstance(events, list | tuple | Set) or not events:
+        hint = f"known are {', '.join(EVENT_WORDS)}"
+        yield ItemFault((number, "events"), "'events' is not a list of events", hint)
+        return
+    for place, event in enumerate(events):
+        if event in list(Event) and event not in EVENT_WORDS:
+            hint = "SUPERVISOR_NOTIFY says where it is sent"
+            yield ItemFault((number, "events", place), f"{event!r} is no event of a job", hint)
+        elif event not in EVENT_WORDS:
+            what = f"{event!r:.40} is not one of {', '.join(EVENT_WORDS)}"
+            yield ItemFault((number, "events", place), what, closest(event, EVENT_WORDS))
+    if all(event == Event.RECOVERED for event in events):
+        hint = "with what it is the end of, such as [failed, recovered]"
+        yield ItemFault((number, "events"), "'recovered' alone is never sent", hint)
+
+
+def is_destination(written: Any) -> bool:
+    """Whether it is an address, or has a reference, which may stand for a whole one."""
+    if not isinstance(written, str) or len(written) > LONGEST_URL or not written.isprintable():
+        return False
+    if TOKEN.match(written):
+        return not re.search(r"\s", written)
+    if written.startswith(("http:", "https:")):
+        return is_address(TOKEN.sub("1", written))
+    return bool(ADDRESS.fullmatch(written))
+
+
+def _written(destinations: tuple[Destination, ...]) -> list[Any]:
+    """The destinations as a schedule file has them; one with nothing but an address is a text."""
+    written: list[Any] = []
+    for each in destinations:
+        keys = each.model_dump(mode="json", exclude_none=True)
+        if each.events == DEFAULT_EVENTS:
+            keys.pop("events")
+        written.append(keys if len(keys) > 1 else each.url)
+    return written
+
+
+_ADDRESS = {"type": "string", "minLength": 1, "maxLength": LONGEST_URL}
+_EVENTS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"enum": EVENT_WORDS},
+}
+
+Notify = Annotated[
+    tuple[Destination, ...],
+    BeforeValidator(_destinations),
+    PlainSerializer(_written, return_type=list[Any]),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": MOST_DESTINATIONS,
+            "items": {
+                "anyOf": [
+                    _ADDRESS,
+                    {
+                        "type": "object",
+                        "required": ["url"],
+                        "additionalProperties": False,
+                        "properties": {"url": _ADDRESS, "events": _EVENTS, "secret": _ADDRESS},
+                    },
+                ]
+            },
+        }
+    ),
+]
+
+# Notices of the service itself.
+
+#: Between two addresses; a comma inside of one, as of several recipients, is a part of it.
+BETWEEN = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]*://|\$\{)")
+
+
+def service_destinations(environ: Mapping[str, str]) -> tuple[Destination, ...]:
+    """The destinations in SUPERVISOR_NOTIFY, for notices of the service. Raises NotConfigured."""
+    words = [word.strip(",") for word in environ.get(NOTIFY, "").split()]
+    urls = [url for word in words for url in BETWEEN.split(word) if url]
+    for number, url in enumerate(urls, 1):
+        if malformed(url) or not is_destination(url):
+            what = "is neither such as https://host/path or mailtos://... nor a reference"
+            raise NotConfigured(f"{NOTIFY}: address {number} {what} ({FORMS})")
+    events = SERVICE_EVENTS | {Event.RECOVERED}
+    return tuple(Destination(url=url, events=events) for url in urls)

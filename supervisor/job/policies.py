@@ -8,7 +8,7 @@ from typing import assert_never
 
 
 class Catchup(StrEnum):
-    """What is done with ticks that passed while nothing could emit them."""
+    """What happens to ticks that passed while no beat could emit them."""
 
     NONE = "none"
     LATEST = "latest"
@@ -16,21 +16,21 @@ class Catchup(StrEnum):
 
 
 class OnCrash(StrEnum):
-    """What is done with a run whose worker died."""
+    """What happens to a run whose worker died."""
 
     RERUN = "rerun"
     FAIL = "fail"
 
 
 class OnLeaseLost(StrEnum):
-    """What a run does that learns that its lease may be another's."""
+    """What a run does when it learns that another run may have its lease."""
 
     ABORT = "abort"
     CONTINUE = "continue"
 
 
 class RunLog(StrEnum):
-    """What is kept of what a run says: what it reports and how it failed; also what it logs."""
+    """What is kept of a run: what it reports and how it failed; with capture, also what it logs."""
 
     REPORTED = "reported"
     CAPTURE = "capture"
@@ -60,7 +60,7 @@ class AfterMatch(StrEnum):
 
 
 class AfterPolicy(StrEnum):
-    """How they must have ended."""
+    """How the runs of those jobs must have ended."""
 
     SUCCESS = "success"
     DONE = "done"
@@ -84,7 +84,7 @@ class OverlapPolicy(StrEnum):
 
 
 class OnMaxSkips(StrEnum):
-    """The word after ``then:``: what a run comes to once `max_consecutive_skips` is reached."""
+    """The word after ``then:``: what becomes of a run once `max_consecutive_skips` is reached."""
 
     ALERT = "alert"
     QUEUE_ONE = "queue_one"
@@ -102,7 +102,7 @@ class Decision(StrEnum):
 class SkipReason(StrEnum):
     """Label ``reason`` of supervisor_runs_skipped_total.
 
-    The last four are not of the decision: a newer run replaced one that waited; a run waited for
+    The last four are not decided here: a newer run replaced one that waited; a run waited for
     `max_wait`; the run in the way had not begun because nothing does on a server that is new; a run
     that it was to follow did not succeed.
     """

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from operator import index
 from typing import Annotated, Any, Literal, SupportsFloat, SupportsIndex
 
@@ -20,11 +21,11 @@ from supervisor.job.secrets import masked
 # The progress that a run reports, and the lines that it logs.
 
 
-#: Of a run's log lines the newest are kept; each is cut.
+#: How many of the newest lines of a run's log are kept, and how many characters of each.
 LINES_KEPT = 1_000
 LINE_LENGTH = 1_000
 
-#: Of the lines that a job logs with `log: capture`, so many of each third of a second are kept.
+#: How many of the lines that a job logs with `log: capture` are kept of each third of a second.
 LINES_CAPTURED = 100
 
 #: What a job may count with: ints and floats, and those of NumPy or `decimal`.
@@ -33,7 +34,7 @@ Number = SupportsIndex | SupportsFloat
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total`, in whatever the job counts; `at`: when it was so."""
+    """`done` of `total`, in the unit that the job counts in, as of `at`."""
 
     done: int | float
     total: int | float | None
@@ -103,7 +104,7 @@ class Reported:
 
 
 def log_place(run_id: str) -> tuple[str, str | None]:
-    """Whose log a run's lines go to, and their label: a step writes to that of the whole run.
+    """The run whose log has a run's lines, and their label: a step logs to its whole run.
 
     ``nightly@2026-03-01T02:00:00Z/load#3`` is step ``load#3`` of what stands before the ``/``.
     """
@@ -112,12 +113,12 @@ def log_place(run_id: str) -> tuple[str, str | None]:
 
 
 def plain_number(value: Number) -> int | float:
-    """Raises TypeError, ValueError or OverflowError for what is no finite number."""
+    """Raises TypeError, ValueError or OverflowError for anything but a finite number."""
     if isinstance(value, SupportsIndex):
         return index(value)
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"{number} is no amount of work")
+        raise ValueError(f"{number} is not an amount of work")
     return number
 
 
@@ -126,7 +127,7 @@ def parse_number(text: str) -> int | float:
 
 
 def kept_text(text: object) -> str:
-    """Cut, and without half characters, which no server takes."""
+    """Cut to LINE_LENGTH, and without lone surrogates, which Redis refuses."""
     return str(text)[:LINE_LENGTH].encode(errors="replace").decode()
 
 
@@ -158,7 +159,7 @@ class RunState(StrEnum):
 
 OPEN_STATES = frozenset({RunState.WAITING, RunState.QUEUED, RunState.RUNNING, RunState.RETRYING})
 
-#: What a run that was given its turn can come to; label ``outcome`` of
+#: How a run that had its place can end; label ``outcome`` of
 #: supervisor_runs_finished_total.
 OUTCOMES = (
     RunState.SUCCEEDED,
@@ -271,7 +272,7 @@ class Batch:
 
     @property
     def failed(self) -> int:
-        """Items that ended, and not well."""
+        """How many items ended without success."""
         return self.done - self.ended.get(RunState.SUCCEEDED, 0)
 
 
@@ -295,8 +296,8 @@ class Run:
     others that a schedule file wrote: ``["kwargs", "token"]``. `rules` are the job's at admission,
     and `options` what a caller gave `apply_async`, or `retry`, for the message.
 
-    A run that `has_steps` names in `error_step` the first that failed, and in `returned_twice` the
-    params for which a value of more than one step was there: of the last of them it was taken.
+    Of a run that `has_steps`, `error_step` is the first step that failed, and `returned_twice` has
+    the params that more than one step returned: the value of the last of these steps counts.
     `foreach` is the param whose items a step is fanned out over; then it is a `batch`.
 
     `duplicates`: how often a second tick or message of the run came and was dropped.
@@ -352,7 +353,7 @@ class Run:
 
     @property
     def duration_fault(self) -> Literal["max_duration", "min_duration"] | None:
-        """The key of the job that the duration of an attempt that has ended was against."""
+        """The key of the job that the duration of an ended attempt violated."""
         most, least = self.rules.max_duration_ms / 1000, self.rules.min_duration_ms / 1000
         lasted = [
             a.duration_seconds or 0.0 for a in self.attempts if a.outcome not in (None, "lost")
@@ -420,15 +421,23 @@ class StepId:
 
 
 def is_below(run_id: str) -> bool:
-    """Whether an id would be taken for that of something below another run."""
+    """Whether an id would be taken for that of a step or an item of another run."""
     return "@" in run_id.partition("/")[0] and "/" in run_id
 
 
 def tick_id(job: str, nominal_at: datetime) -> str:
     """Identity of a tick and of its run: ``nightly@2026-03-01T02:00:00Z``."""
-    moment = nominal_at.astimezone(UTC)
-    text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
-    return f"{job}@{text.removesuffix('+00:00')}Z"
+    return f"{job}@{moment_text(nominal_at.astimezone(UTC))}"
+
+
+@lru_cache(maxsize=100)
+def moment_text(utc: datetime) -> str:
+    """The moment as a run's id has it; cached, since thousands of jobs are due at once.
+
+    In UTC: in other zones two moments are equal in the hour that comes twice.
+    """
+    text = utc.isoformat(timespec="milliseconds" if utc.microsecond else "seconds")
+    return f"{text.removesuffix('+00:00')}Z"
 
 
 def manual_id(job: str) -> str:

@@ -3,11 +3,11 @@
 Secrets that a schedule file names and does not contain: ``${NAME}``, ``${file:/run/secrets/x}``.
 
 The reference is what travels: through the ledger, the broker, plans, pages. It becomes the secret
-where the secret is used, in the process that has it. Only what a schedule file says is looked at:
-text that came from anywhere else, such as the arguments of a trigger, stays what it is.
+where the secret is used, in the process that has it. Only texts of schedule files are resolved:
+text from anywhere else, such as the arguments of a trigger, is left as it is.
 
-A file has to lie in the directory of secrets, so that no one who can edit a schedule file, or write
-to the ledger, can have a worker read any file that it may read.
+A file must lie in the directory of secrets. Otherwise an author of schedule files, or a program
+that can write to the ledger, could have a worker read any file that the worker has access to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIRECTORY_VARIABLE = "SUPERVISOR_SECRETS_DIR"
 
 LARGEST_SECRET = 64 * 1024
 
-#: In this order: ``$${`` stands for ``${``; a reference; one that is none. A path has no braces:
+#: Either ``$${``, which stands for ``${``; or a reference; or an invalid one. Paths have no braces:
 #: a search for its end stops where another reference begins, and so takes linear time.
 TOKEN = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)\}|\$\{file:(?P<file>/[^{}\0]+)\}|\$\{[^}]{0,40}\}?"
@@ -44,7 +44,7 @@ def has_references(value: Any) -> bool:
 
 
 def malformed(text: str) -> list[str]:
-    """What begins like a reference in the text, and is none."""
+    """The parts of the text that begin like a reference and are not valid ones."""
     return [found[0] for found in TOKEN.finditer(text) if found[0] != "$${" and not named(found)]
 
 
@@ -88,7 +88,7 @@ def secret(found: re.Match[str], environ: Mapping[str, str]) -> str:
 
 
 def content(reference: str, path: Path, directory: Path) -> str:
-    """A file's text without the line's end that editors leave. Links may not lead out."""
+    """A file's text without its trailing newline. Links may not lead out of the directory."""
     try:
         target = path.resolve(strict=True)
         if not target.is_relative_to(directory.resolve()):
@@ -108,7 +108,7 @@ def content(reference: str, path: Path, directory: Path) -> str:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """The value with each of its texts changed; names of mappings stay."""
+    """The value with each of its texts changed; keys of mappings stay."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list | tuple):
@@ -119,7 +119,7 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def put(value: Any, path: ArgumentPath, text: str) -> None:
-    """Replaces the text at a path that `texts_in` gave, within the value itself."""
+    """Replaces the text at a path that `texts_in` gave, in place."""
     for step in path[:-1]:
         value = value[step]
     value[path[-1]] = text
@@ -164,7 +164,7 @@ def without(names: Collection[str], value: Any) -> Any:
             return value
 
 
-#: Shorter texts are no secrets, and stand in many others.
+#: Shorter texts are no secrets, and occur in many other texts.
 SHORTEST_HIDDEN = 4
 
 

@@ -18,12 +18,11 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.job.destinations import Notify
-from supervisor.job.faults import ItemFault, conflict, inside
 from supervisor.job.fields import (
     NAME_PATTERN,
     Count,
     DueBy,
+    ItemFault,
     Labels,
     LogUrl,
     MessagePriority,
@@ -31,9 +30,11 @@ from supervisor.job.fields import (
     Name,
     PingUrl,
     QueueName,
+    check_needed,
+    conflict,
+    inside,
 )
-from supervisor.job.lock_keys import SERIAL_LOCK, lock_key, placeholders
-from supervisor.job.notices import wanted_events
+from supervisor.job.notices import Notify, wanted_events
 from supervisor.job.policies import (
     AfterMatch,
     AfterPolicy,
@@ -47,21 +48,17 @@ from supervisor.job.policies import (
     RunLog,
 )
 from supervisor.job.run import RunRules
+from supervisor.job.templates import SERIAL_LOCK, lock_key, placeholders
 from supervisor.job.when import KINDS, When
 from supervisor.settings import DEFAULT_PREFIX
 from supervisor.times import AtLeastASecond, Duration, to_ms
 
-# How many jobs one ledger is made for.
+#: How many jobs one ledger is made for.
+MOST_JOBS = 100_000
 
-
-MOST_JOBS = 10_000
-
-#: A process caches what it has derived of up to this many jobs: of all those of files, of as many
-#: that were put at run time, and of as many that were edited or removed.
-KEPT_AT_HAND = 3 * MOST_JOBS
-
-# StepSpec: one step of a job of several tasks, as its schedule file describes it.
-
+#: A process caches what it has derived of this many jobs, those that it came across last: some 4 KB
+#: of each. What is dropped is derived again.
+KEPT_AT_HAND = 20_000
 
 #: A step's name is a part of its run's id, and the last part of its task's name by default.
 LONGEST_NAME = 100
@@ -97,24 +94,16 @@ class StepSpec(BaseModel):
     foreach: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name of the param that holds a list: the task runs once for each of its items."""
     max_parallel: Annotated[Count, Field(ge=1)] | None = None
-    """How many items may be queued or running at once; by default as many as workers take."""
+    """How many items may be queued or running at once; by default up to 1,000."""
     on_item_failure: OnItemFailure = OnItemFailure.FAIL
     """What a batch does with an item that failed after its retries."""
     max_failed: Count | Percentage | None = None
-    """With `on_item_failure: threshold`: as many items may fail, a number or such as 5%."""
+    """With `on_item_failure: threshold`: the most that may fail, a number or such as 5%."""
 
     @model_validator(mode="after")
-    def _only_of_batches(self) -> Self:
+    def _batch_keys_together(self) -> Self:
         if self.foreach is None:
-            for key in ("max_parallel", "max_failed"):
-                if getattr(self, key) is not None:
-                    raise conflict(f"{key!r} needs 'foreach'", key)
-            if self.on_item_failure is not OnItemFailure.FAIL:
-                raise conflict("'on_item_failure' needs 'foreach'", "on_item_failure")
-        return self
-
-    @model_validator(mode="after")
-    def _threshold_with_a_number(self) -> Self:
+            check_needed(self, "foreach", "max_parallel", "max_failed", "on_item_failure")
         if (self.on_item_failure is OnItemFailure.THRESHOLD) != (self.max_failed is not None):
             text = "'on_item_failure: threshold' and 'max_failed' need each other"
             raise conflict(text, "max_failed", "on_item_failure")
@@ -128,7 +117,7 @@ class StepSpec(BaseModel):
 
 SERIAL_PREFIX = "serial."
 
-#: Of the jobs that a job follows, so many are named in one line.
+#: Up to this many of the jobs that a job follows are named in one line.
 MOST_NAMED = 3
 
 AFTER_ITSELF = "a job cannot follow itself"
@@ -175,7 +164,7 @@ class JobSpec(When):
     max_running: Annotated[Count, Field(ge=1)] | None = None
     """How many runs may be running at once; 1, and with `overlap: allow` any number."""
     max_consecutive_skips: Annotated[Count, Field(ge=1)] | None = None
-    """After so many skipped runs in a row, `then` decides."""
+    """After this many skipped runs in a row, `then` decides."""
     then: OnMaxSkips = OnMaxSkips.ALERT
     """What happens to a run that would be skipped after `max_consecutive_skips` others."""
     max_wait: Duration | None = None
@@ -231,7 +220,7 @@ class JobSpec(When):
     ping_url: Annotated[PingUrl | None, Field(repr=False)] = None
     """Where starts and ends of runs are reported, as healthchecks.io expects them; a secret."""
     notify: Annotated[Notify, Field(repr=False)] = ()
-    """Where people are told that it failed, missed a run, recovered: addresses, with events."""
+    """Where notices go when it fails, misses a run or recovers: addresses, with events."""
     sentry_monitor: MonitorSlug | None = None
     """true or a slug: runs check in at Sentry Crons; false: they do not, whatever the app says."""
     description: Annotated[str, Field(max_length=1000)] = ""
@@ -260,28 +249,24 @@ class JobSpec(When):
         return serial
 
     @model_validator(mode="after")
-    def _limits_in_order(self) -> Self:
-        if self.soft_time_limit and self.time_limit and self.soft_time_limit >= self.time_limit:
-            text = "'soft_time_limit' must be shorter than 'time_limit'"
-            raise conflict(text, "soft_time_limit", "time_limit")
-        return self
-
-    @model_validator(mode="after")
     def _durations_in_order(self) -> Self:
-        if self.min_duration and self.max_duration and self.min_duration >= self.max_duration:
-            text = "'min_duration' must be shorter than 'max_duration'"
-            raise conflict(text, "min_duration", "max_duration")
-        if self.time_limit is None or self.steps:
-            return self
-        bounds = {"min_duration": self.min_duration, "max_duration": self.max_duration}
-        for key, bound in bounds.items():
-            if bound is not None and bound >= self.time_limit:
-                text = f"{key!r} must be shorter than 'time_limit', which ends the run"
-                raise conflict(text, key, "time_limit")
+        pairs = [("soft_time_limit", "time_limit"), ("min_duration", "max_duration")]
+        if not self.steps:
+            pairs += [("min_duration", "time_limit"), ("max_duration", "time_limit")]
+        for key, longer in pairs:
+            short, long = getattr(self, key), getattr(self, longer)
+            if short is not None and long is not None and short >= long:
+                raise conflict(f"{key!r} must be shorter than {longer!r}", key, longer)
         return self
 
     @model_validator(mode="after")
-    def _due_after_ticks(self) -> Self:
+    def _keys_need_others(self) -> Self:
+        if self.max_consecutive_skips is None:
+            check_needed(self, "max_consecutive_skips", "then")
+        if not self.after:
+            check_needed(self, "after", "after_match", "after_policy")
+        if not self.steps:
+            check_needed(self, "steps", "params", "on_step_failure")
         if self.due_by is not None and not self.has_schedule:
             raise conflict("'due_by' needs a schedule: it says when after a tick", "due_by")
         return self
@@ -304,37 +289,14 @@ class JobSpec(When):
         return self
 
     @model_validator(mode="after")
-    def _then_after_something(self) -> Self:
-        if self.then is not OnMaxSkips.ALERT and self.max_consecutive_skips is None:
-            text = "'then' needs 'max_consecutive_skips'"
-            raise conflict(text, "max_consecutive_skips", "then")
-        return self
-
-    @model_validator(mode="after")
-    def _after_others(self) -> Self:
-        if not self.after:
-            for key in ("after_match", "after_policy"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise conflict(f"{key!r} needs 'after'", key)
-        return self
-
-    @model_validator(mode="after")
-    def _one_queue(self) -> Self:
+    def _one_of_two(self) -> Self:
         if self.serial and self.queue:
             raise conflict("'serial' names the queue; leave 'queue' out", "serial", "queue")
-        return self
-
-    @model_validator(mode="after")
-    def _a_task_or_steps(self) -> Self:
         if (self.task is None) == (not self.steps):
             raise conflict("give either 'task' or 'steps'", "task", "steps")
         if self.steps and (self.args or self.kwargs):
             text = "'args' and 'kwargs' are a task's; give steps their own, or 'params'"
             raise conflict(text, "args", "kwargs")
-        if not self.steps:
-            for key in ("params", "on_step_failure"):
-                if getattr(self, key) != type(self).model_fields[key].default:
-                    raise conflict(f"{key!r} needs 'steps'", key)
         return self
 
     @model_validator(mode="after")
@@ -499,9 +461,6 @@ class JobSpec(When):
         return json.dumps(self.rules().json_fields)
 
 
-# A task that code guards, as a job.
-
-
 class GuardedTaskSpec(JobSpec):
     """A task that its own code puts under the guard: a job that no schedule file names."""
 
@@ -514,3 +473,16 @@ class GuardedTaskSpec(JobSpec):
     @property
     def is_of_code(self) -> bool:
         return True
+
+    def rules(self, lock: str | None = None) -> RunRules:
+        """The same; worked out once, for each call asks for them."""
+        return self._rules.model_copy(update={"lock": self.lock if lock is None else lock})
+
+    @cached_property
+    def _rules(self) -> RunRules:
+        return super().rules("")
+
+    @cached_property
+    def text(self) -> str:
+        """As the ledger keeps it."""
+        return self.model_dump_json(exclude_defaults=True)

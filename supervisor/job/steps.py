@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Self
 
 from supervisor.errors import UnusableReturn
@@ -28,7 +28,7 @@ ITEMS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a plan, the job's own words filled in. Limits and waits are in seconds."""
+    """A step of a plan, with the job's values where it has none; times are in seconds."""
 
     name: str
     task: str
@@ -156,10 +156,10 @@ def filled(
     return {**kwargs, **{name: params[name] for name in lacking if name in params}}
 
 
-# What the steps of a run hand on to each other.
+# The params that the steps of a run pass to each other.
 
 
-#: Of what a step returns, in characters of JSON: it goes through the ledger.
+#: Characters of JSON that a step may return: they go through the ledger.
 LARGEST_RETURNED = 4 * 1024 * 1024
 
 
@@ -171,24 +171,22 @@ class Params(Mapping[str, Any]):
     ) -> None:
         self._load = load
         self._decode = decode
-        self._loaded: Mapping[str, str] | None = None
 
+    @cached_property
     def _texts(self) -> Mapping[str, str]:
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded
+        return self._load()
 
     def __getitem__(self, name: str) -> Any:
-        return self._decode(self._texts()[name])
+        return self._decode(self._texts[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._texts())
+        return iter(self._texts)
 
     def __len__(self) -> int:
-        return len(self._texts())
+        return len(self._texts)
 
     def __repr__(self) -> str:
-        return f"Params({', '.join(self) if self._loaded is not None else 'not read yet'})"
+        return f"Params({', '.join(self) if '_texts' in vars(self) else 'not read yet'})"
 
 
 def handed_on(returned: Any, as_json: Callable[[Any], Any]) -> dict[str, Any] | None:
@@ -198,7 +196,7 @@ def handed_on(returned: Any, as_json: Callable[[Any], Any]) -> dict[str, Any] | 
     try:
         plain = dict(as_json(dict(returned)))
         size = len(json.dumps(plain))
-    except Exception as error:  # whatever an object's own way into JSON raises
+    except Exception as error:  # an object that has its own JSON may raise anything
         raise UnusableReturn(f"what the step returned is not JSON: {error}") from error
     if size > LARGEST_RETURNED:
         what = f"{size:,} characters of JSON, {LARGEST_RETURNED:,} are allowed"

@@ -28,7 +28,7 @@ def pool_name(pool: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a job asks of the pool that runs it, beside the guard."""
+    """What a job needs of the pool that runs it, in addition to the guard."""
 
     time_limit: bool = False
     soft_time_limit: bool = False
@@ -57,7 +57,7 @@ class Needs:
 
 
 def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:
-    """Where the messages of a job's runs go; `queue_of` knows it of a task without a queue."""
+    """Where the messages of a job's runs go; `queue_of` knows the queue of other tasks."""
     named = (
         (step.queue or spec.routed_queue or queue_of(step.task) for step in spec.steps)
         if spec.steps
@@ -68,7 +68,7 @@ def queues_of(spec: JobSpec, queue_of: Callable[[str], str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """One worker: its name, its queues, the jobs that come to it; a serial one has one process."""
+    """One worker: its name, its queues, the jobs that it runs; a serial one has one process."""
 
     name: str
     queues: tuple[str, ...]

@@ -16,13 +16,22 @@ from pydantic import (
     model_validator,
 )
 
-from supervisor.job.faults import ItemFault, conflict, inside
-from supervisor.job.fields import ClockChanges, Cron, Exclude, Moments, Timezone
+from supervisor.job.fields import (
+    ClockChanges,
+    Cron,
+    Exclude,
+    ItemFault,
+    Moments,
+    Timezone,
+    check_needed,
+    conflict,
+    inside,
+)
 from supervisor.times import (
     AtLeastASecond,
     Duration,
     Moment,
-    instant,
+    in_utc,
     render_duration,
     render_moment,
 )
@@ -64,16 +73,18 @@ class When(BaseModel):
     @classmethod
     def _sorted(cls, moments: Any, info: ValidationInfo) -> Any:
         """In order of time, so that the order in the file makes no difference."""
+        if moments == ():
+            raise ValueError("an empty list; leave it out")
         zone = ZoneInfo(info.data.get("timezone", "UTC"))
         found: dict[datetime, datetime] = {}
         faults = []
         for number, moment in enumerate(moments or ()):
-            if found.setdefault(instant(moment, zone), moment) is not moment:
+            if found.setdefault(in_utc(moment, zone), moment) is not moment:
                 what = f"{render_moment(moment)} is the same time as one before it"
                 faults.append(ItemFault((number,), what))
         if faults:
             raise inside(faults)
-        return tuple(found[at] for at in sorted(found)) or None
+        return tuple(found[at] for at in sorted(found)) if moments else None
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
@@ -84,11 +95,9 @@ class When(BaseModel):
 
     @model_validator(mode="after")
     def _phase_within_every(self) -> Self:
-        if self.phase is None:
-            return self
         if self.every is None:
-            raise conflict("'phase' needs 'every'", "phase")
-        if self.phase >= self.every:
+            check_needed(self, "every", "phase")
+        elif self.phase is not None and self.phase >= self.every:
             raise conflict("'phase' must be shorter than 'every'", "phase")
         return self
 
@@ -96,7 +105,7 @@ class When(BaseModel):
     def _start_before_end(self) -> Self:
         if self.start_at and self.end_at:
             try:
-                start, end = (instant(moment, self.zone) for moment in (self.start_at, self.end_at))
+                start, end = (in_utc(moment, self.zone) for moment in (self.start_at, self.end_at))
             except (ValueError, OverflowError) as error:
                 text = f"'start_at' and 'end_at' cannot be compared: {error}"
                 raise conflict(text, "start_at", "end_at") from error

@@ -1,6 +1,42 @@
--- What is written down of the start and the end of a run and of its attempts.
+-- What is written down of a job: starts and ends of its runs and attempts, and the events that people are
+-- informed of.
 
--- What the job's `ping_url` is to be told: kind is start, success, fail or log. Written with the state
+-- Something happened that the job's rules have a word for, among others with blanks between. Written with the
+-- state itself, so that no crash in between can lose it. A success is reported only after a problem. `job`:
+-- '' for the service.
+local function note_event(job, wanted, event, run, reason)
+  if not wanted or not string.find(wanted, event, 1, true) then return end
+  local key = job == '' and K.beat or K.job(job)
+  if event == 'recovered' then
+    if redis.call('HDEL', key, 'troubled') == 0 then return end
+  elseif event ~= 'overlapped' then
+    redis.call('HSET', key, 'troubled', 1)
+  end
+  redis.call('RPUSH', K.events, cjson.encode({ job = job, event = event, at = now, run = run, reason = reason or '' }))
+  if redis.call('LLEN', K.events) <= MOST_EVENTS then return end
+  redis.call('HINCRBY', K.notice_counts, 'dropped:' .. cjson.decode(redis.call('LPOP', K.events)).event, 1)
+end
+
+-- A destination is looked at when the first of its notices is due, and not while it is unavailable.
+local function schedule_notices(destination)
+  local key, first = K.notices(destination), nil
+  for _, field in ipairs(redis.call('HKEYS', key)) do
+    local due = tonumber(string.match(field, ' (%d+)$'))
+    if due and (not first or due < first) then first = due end
+  end
+  if not first then
+    redis.call('ZREM', K.notices_due, destination)
+    redis.call('ZREM', K.unsent, destination)
+    redis.call('PEXPIRE', key, GROUPS_KEPT)
+    return
+  end
+  local away_until = tonumber(string.match(hget(key, 'away') or '', '^%d+')) or 0
+  redis.call('PERSIST', key)
+  redis.call('ZADD', K.unsent, first, destination)
+  redis.call('ZADD', K.notices_due, math.max(first, away_until), destination)
+end
+
+-- What is to be sent to the job's `ping_url`: kind is start, success, fail or log. Written with the state
 -- itself, so that no crash in between can lose it.
 local function ping(run, kind, outcome, reason)
   if not run.rules.ping then return end
@@ -63,13 +99,68 @@ end
 -- Cancelled and replaced are people's wishes: no alarm, and no success either.
 local PINGS = { succeeded = 'success', cancelled = 'log', replaced = 'log' }
 local FAILURES = { failed = true, timed_out = true, lost = true, expired = true }
-local EVENTS_TOLD = {
+local EVENTS = {
   succeeded = 'recovered', failed = 'failed', timed_out = 'failed', lost = 'lost', expired = 'missed',
 }
 
 -- When the latest of the job's successes began, which need not be the last to end.
 local function success_start(run)
   return digits(math.max(run.started, tonumber(hget(K.job(run.job), 'last_success_start') or 0)))
+end
+
+-- Of a run that ends as most do, the fields beside those that load_run() reads: the first are of no use then.
+local MORE = { 'sends', 'process', 'reason', 'awaited', 'sent', 'queue', 'args', 'kwargs', 'options', 'references',
+  'blocked_by', 'blocker' }
+local USELESS = 5
+
+-- Whether a run ends so: it succeeded, at its first attempt, and there is nothing in its record that is not known
+-- here. Then `kept` has what of MORE is kept. The thirteen fields are those that all runs at work have.
+local function is_ordinary(run, outcome)
+  local is_first = run.attempt == 1 and run.crashes == 0 and not run.parent and not run.stage
+  if outcome ~= 'succeeded' or not is_first or not run.kind or run.worker == '' then return false end
+  local known = 13 + (run.wait_until and 1 or 0) + (run.expires and 1 or 0) + (run.generation and 1 or 0)
+  local more, kept = redis.call('HMGET', K.run(run.id), unpack(MORE)), {}
+  for i = 1, #MORE do
+    local value = more[i]
+    if value then known = known + 1 end
+    if value and i > USELESS then
+      kept[#kept + 1] = MORE[i]
+      kept[#kept + 1] = value
+      run.has_long = run.has_long or #value > LISTPACK_VALUE
+    end
+  end
+  if redis.call('HLEN', K.run(run.id)) ~= known then return false end
+  run.kept = kept
+  return true
+end
+
+-- What is left of the rules of such a run: what people are shown with it, and what functions of a version
+-- without this need.
+local function ended_rules(rules)
+  if not (rules.mask or rules.follows or rules.max_duration or rules.min_duration) then
+    return '{"lock":"","serial":"","lease_ttl":' .. rules.lease_ttl .. '}'
+  end
+  return cjson.encode({ lock = '', serial = '', lease_ttl = rules.lease_ttl, mask = rules.mask,
+    follows = rules.follows, max_duration = rules.max_duration, min_duration = rules.min_duration })
+end
+
+-- Ends such a run. Its record is deleted and written again in a third of the memory, because the server keeps a
+-- hash compact only if it never had a long value. records.py derives what is left out.
+local function close_ordinary(run, reason, token)
+  local key, rules, kept = K.run(run.id), ended_rules(run.rules), run.kept
+  if run.has_long or #rules > LISTPACK_VALUE then
+    redis.call('HDEL', key, 'token', 'slot', 'since', 'wait_until', 'generation', unpack(MORE, 1, USELESS))
+    kept = {}
+  else
+    redis.call('DEL', key)
+  end
+  if reason ~= '' then append(kept, { 'reason', reason }) end
+  if run.expires then append(kept, { 'expires', digits(run.expires) }) end
+  redis.call('HSET', key, 'state', 'succeeded', 'finished', now, 'last_token', token, 'rules', rules, 'job', run.job,
+    'nominal', run.nominal, 'queued', run.queued, 'kind', run.kind, 'fence', digits(run.fence),
+    'started', run.started, 'attempt', 1, 'worker', run.worker, unpack(kept))
+  redis.call('PEXPIRE', key, HISTORY_TTL)
+  redis.call('SREM', K.open(run.job), run.id)
 end
 
 -- The end state of a run, and what its job counts. Not of one below another. `counters`: more of them,
@@ -79,8 +170,12 @@ local function note_end(run, outcome, reason, counters, ...)
   if outcome == 'succeeded' then append(last, { 'last_success', now, 'last_success_start', success_start(run) }) end
   if FAILURES[outcome] then append(last, { 'last_failure', now }) end
   tally(run.job, append({ 'n:finished:' .. outcome, 1 }, counters), unpack(last))
-  close(run.id, run.job, outcome, reason, ...)
+  if run.ended_with then
+    close_ordinary(run, reason, run.ended_with)
+  else
+    close(run.id, run.job, outcome, reason, ...)
+  end
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
-  if EVENTS_TOLD[outcome] then tell(run.job, run.rules.notify, EVENTS_TOLD[outcome], run.id, reason) end
+  if EVENTS[outcome] then note_event(run.job, run.rules.notify, EVENTS[outcome], run.id, reason) end
   note_for_followers(run.job, run.id, outcome, run.nominal)
 end

@@ -1,4 +1,4 @@
--- What somebody asked for: does it, and enters it in the record of actions, in one function.
+-- What a person or a program asked for: does it, and enters it in the record of actions, in one function.
 --
 -- KEYS  those of the transition
 -- ARGV  its arguments, its name ('' for none: it was done by other means, or refused), and the entry

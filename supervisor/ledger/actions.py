@@ -5,7 +5,7 @@
 2. What was refused is entered after it was, as is what no function does: a login.
 3. It is a stream that is only added to; of more than ACTIONS_KEPT entries the oldest go.
 
-Names are what a process says of itself. Who may write to Redis may write anything here as well.
+Names are what a process says of itself: any client that may write to Redis can write anything here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from supervisor.ledger.functions import Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import instant, ms_of
 
-#: The variable with the name of who acts, for accounts that several people share.
+#: The variable that names the person who acts, for accounts that several people share.
 ACTOR = "SUPERVISOR_ACTOR"
 
 #: Characters of a name, an address or a target; of a reason or an error; of one change.
 LONGEST_NAME, LONGEST_REASON, LONGEST_CHANGE = 200, 500, 200
 
-#: Characters of who put a job, where it stands.
+#: Characters of the name of a person who put a job, as part of the job's place.
 LONGEST_PLACE = 100
 
-#: Of an action on many jobs: so many of their names, and so many of their changes.
+#: Of an action on many jobs, up to this many of their names and of their changes are kept.
 MOST_NAMES, MOST_CHANGES = 1_000, 20
 
 #: Read in one call.
@@ -69,14 +69,14 @@ class Actor:
 
     @classmethod
     def of_process(cls, origin: str, name: str = "") -> Actor:
-        """Who runs this process: `name`, else SUPERVISOR_ACTOR, else the system user."""
+        """The user of this process: `name`, else SUPERVISOR_ACTOR, else the system user."""
         user = system_user()
         name = name or os.environ.get(ACTOR, "") or user
         return cls(name, origin, socket.gethostname(), user if name != user else "")
 
     @property
     def words(self) -> str:
-        """``ann@host``, ``ann (the API)``: who put a job, where it stands."""
+        """``ann@host``, ``ann (the API)``: as part of the place of a job that this user put."""
         match self.origin:
             case "api":
                 words = f"{self.name} (the API)"
@@ -90,7 +90,7 @@ class Actor:
 
 
 def system_user() -> str:
-    """Not by the environment, which anybody sets; a container's user may have no name."""
+    """Not from the environment, which any user can set; a container's user may have no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -146,7 +146,7 @@ def short(text: str, most: int) -> str:
 
 
 def entry_of(action: Action | None) -> str:
-    """For Functions.act; empty for what is no action of anybody."""
+    """For Functions.act; empty where no one asked for it."""
     return "" if action is None else action.text()
 
 
@@ -206,7 +206,7 @@ def entry_from(entry_id: str, fields: Mapping[str, str]) -> Entry:
 class WantedActions:
     """job and by: patterns as the shell has them, `by` of the name or the system user.
 
-    before: only entries that are older than the one of this id. look_at: of so many, newest first.
+    before: only entries older than the one with this id. look_at: up to this many, newest first.
     """
 
     job: str | None = None
@@ -246,7 +246,7 @@ class Actions:
 
     @contextmanager
     def trying(self, action: Action) -> Iterator[Action]:
-        """Enters the action where it is refused, or fails; who does it enters it where it is done.
+        """Enters the action if it is refused or fails; one that is done is entered by its function.
 
         What cannot be entered, since Redis is unavailable, is not.
         """

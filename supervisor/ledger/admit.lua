@@ -1,5 +1,6 @@
 -- Ticks, or runs triggered by hand, get their places in order: queued, waiting, due later, or skipped.
--- The way of a tick: from beat/emitter.py to here, and on in worker/task.py.
+-- The way of a tick: from beat/emitter.py to here, and on in worker/task.py. What is not defined here (K,
+-- hget, place...) is in base.lua, records.lua and the others that functions.py puts before it.
 --
 -- KEYS  the leading beat's lock
 -- ARGV  token of the leading beat (or ''), how many of the following are given of each run, then of each
@@ -35,8 +36,18 @@ local function hold_back(id, job, nominal, record, wait_until, after, after_poli
   return 'hold', '', after
 end
 
-local function admit(id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps, params,
-  awaited, expires, spec, after, after_policy, failed)
+-- What admission needs of a job, in one command.
+local KNOWN = { 'watermark', 'n:ticks', 'key', 'generation', 'paused', 'paused_at', 'paused_until', 'pause_from',
+  'pause_to' }
+
+local function known_of(job)
+  local known = {}
+  for i, value in ipairs(redis.call('HMGET', K.job(job), unpack(KNOWN))) do known[KNOWN[i]] = value or nil end
+  return known
+end
+
+local function admit(known, id, job, nominal, rules, kind, queue, list, message, args, kwargs, options, delay, steps,
+  params, awaited, expires, spec, after, after_policy, failed)
   delay = tonumber(delay) or 0
   nominal = tonumber(nominal) or now + delay
 
@@ -62,29 +73,21 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     return 'duplicate', '', ''
   end
 
-  if kind == 'manual' then
-    count(job, 'triggered')
-  elseif kind == 'after' then
-    count(job, 'triggered')
-    if select(2, watermark_of(job, now)) then
-      pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
-      return 'excluded', 'paused', ''
-    end
-  else
-    local watermark, is_paused = watermark_of(job, nominal)
-    if nominal <= watermark then
+  if kind == 'tick' then
+    if nominal <= tonumber(known.watermark or 0) then
       count(job, 'duplicates')
       return 'duplicate', '', ''
     end
-    redis.call('HSET', K.job(job), 'watermark', nominal)
-    count(job, 'ticks')
-    if is_paused then
-      pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
-      return 'excluded', 'paused', ''
-    end
+    redis.call('HSET', K.job(job), 'watermark', nominal, 'n:ticks', (known['n:ticks'] or 0) + 1)
+  else
+    count(job, 'triggered')
+  end
+  if kind == 'tick' and is_paused_at(known, nominal) or kind == 'after' and is_paused_at(known, now) then
+    pass_over(job, 'excluded', 'paused', id, nominal, nominal, 1, cjson.decode(rules).history)
+    return 'excluded', 'paused', ''
   end
 
-  local record = { 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules, 'kind', kind }
+  local record = { 'rules', rules, 'job', job, 'nominal', nominal, 'queued', now, 'kind', kind }
   local function note(field, value)
     if value and value ~= '' then append(record, { field, value }) end
   end
@@ -95,7 +98,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   note('awaited', awaited)
   expires = tonumber(expires) and now + tonumber(expires)
   note('expires', expires and digits(expires))
-  local is_of_steps = steps and steps ~= ''
+  local is_of_steps = (steps or '') ~= ''
   if is_of_steps then
     append(record, { 'stage', '' })
     for name, value in pairs(cjson.decode(params)) do redis.call('HSET', K.params(id), name, value) end
@@ -113,6 +116,7 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
   remember(job, id, rules.history)
 
   if (failed or '') ~= '' then
+    record[2] = skipped_rules(rules)
     redis.call('HSET', K.run(id), 'blocked_by', failed, 'blocker', snapshot(failed), unpack(record))
     skip({ id = id, job = job, rules = rules, nominal = nominal, stage = is_of_steps and '' or nil }, 'upstream')
     return 'skip', 'upstream', failed
@@ -128,31 +132,33 @@ local function admit(id, job, nominal, rules, kind, queue, list, message, args, 
     return 'delay', '', ''
   end
   return place({ id = id, job = job, rules = rules, requeues = 0, token = '', slot = 1, wait_until = wait_until,
-    expires = expires, nominal = nominal, stage = is_of_steps and '' or nil, record = record,
-    queue = queue, list = list, message = message ~= '' and message or nil }, now)
+    expires = expires, nominal = nominal, kind = kind, stage = is_of_steps and '' or nil, record = record,
+    queue = queue, list = list, message = message ~= '' and not is_of_steps and message or nil },
+    now, known)
 end
 
 -- What was written of a run that then could not be placed: its tick is due still.
-local function take_back(id, job, kind, watermark, ticks)
+local function take_back(id, job, kind, known)
   if redis.call('EXISTS', K.run(id)) == 1 then return end
   redis.pcall('SREM', K.open(job), id)
   redis.pcall('ZREM', K.history(job), id)
-  if kind ~= 'tick' or hget(K.job(job), 'watermark') == watermark then return end
-  if watermark then
-    redis.call('HSET', K.job(job), 'watermark', watermark)
+  if kind ~= 'tick' or hget(K.job(job), 'watermark') == known.watermark then return end
+  if known.watermark then
+    redis.call('HSET', K.job(job), 'watermark', known.watermark)
   else
     redis.call('HDEL', K.job(job), 'watermark')
   end
-  count(job, 'ticks', ticks - tonumber(hget(K.job(job), 'n:ticks') or 0))
+  redis.call('HSET', K.job(job), 'n:ticks', known['n:ticks'] or 0)
 end
 
 local fields, places = tonumber(ARGV[2]), {}
 for i = 3, #ARGV, fields do
   settled = {}
   local id, job, kind = ARGV[i], ARGV[i + 1], ARGV[i + 4]
-  local known = redis.call('HMGET', K.job(job), 'watermark', 'n:ticks')
-  local is_done, decision, reason, blocker = pcall(admit, unpack(ARGV, i, i + fields - 1))
-  if not is_done then pcall(take_back, id, job, kind, known[1], tonumber(known[2] or 0)) end
+  local known = known_of(job)
+  local is_done, decision, reason, blocker = pcall(admit, known, unpack(ARGV, i, i + fields - 1))
+  if not is_done then pcall(take_back, id, job, kind, known) end
   places[#places + 1] = is_done and { decision, reason, blocker, unpack(settled) } or failure(decision)
 end
+send_started()
 return places

@@ -1,4 +1,42 @@
--- How attempts end: reported, crashed, or silent until the lease ran out; and how overlaps are measured.
+-- Attempts: how a worker keeps the lease of one; how they end - reported, crashed, or silent until the lease ran
+-- out; and how overlaps are measured.
+
+-- Earlier than any instant at which a run came to wait, and in the order of the instants themselves.
+local FIRST_IN_LINE = 1e15
+
+local function is_reservation(token)
+  return string.sub(token, 1, 7) == 'queued:'
+end
+
+-- The run whose reservation stands where a living holder comes back: it waits again, first in line.
+local function put_back(id)
+  local run = load_run(id)
+  if not run or run.state ~= 'queued' then return end
+  forget_indexes(id)
+  if run.stage then withdraw_stage(run) end
+  redis.call('HSET', K.run(id), 'state', 'waiting')
+  redis.call('HDEL', K.run(id), 'token', 'parked')
+  if run.rules.serial ~= '' then leave_waiting(run.rules.serial, id) end
+  join_waiting(run.rules.lock, id, run.since - FIRST_IN_LINE)
+end
+
+-- Whether the slot is the run's own, free, or reserved for a run that has not begun.
+local function is_contested(run, token)
+  local owner = lease_token(run)
+  return owner and owner ~= token and not is_reservation(owner)
+end
+
+-- Renews the lease, or takes it back where no other attempt contests it.
+local function keep(run, token)
+  local lock, serial, ttl = run.rules.lock, run.rules.serial, run.rules.lease_ttl
+  local holder = not run.parent and hget(K.lock_state(lock), 'holder:' .. run.slot)
+  hold_lease(run, token, ttl)
+  if serial ~= '' then
+    local owner = redis.call('GET', K.lock(serial))
+    if not owner or owner == token then hold(serial, 1, run.id, token, ttl) end
+  end
+  if holder and holder ~= run.id then put_back(holder) end
+end
 
 -- A step that did not end well says so in the log of its run, where people follow it.
 local function note_in_log(run, outcome, reason)
@@ -20,7 +58,8 @@ end
 
 -- The attempt ends; `is_last`: and with it the run, whose end writes what there is of a run of its own.
 local function end_attempt(run, outcome, reason, token, is_last)
-  local fields = { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }
+  run.ended_with = is_last and is_ordinary(run, outcome) and token
+  local fields = run.ended_with and {} or { 'attempts', attempts_with(run, outcome, reason), 'last_token', token }
   local counters, lasted = {}, now - run.started
   if outcome ~= 'lost' then
     counters = append(observation('duration', lasted), run.parent and {} or beyond_bounds(run, outcome, lasted))
@@ -39,12 +78,12 @@ local function end_attempt(run, outcome, reason, token, is_last)
   end
 end
 
--- Its worker's heartbeat is told to end the run, by the first who asks for it.
+-- Its worker's heartbeat is asked to end the run; the first request counts.
 local function ask_to_end(run, outcome, why)
   if run.ending == '' then redis.call('HSET', K.run(run.id), 'ending', outcome, 'why_ending', why) end
 end
 
--- The attempt that was given up is at work after all: its entry in the run's list goes.
+-- The attempt that was given up is running after all: its entry in the run's list goes.
 local function take_back_attempt(run, token)
   local attempts = string.gsub(hget(K.run(run.id), 'attempts'), '[^\n]*\n$', '')
   redis.call('HSET', K.run(run.id), 'attempts', attempts, 'reason', '')
@@ -119,7 +158,7 @@ function settle_silent(id, publish_at)
   end
   if not owner and run.state == 'running' then
     -- Its holder has a lease's time to come back to a server that has changed, and a heartbeat's to one
-    -- that was away.
+    -- that was unavailable.
     local mercy_until = tonumber(hget(K.server, 'mercy_until') or 0)
     ends_at = math.max(ends_at, server_since() + run.rules.lease_ttl, mercy_until)
   end
@@ -150,7 +189,7 @@ function settle_silent(id, publish_at)
   return nil
 end
 
--- How long between `from` and `till` others of the lock, under which `most` may be at work, were so in
+-- How long between `from` and `till` others of the lock, under which `most` may be running, were so in
 -- such number that the attempt with this fencing token was one too many. In microseconds (nil when
 -- never); and the first of the later ones.
 local function time_beside_others(lock, most, fence, from, till)
@@ -184,8 +223,8 @@ local function note_overlap(id, other)
 end
 
 -- A holder whose lease was given up reports that it is alive: if as many others as may be had a lease
--- of the same lock meanwhile, or one worked its serial queue, one too many was at work. Counted once an
--- attempt, its length as it grows. `till`: when it was last at work, in microseconds. Returns the other run.
+-- of the same lock meanwhile, or one worked its serial queue, one too many was running. Counted once an
+-- attempt, its length as it grows. `till`: when it last ran, in microseconds. Returns the other run.
 local function measure_overlap(run, token, till)
   local fence = tonumber(hget(K.run(run.id), 'lost:' .. token))
   if not fence then return nil end
@@ -196,7 +235,7 @@ local function measure_overlap(run, token, till)
   if not beside or not other then return nil end
   if not seen then
     count(run.job, 'overlaps')
-    tell(run.job, rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
+    note_event(run.job, rules.notify, 'overlapped', run.id, 'at the same time as ' .. other)
     note_overlap(run.id, other)
     note_overlap(other, run.id)
   end

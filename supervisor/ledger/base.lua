@@ -5,6 +5,7 @@
 local now, now_us               -- the time, in ms and in microseconds
 local instants                  -- how many next_instant() has given
 local settled                   -- what was settled on the way: {kind, run id, job, ...}
+local started                   -- runs that start, whose messages are not sent yet: see send_started()
 local runs_to_end               -- how many more waiting runs that must not begin this call may end
 local items_to_end, items_left  -- how many more items of batches it may end, and how many it left to others
 
@@ -12,7 +13,7 @@ local function start_call()
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
   now_us = time[1] * 1000000 + time[2]
-  instants, settled = 0, {}
+  instants, settled, started = 0, {}, {}
   runs_to_end, items_to_end, items_left = RUNS_PER_DISMISSAL, ITEMS_PER_END, 0
 end
 
@@ -98,19 +99,22 @@ local function close(id, job, state, reason, ...)
   redis.call('SREM', K.open(job), id)
 end
 
+-- The server process that these functions were loaded into: it has one as long as it lives.
+local own_run_id
+
 -- Since when this very server process answers for the ledger. A server that was restarted, or a
 -- replica that was promoted, may have forgotten leases that are alive; `begin` and settle_silent()
 -- grant nothing for a lease's time after a change, so that their holders can come back first. A clock that
 -- was set back to before the change starts that time again, from now: never is it longer than a lease's.
 local function server_since()
-  local info = redis.call('INFO', 'server')
-  local run_id = string.match(info, 'run_id:(%w+)')
+  own_run_id = own_run_id or string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
   local known = redis.call('HMGET', K.server, 'run_id', 'since')
-  if known[1] == run_id and tonumber(known[2]) <= now then return tonumber(known[2]) end
+  if known[1] == own_run_id and tonumber(known[2]) <= now then return tonumber(known[2]) end
   local since = now
   if not known[1] then  -- a new ledger, or one that forgot everything: the server's start decides
+    local info = redis.call('INFO', 'server')
     since = now - 1000 * math.max(0, tonumber(string.match(info, 'uptime_in_seconds:(-?%d+)')))
   end
-  redis.call('HSET', K.server, 'run_id', run_id, 'since', digits(since))
+  redis.call('HSET', K.server, 'run_id', own_run_id, 'since', digits(since))
   return since
 end

@@ -3,9 +3,9 @@
 -- ARGV  run id, token of this attempt, worker, queue that the message was sent to (or ''), after how many
 --       retries of the run (or '' in a message of an older version), the worker's proof of life and this token (or '')
 -- gives {'begin', fencing token, attempt, nominal ms, lease_ttl ms, job, stage of the whole run}, or
---       {'duplicate', state}  another delivery of this run is at work or has ended, this one's attempt was given
+--       {'duplicate', state}  another delivery of this run is running or has ended, this one's attempt was given
 --                             up, or its message is of before a retry, which may have given other arguments
---       {'parked', run}       another run of the serial queue is at work; published again after it
+--       {'parked', run}       another run of the serial queue is running; published again after it
 --       {'drained', queue}    nothing may begin from its queue; published again when it may
 --       {'expired'}           the start deadline passed
 --       {'grace'}             the server has changed; published again once old leases have run out
@@ -68,16 +68,10 @@ if serial ~= '' then
   hold(serial, 1, id, token, ttl)
 end
 
-if run.parent then begin_family(root_of(id)) end
-run.fence = next_fence(run)
-run.started, run.attempt = now, run.attempt + 1
+begin_attempt(run, 'state', 'running', 'token', token, 'worker', worker, 'process', process or '', 'queue', queue,
+  'reason', '', 'sends', 0)
 hold_lease(run, token, ttl)
-write_interval(run)
-
-redis.call('HSET', K.run(id), 'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now,
-  'attempt', run.attempt, 'worker', worker, 'process', process or '', 'queue', queue, 'reason', '', 'sends', 0)
 redis.call('HDEL', K.run(id), 'parked')
 redis.call('ZREM', K.outbox, id)
 redis.call('ZREM', K.sent, id)
-if not run.parent then note_start(run) end
 return granted()

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext, SSLSocket
 from typing import Any, Literal, Protocol, cast, overload
@@ -13,12 +14,14 @@ from typing import Any, Literal, Protocol, cast, overload
 import redis
 from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.client import Pipeline
+from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     AuthenticationError,
     ClusterCrossSlotError,
     ClusterDownError,
     MasterDownError,
+    MovedError,
     NoPermissionError,
     ReadOnlyError,
     RedisError,
@@ -31,7 +34,17 @@ from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from supervisor.errors import InvalidRedisUrl
-from supervisor.settings import SENTINEL, SOCKETS, SentinelUrl, Settings, parsed, tls_of, understood
+from supervisor.ledger.keys import Keys
+from supervisor.settings import (
+    SENTINEL,
+    SOCKETS,
+    SentinelUrl,
+    Settings,
+    node_addresses,
+    parsed,
+    tls_of,
+    understood,
+)
 
 Value = str | int | float
 
@@ -64,6 +77,7 @@ class Client(Protocol):
     def hgetall(self, name: str) -> dict[str, str]: ...
     def hexists(self, name: str, key: str) -> bool: ...
     def hkeys(self, name: str) -> list[str]: ...
+    def hlen(self, name: str) -> int: ...
     def hscan_iter(self, name: str, *, count: int) -> Iterator[tuple[str, str]]: ...
     def hmget(self, name: str, keys: Sequence[str]) -> list[str | None]: ...
     def hdel(self, name: str, *keys: str) -> int: ...
@@ -134,7 +148,8 @@ Unavailable = (
     ReadOnlyError,
 )
 
-#: A sentinel that does not answer within this is passed over: it may have died with the primary.
+#: A sentinel, or a node of a cluster that is asked for the others, that does not answer within this
+#: is passed over: it may have died with the primary.
 SENTINEL_PATIENCE_SECONDS = 0.5
 
 TIMEOUT_SECONDS = 5
@@ -172,17 +187,22 @@ def may_pass(error: Exception) -> bool:
 
 
 class NotServed(ResponseError):
-    """The server is of a kind that the ledger does not support, such as Redis Cluster."""
+    """The server is of a kind that the ledger does not support, or not with this address."""
 
 
 CLUSTER = (
-    "this is a Redis Cluster, which the ledger does not support: give it a single primary, with"
-    " replicas and Sentinel if need be (docs/redis.md)"
+    "this is a Redis Cluster: the ledger's address begins with redis-cluster:// there, and the"
+    " broker is another server (docs/how-to/redis.md)"
+)
+
+NO_CLUSTER = (
+    "this server is no node of a Redis Cluster: the ledger's address begins with redis:// or"
+    " rediss:// there (docs/how-to/redis.md)"
 )
 
 NO_FUNCTIONS = (
     "this server has no Redis Functions, and the ledger needs them: Redis 7 or later, or Valkey"
-    " (docs/redis.md)"
+    " (docs/how-to/redis.md)"
 )
 
 #: Errors of a cluster's nodes to a client that is not a cluster client.
@@ -202,9 +222,15 @@ PLAIN_PORT = "redis:// in place of rediss:// if it does not talk TLS on that por
 #: What OpenSSL says, and what to do about it.
 TLS_HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "the certificate has to be for this host, by an authority whose"
-    " file ssl_ca_certs names; ssl_cert_reqs=none has nothing checked: docs/redis.md",
+    " file ssl_ca_certs names; ssl_cert_reqs=none has nothing checked: docs/how-to/redis.md",
     "WRONG_VERSION_NUMBER": "the server talks no TLS on that port: redis:// in place of rediss://",
 }
+
+
+NOT_REACHED = (
+    "is Redis, or `supervisor up`, running? Without -A and SUPERVISOR_REDIS_URL, the address is"
+    " that of Redis on this machine"
+)
 
 
 def explained(error: Exception) -> str:
@@ -214,7 +240,8 @@ def explained(error: Exception) -> str:
         case NotServed():
             return text
         case NoPermissionError():
-            return f"Redis forbids it to this user: {text} (docs/redis.md has what each user needs)"
+            needed = "docs/how-to/redis.md has what each user needs"
+            return f"Redis forbids it to this user: {text} ({needed})"
         case AuthenticationError():
             return (
                 f"Redis does not let us in: {text} (look at the user and password in its address)"
@@ -227,7 +254,7 @@ def explained(error: Exception) -> str:
             return f"Redis refuses it: {text}"
         case _:
             hints = (hint for words, hint in TLS_HINTS.items() if words in text)
-            hint = next(hints, "is Redis, or `supervisor up`, running?")
+            hint = next(hints, NOT_REACHED)
             return f"the ledger is unavailable: {text} ({hint})"
 
 
@@ -250,7 +277,7 @@ def check_served(client: Client) -> None:
         return
     if not isinstance(answer, Mapping):
         answer = dict(zip(answer[::2], answer[1::2], strict=True))
-    if answer.get("mode") == "cluster":
+    if answer.get("mode") == "cluster" and not is_cluster_client(client):
         raise NotServed(CLUSTER)
     if int(str(answer.get("version", "7")).partition(".")[0]) < 7:
         raise NotServed(NO_FUNCTIONS)
@@ -381,6 +408,122 @@ class TlsConnection(redis.SSLConnection):
         return connected
 
 
+class SlotMoved(RedisConnectionError):
+    """The node has not, or not yet or any more, all keys of the ledger's slot; it did nothing."""
+
+
+class Slot:
+    """Finds the master of a cluster's slot."""
+
+    def __init__(self, number: int, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """nodes: some of the cluster, each as the options of a connection to it."""
+        self.number = number
+        self._common = nodes[0]
+        self._named = [(node.get("host", "127.0.0.1"), node.get("port", 6379)) for node in nodes]
+        self._known = self._named
+        self._turns = 0
+
+    @property
+    def known_master(self) -> tuple[str, int]:
+        return self._known[0]
+
+    def master(self) -> tuple[str, int]:
+        """Raises Unavailable where no node says who it is, and NotServed of no cluster's server."""
+        failed: Exception | None = None
+        nodes = [*dict.fromkeys([*self._known, *self._named])]
+        self._turns += 1  # another one each time: the last may be cut off, and not know it
+        first = self._turns % len(nodes)
+        for host, port in nodes[first:] + nodes[:first]:
+            asked = {**self._common, "host": host, "port": port}
+            try:
+                slots = self._slots(redis.ConnectionPool(**asked).make_connection())
+            except (*Unavailable, OSError) as error:
+                failed = error
+                continue
+            for begin, end, master, *replicas in slots:
+                if begin <= self.number <= end:
+                    # A host may be left out: it is that of the node that was asked.
+                    self._known = [
+                        (host if node[0] in (None, "", "?") else node[0], node[1])
+                        for node in (master, *replicas)
+                    ]
+                    return self._known[0]
+        raise failed or SlotMoved(f"the cluster has no master of slot {self.number}")
+
+    def _slots(self, connection: Any) -> list[Any]:
+        try:
+            connection.connect()
+            connection.send_command("CLUSTER", "SLOTS")
+            found: list[Any] = connection.read_response()
+            return found
+        except ResponseError as error:
+            if "cluster support disabled" in str(error):
+                raise NotServed(NO_CLUSTER) from None
+            raise
+        finally:
+            connection.disconnect()
+
+
+class SlotConnection(redis.Connection):
+    """To the master of a slot, whichever that is when it connects."""
+
+    def __init__(self, slot: Slot, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        self._slot = slot
+
+    def connect(self) -> None:
+        """Also of one that is connected, to who was the master before."""
+        if (self.host, self.port) != self._slot.known_master:
+            self.disconnect()  # type: ignore[no-untyped-call]
+        super().connect()  # type: ignore[no-untyped-call]
+
+    def _connect(self) -> Any:
+        self.host, self.port = self._slot.master()
+        return super()._connect()  # type: ignore[no-untyped-call]
+
+    def read_response(self, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)
+        except (AskError, TryAgainError, ClusterDownError, ReadOnlyError) as error:
+            if isinstance(error, MovedError) and error.slot_id != self._slot.number:
+                raise
+            self.disconnect()  # type: ignore[no-untyped-call]
+            raise SlotMoved(f"the ledger's slot is moved, or has no master: {error}") from None
+
+
+#: Where a plain connection of redis-py, such as that of 5.0, has no classes for a cluster's errors.
+CLUSTER_PARSER = (
+    {"parser_class": redis.cluster.ClusterParser} if hasattr(redis.cluster, "ClusterParser") else {}
+)
+
+
+class TlsSlotConnection(SlotConnection, TlsConnection):
+    pass
+
+
+def is_cluster_client(client: Client) -> bool:
+    return issubclass(client.connection_pool.connection_class, SlotConnection)
+
+
+def slot_options(settings: Settings, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of connections to the master of the ledger's slot. Raises InvalidRedisUrl."""
+    named = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
+    nodes = [{**options, **server_options(each, but=options)} for each in named]
+    asked = {
+        "socket_timeout": SENTINEL_PATIENCE_SECONDS,
+        "socket_connect_timeout": SENTINEL_PATIENCE_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    slot = Slot(key_slot(Keys.of(settings).head.encode()), [{**n, **asked} for n in nodes])
+    is_tls = "connection_class" in nodes[0]
+    return {
+        **nodes[0],
+        **CLUSTER_PARSER,
+        "connection_class": TlsSlotConnection if is_tls else SlotConnection,
+        "slot": slot,
+    }
+
+
 def client_of(options: Mapping[str, Any], client_class: type[redis.Redis]) -> Client:
     """Raises InvalidRedisUrl for options that no connection has."""
     check_certificates(options)
@@ -440,6 +583,8 @@ def _client(
 ) -> Client:
     """options: our own. They win over those of the app's settings, and the address over both."""
     url = settings.redis_url
+    if settings.is_on_cluster:
+        return client_of(slot_options(settings, options), client_class)
     if not url.startswith(SENTINEL):
         return client_of({**options, **server_options(settings, but=options)}, client_class)
     named, beside = SentinelUrl.parse(url), understood(settings.connection)

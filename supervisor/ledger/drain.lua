@@ -14,7 +14,7 @@ redis.call('HDEL', K.drained, queue)
 if not since then return since end
 
 -- Runs that are queued have the whole of their start deadline before them, as if they came now.
-local function start_anew(id)
+local function restart_deadline(id)
   local run = load_run(id)
   if not run or run.state ~= 'queued' or hget(K.run(id), 'queue') ~= queue then return false end
   if left_to_end(run) then return true end
@@ -22,8 +22,8 @@ local function start_anew(id)
   return true
 end
 
-for _, id in ipairs(redis.call('ZRANGE', K.sent, 0, -1)) do start_anew(id) end
+for _, id in ipairs(redis.call('ZRANGE', K.sent, 0, -1)) do restart_deadline(id) end
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K.outbox, '+inf', '+inf')) do
-  if start_anew(id) then redis.call('ZADD', K.outbox, now, id) end
+  if restart_deadline(id) then redis.call('ZADD', K.outbox, now, id) end
 end
 return since

@@ -2,8 +2,8 @@
 -- The way of a tick, from beat/scheduler.py on, ends here.
 --
 -- ARGV  run id, token, outcome (succeeded failed timed_out cancelled lost retry; or dead: lost, and
---       told by another than the attempt itself, who cannot say since when; or unbegun: its body never
---       started, and never will), reason,
+--       reported by another process than the attempt's own, which cannot say since when; or unbegun: its
+--       body never started, and never will), reason,
 --       and for retry: wait before the next attempt in ms, its args and kwargs (JSON, or ''); then how
 --       long ago in ms the attempt's work was over; then for retry its options and which of its arguments
 --       are to be resolved (JSON, or ''), and for retry, failed and timed_out the traceback, if there is one;
@@ -12,7 +12,7 @@
 --       ended, retrying, rescued (lost or unbegun, and queued again): followed by the runs to publish
 --       already  this attempt's end was recorded before
 --       stale    the lease is another's: nothing but counters changed; followed by the run that was
---                at work at the same time, if there was one
+--                running at the same time, if there was one
 
 local id, token, outcome, reason, delay, args, kwargs, ago = unpack(ARGV, 1, 8)  -- what follows may be long
 
@@ -32,7 +32,7 @@ if run.state ~= 'running' or run.token ~= token then
   if outcome == 'lost' or run.state ~= 'queued' or run.last_token ~= token then
     count(run.job, 'leases_lost')
     local other = has_worked and measure_overlap(run, token, now_us - ago * 1000) or nil
-    redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is at work any more
+    redis.call('HDEL', K.run(id), 'lost:' .. token)  -- nothing of it is running any more
     return { 'stale', other }
   end
   -- Given up for dead while it could not report, to be run again, not begun: its own word counts. Others may

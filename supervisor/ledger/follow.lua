@@ -27,15 +27,13 @@ local function held(id)
   return run
 end
 
-local PLACES = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
-
 local changes = {}
 
 function changes.release(id)
   local run = held(id)
   if not run then return end
   redis.call('ZREM', K.leases, id)
-  event(PLACES[place(run, now)], run)
+  event(PLACED[place(run, now)], run)
 end
 
 function changes.skip(id, reason, upstream)

@@ -1,4 +1,4 @@
-"""Jobs that follow others, in the ledger: who follows whom, what ended, and what is kept in mind.
+"""Jobs that follow others, in the ledger: which follow which, what ended, and what is remembered.
 
 The functions append to one list what others may wait for (`note_for_followers` in accounts.lua):
 that a run has ended, that a tick waits, that a job was edited. Beat reads from its head
@@ -22,7 +22,7 @@ from supervisor.ledger.keys import Keys
 from supervisor.ledger.replies import Rescue, instant, rescues
 from supervisor.ledger.requests import Leadership
 
-#: What a job keeps in mind of the jobs it follows: of runs for one nominal time each, or under
+#: What a job remembers of the jobs it follows: of runs for one nominal time each, or under
 #: LATEST of those since its last run. Further fields name the ticks that wait.
 LATEST = "latest"
 HELD = "held:"
@@ -73,7 +73,7 @@ class HeldRun:
 
 @dataclass(slots=True)
 class Memory:
-    """What a job that follows others keeps in mind.
+    """What a job that follows others remembers.
 
     times: nominal time in ms as text, or LATEST -> {"ended": {job: [state, run id]}, "decided":
     "ran", "skipped" or absent}. held: ids of the ticks that wait -> their nominal times in ms.
@@ -139,7 +139,7 @@ class Followers:
         self._functions = functions
 
     def of(self, jobs: Sequence[str]) -> dict[str, list[str]]:
-        """Job -> names of the jobs that follow it, sorted; without those that nobody follows."""
+        """Job -> names of the jobs that follow it, sorted; without jobs that none follows."""
         with self._client.pipeline(transaction=False) as pipe:
             for job in jobs:
                 pipe.smembers(self._keys.followers(job))

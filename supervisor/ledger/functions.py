@@ -10,7 +10,7 @@
    it again.
 
 What only reads (READING) is no function: it is called by its digest, EVALSHA, so that a user
-who may not load functions can read.
+without the right to load functions can read.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from supervisor.errors import WrongSchema
 from supervisor.job.fields import LARGEST_COUNT
-from supervisor.job.lock_keys import SERIAL_LOCK, STEP_LOCK
 from supervisor.job.run import LINES_KEPT
 from supervisor.job.spec import MOST_JOBS
 from supervisor.job.steps import ITEMS_AT_ONCE
+from supervisor.job.templates import SERIAL_LOCK, STEP_LOCK
 from supervisor.ledger.connection import (
     NO_FUNCTIONS,
     Client,
     NotServed,
     NotWritable,
     RedisError,
+    SlotMoved,
     is_of_server_without_functions,
     naming_the_right,
 )
@@ -61,7 +62,7 @@ NAMED = ("FCALL",) if redis.VERSION < (5, 3) else ()
 class KeptConnection:
     def __init__(self, client: Client) -> None:
         self._pool = client.connection_pool
-        # It lives as long as the pool, whose connections are numbered, and is one for all who ask.
+        # It lives as long as the pool, whose connections are numbered, and all callers share it.
         self._kept: list[Any] = vars(self._pool).setdefault("kept_by_supervisor", [])
 
     @contextmanager
@@ -114,7 +115,7 @@ def is_ready(connection: Any) -> bool:
 #    runs, and there is no moment in between.
 # 3. Workers and beats hear of it with the next call that says that they are there, and stop.
 #
-# How an older ledger becomes a newer one: migrations.py.
+# How an older ledger becomes a newer one: `Ledger.upgrade`.
 
 
 #: What this code reads and writes.
@@ -131,14 +132,14 @@ def mismatch(reply: object) -> WrongSchema | None:
 
 
 def refused(error: ResponseError) -> Exception:
-    """`error`, or what callers know: another schema, or a server that is as good as away."""
+    """`error`, or what callers know: another schema, or a server that takes no writes."""
     if str(error).startswith(NotWritable.CODES):
         return NotWritable(str(error))
     return mismatch(error) or error
 
 
 def check_schema(client: Client, keys: Keys) -> None:
-    """For who writes without a function. Raises WrongSchema."""
+    """For code that writes without a function. Raises WrongSchema."""
     found = client.get(keys.schema)
     if found is not None and int(found) != SCHEMA:
         raise WrongSchema(int(found), SCHEMA)
@@ -148,20 +149,25 @@ def check_schema(client: Client, keys: Keys) -> None:
 HISTORY_TTL = timedelta(days=7)
 GRANTS_KEPT = 100
 
-#: Of a run that is tried again and again, so many attempts are remembered one by one.
+#: Of a run that is tried again and again, up to this many attempts are kept one by one.
 ATTEMPTS_KEPT = 100
 
-#: Of a run with steps, or with a batch, so many that failed keep their traceback.
+#: Of a run with steps, or with a batch, up to this many that failed keep their traceback.
 MOST_TRACEBACKS = 20
 
 #: A worker that promoted a run publishes it itself; after this, beat does. A worker whose broker
 #: hangs may be at it for longer, and then there are two messages: the second begins nothing.
 HANDOVER_DELAY = timedelta(seconds=2)
 
+#: Of the calls that wait for a lock, up to this many have their message at hand, and for so long;
+#: the others are published by the worker that promoted them.
+MESSAGES_AT_HAND = 10
+MESSAGE_KEPT = timedelta(hours=1)
+
 #: A run of several steps holds its lock for so much longer than any of them may be silent.
 STEP_MARGIN = timedelta(seconds=30)
 
-#: Of a batch, items that ended badly are kept one by one, up to so many.
+#: Of a batch, up to this many items that ended badly are kept one by one.
 MOST_KEPT_ITEMS = 1_000
 
 #: Items that one call queues; a thousand kept the server from all others for 15 ms.
@@ -177,7 +183,15 @@ RUNS_PER_DISMISSAL = 25
 #: Of a run that ended, params of more bytes are dropped.
 LARGEST_KEPT_PARAM = 10_000
 
-#: Of a job whose key was edited, about so many runs are looked at for those of the key before.
+#: Up to so many bytes a value of a hash is kept in one piece with the others, where the server has
+#: its usual `hash-max-listpack-value`.
+LISTPACK_VALUE = 64
+
+#: How often it is written down how full the server's memory is, and how often at most: for a day.
+MEMORY_INTERVAL = timedelta(hours=1)
+MEMORY_SAMPLES = 25
+
+#: Of a job whose key was edited, about this many runs are searched for those of the key before.
 MOST_PREDECESSORS = 1_000
 
 #: Of starts and ends that could not be sent to a job's `ping_url`, up to this number are kept.
@@ -212,14 +226,11 @@ CALLS_A_PACKET = 100
 BOUNDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
 
 #: What the transitions share, in the order in which one file builds on another.
-SHARED = (
-    *("base", "leases", "telling", "accounts", "records", "slots"),
-    *("attempts", "stages", "placing", "holding", "pauses"),
-)
+SHARED = (*("base", "leases", "accounts", "records", "slots", "attempts", "stages", "placing"),)
 
 #: They change nothing, and share nothing with others: each with the keys that it names. A ledger of
 #: another schema is read by them as by any command.
-READING = {"figures": ("job",), "open_runs": ("open", "run")}
+READING = {"figures": ("job",), "open_runs": ("open", "run"), "due": ("job", "jobs")}
 
 #: It compares the schema itself: a process may leave a ledger that was upgraded under it.
 UNCHECKED = "present"
@@ -243,12 +254,15 @@ local SCHEMA = {SCHEMA}
 local HISTORY_TTL = {to_ms(HISTORY_TTL)}
 local GRANTS_KEPT, ATTEMPTS_KEPT = {GRANTS_KEPT}, {ATTEMPTS_KEPT}
 local HANDOVER_DELAY = {to_ms(HANDOVER_DELAY)}
+local MESSAGES_AT_HAND, MESSAGE_KEPT = {MESSAGES_AT_HAND}, {to_ms(MESSAGE_KEPT)}
 local LINES_KEPT, MOST_TRACEBACKS = {LINES_KEPT}, {MOST_TRACEBACKS}
 local SERIAL_LOCK, STEP_LOCK = '{SERIAL_LOCK}', '{STEP_LOCK}'
 local STEP_MARGIN, ITEMS_AT_ONCE = {to_ms(STEP_MARGIN)}, {ITEMS_AT_ONCE}
 local ITEMS_PER_FILL, ITEMS_PER_END = {ITEMS_PER_FILL}, {ITEMS_PER_END}
 local RUNS_PER_DISMISSAL = {RUNS_PER_DISMISSAL}
 local MOST_KEPT_ITEMS, LARGEST_KEPT_PARAM = {MOST_KEPT_ITEMS}, {LARGEST_KEPT_PARAM}
+local MEMORY_INTERVAL, MEMORY_SAMPLES = {to_ms(MEMORY_INTERVAL)}, {MEMORY_SAMPLES}
+local LISTPACK_VALUE = {LISTPACK_VALUE}
 local MOST_PINGS, MOST_REVOCATIONS = {MOST_PINGS}, {MOST_REVOCATIONS}
 local MOST_EVENTS, GROUPS_KEPT = {MOST_EVENTS}, {to_ms(GROUPS_KEPT)}
 local SKIPS_IN_A_ROW = {SKIPS_IN_A_ROW}
@@ -341,9 +355,9 @@ class Functions:
         return self.as_of_sending(name, lambda: Call(args, keys))
 
     def act(self, entry: str, name: str, *args: str | int, keys: tuple[str, ...] = ()) -> Any:
-        """The same of what somebody asked for: it is entered in the record of actions.
+        """The same for what a person or a program asked for: the record of actions has it.
 
-        entry: that of actions.py; empty for what nobody did.
+        entry: that of actions.py; empty where no one asked for it.
         """
         return self("act", *args, name, entry, keys=keys) if entry else self(name, *args, keys=keys)
 
@@ -368,12 +382,16 @@ class Functions:
         try:
             if name in READING:
                 text = self._readers[name]
-                return self._client.eval(text, len(call.keys), *call.keys, *call.args)
+                return self._client.eval(text, *self._arguments(call))
             self._client.function_load(self._library.text, replace=True)
             function = self._command(name)[1]
-            return self._client.fcall(function, len(call.keys), *call.keys, *call.args)
+            return self._client.fcall(function, *self._arguments(call))
         except ResponseError as error:
             raise self._refused(name, error) from error
+
+    def _arguments(self, call: Call) -> tuple[Any, ...]:
+        keys = call.keys + self._keys.never
+        return (len(keys), *keys, *call.args)
 
     def _command(self, name: str) -> tuple[str, str]:
         try:
@@ -436,7 +454,7 @@ class Functions:
 
         def packed() -> Iterator[bytes]:
             """Gone through once the connection is there, which may have taken its time."""
-            commands = [(*command, len(call.keys), *call.keys, *call.args) for call in calls]
+            commands = [(*command, *self._arguments(call)) for call in calls]
             yield from connection.pack_commands(commands)
 
         connection.send_packed_command(packed(), check_health=check_health)
@@ -468,6 +486,10 @@ class CallsUnderWay:
             reply = self._connection.read_response()
             self._calls.popleft()
             return [reply]
+        except SlotMoved:  # the calls did nothing, and the connection is closed
+            again = [*self._calls]
+            self._calls.clear()
+            return [self._functions(self._name, *call.args, keys=call.keys) for call in again]
         except ResponseError as error:
             if not is_missing(error):
                 raise self._functions._refused(self._name, error) from error

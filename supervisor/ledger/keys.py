@@ -2,33 +2,65 @@
 
 The functions get the same table as a Lua local `K`, so that a key is spelled in one place.
 Functions reach keys that they find while they run (the next waiting run); the ledger therefore
-lives on one primary, with or without Sentinel, and not on Redis Cluster, as Celery's own
-Redis transport does.
+lives on one primary, with or without Sentinel. On a Redis Cluster that is the master of one slot:
+all keys begin with the same hash tag there, ``{supervisor}:jobs``.
 """
 
 from __future__ import annotations
 
-TEMPLATES = {
+from collections.abc import Callable
+from typing import Self
+
+from supervisor.settings import Settings
+
+
+def head_of(prefix: str, *, is_on_cluster: bool) -> str:
+    return f"{{{prefix}}}" if is_on_cluster else prefix
+
+
+class Template:
+    def __init__(self, template: str) -> None:
+        self.template = template
+
+
+class Single(Template):
+    """One key: ``keys.jobs``."""
+
+    def __get__(self, keys: Keys, _: type[Keys]) -> str:
+        return f"{keys.head}:{self.template}"
+
+
+class Named(Template):
+    """A key for each name: ``keys.run(run_id)``."""
+
+    def __get__(self, keys: Keys, _: type[Keys]) -> Callable[[str], str]:
+        return lambda name: f"{keys.head}:{self.template % name}"
+
+
+class Keys:
+    """The keys under one prefix. head: what they begin with; on a cluster it is the hash tag."""
+
     # STRING  number of the schema that the ledger is written in, see ledger/functions.py
-    "schema": "schema",
+    schema = Single("schema")
     # STRING  owner token of the run that holds the lock; always with a time to live:
     #         start_deadline while the run is queued, lease_ttl while it runs.
     #         This is slot 1; further slots (`max_running`) are "lock:{%s}:2", "lock:{%s}:3" ...,
     #         and those of runs without a bound go on from MOST_RUNNING + 1
-    "lock": "lock:{%s}",
+    lock = Named("lock:{%s}")
     # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
     #         were skipped under this lock since one began), slots (how many were taken by runs
     #         without a bound); expires HISTORY_TTL after use
-    "lock_state": "lock:{%s}:state",
+    lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
-    "waiting": "lock:{%s}:waiting",
+    waiting = Named("lock:{%s}:waiting")
     # ZSET    "<run id>|<end>" -> fencing token; the last GRANTS_KEPT attempts under the lock, both
-    #         instants in microseconds, the end empty while at work; overlaps are found in it;
+    #         instants in microseconds, the end empty while it runs; overlaps are found in it;
     #         expires likewise
-    "grants": "lock:{%s}:grants",
+    grants = Named("lock:{%s}:grants")
     # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
-    #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line
+    #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;
+    #         a run that succeeded at once has none, and but a few of its rules (accounts.lua)
     #         progress_done, _total (empty without one), _text, _at in ms, _attempt: how far that
     #         attempt said it is; reported: "<attempt>:<number>" of the last report that was written
     #         blocker: how the run named in blocked_by was at that moment, see placing.lua;
@@ -36,106 +68,109 @@ TEMPLATES = {
     #         held: while it waits for other runs to end; after, after_policy: the run that it was
     #         to follow, and how that had to end; followed_by: a line "<policy> <run id>" for each
     #         of those that follow it
-    "run": "run:%s",
+    run = Named("run:%s")
+    # STRING  queue, its list, and the message for it, a line each; of a call that waits for its
+    #         lock, to be sent by the function that gives it one; expires MESSAGE_KEPT later
+    message = Named("run:%s:message")
     # SET     ids of the steps of a run, or of the items of a batch, that are open
-    "below": "run:%s:below",
+    below = Named("run:%s:below")
     # HASH    name -> JSON; the params of a run of several steps, as its present stage found them;
     #         expires HISTORY_TTL after the run ended
-    "params": "run:%s:params",
+    params = Named("run:%s:params")
     # LIST    the items of a batch (JSON); goes when the batch ends
-    "items": "run:%s:items",
+    items = Named("run:%s:items")
     # STRING  a letter for each item of a batch, "." while it has not ended; expires likewise
-    "states": "run:%s:states",
+    states = Named("run:%s:states")
     # SET     numbers of the items of a batch that have a record, because they ended badly; likewise
-    "kept": "run:%s:kept",
+    kept = Named("run:%s:kept")
     # STREAM  at (ms), attempt, number (1 for the attempt's first line), text, step; the newest
     #         LINES_KEPT lines of a run's log, of all attempts and steps; expires HISTORY_TTL after
     #         the last line, or after the run ended
-    "log": "run:%s:log",
+    log = Named("run:%s:log")
     # HASH    step ('' for the run itself) -> JSON: how its last failed attempt ended (attempt, at
     #         in ms, text); of up to MOST_TRACEBACKS steps and items; expires HISTORY_TTL after
     #         the last of them was written
-    "tracebacks": "run:%s:tracebacks",
+    tracebacks = Named("run:%s:tracebacks")
     # HASH    one job: counters ("n:..."), histogram buckets ("h:..."), instants in ms (created:
     #         since when it counts, loaded: when its times were last edited), watermark, paused;
     #         removed: the spec (JSON) of a job that is not loaded any more;
     #         key: the template of the key that a run was last placed under, generation: how often
     #         that was another than before, rekeyed: while runs of an earlier one may be open, one
-    #         of them or '' (slots.lua); troubled: since a problem was told there was no success;
-    #         told:<event>: what beat found at its last look (tell.lua);
+    #         of them or '' (slots.lua); troubled: no success since a problem was reported;
+    #         told:<event>: what beat found at its last look (findings.lua);
     #         expires HISTORY_TTL after the job is removed
-    "job": "job:%s",
+    job = Named("job:%s")
     # SET     ids of the job's runs that have not ended
-    "open": "job:%s:open",
+    open = Named("job:%s:open")
     # ZSET    run id -> time of admission in ms; the last `history` runs of a job
-    "history": "job:%s:history",
+    history = Named("job:%s:history")
     # SET     names of the jobs that follow this one, as they are loaded
-    "followers": "job:%s:followers",
+    followers = Named("job:%s:followers")
     # HASH    what a job that follows others knows of their runs (ticks/following.py): nominal time
     #         in ms, or "latest", -> JSON; "held:<run id>" -> nominal time in ms of a waiting tick
-    "following": "job:%s:following",
+    following = Named("job:%s:following")
     # LIST    JSON, as in ledger/followers.py; ends of runs that others follow, and runs that wait
     #         for such ends, which the leading beat deals with in order
-    "endings": "index:endings",
+    endings = Single("index:endings")
     # HASH    job name -> JobSpec as JSON; the jobs that are loaded
-    "jobs": "jobs",
+    jobs = Single("jobs")
     # HASH    job name -> "<source> <version> <place>"; where each loaded job is from
-    "sources": "sources",
+    sources = Single("sources")
     # HASH    job name -> name of its entry in RedBeat's schedule; only of jobs that are made of
     #         entries whose names they could not have
-    "entries": "entries",
+    entries = Single("entries")
     # ZSET    job -> version; the newest EDITS_KEPT jobs that were loaded, edited or removed
-    "edited": "index:edited",
+    edited = Single("index:edited")
     # ZSET    job -> ms at which it was removed; goes with the job's hash, which has its last spec
-    "removed": "index:removed",
+    removed = Single("index:removed")
     # HASH    task name -> GuardedTaskSpec as JSON; tasks that are guarded by their own code
-    "guarded": "guarded",
+    guarded = Single("guarded")
     # HASH    queue -> ms since which no run of it may begin
-    "drained": "drained",
+    drained = Single("drained")
     # ZSET    run id -> ms from which beat may publish it; runs that are queued and not yet sent;
     #         +inf while their queue is drained
-    "outbox": "index:outbox",
+    outbox = Single("index:outbox")
     # ZSET    run id -> ms at which its lock, or its patience to wait for one, runs out
-    "leases": "index:leases",
+    leases = Single("index:leases")
     # ZSET    run id -> ms at which a re-queue or a retry is due
-    "delayed": "index:delayed",
+    delayed = Single("index:delayed")
     # LIST    JSON; starts and ends of runs that the leading beat is to tell their jobs' `ping_url`,
     #         the newest MOST_PINGS
-    "pings": "index:pings",
-    # LIST    JSON, as in ledger/notices.py; what happened to jobs with `notify`, which the leading
-    #         beat is to make notices of, the newest MOST_EVENTS
-    "events": "index:events",
+    pings = Single("index:pings")
+    # LIST    JSON, as in ledger/notifications.py; what happened to jobs with `notify`, of which the
+    #         leading beat is to make notices, the newest MOST_EVENTS
+    events = Single("index:events")
     # HASH    id -> JSON; the notices that wait for one destination, `%s` is a digest of its url;
     #         the last word of an id is when it is due in ms; and told (JSON, group -> ms when its
     #         latest was due), away ("<ms until which it is not asked again> <ms of that wait>");
     #         expires GROUPS_KEPT after the last notice was sent
-    "notices": "notices:%s",
+    notices = Named("notices:%s")
     # ZSET    destination -> ms at which its next notice is to be sent
-    "notices_due": "index:notices",
+    notices_due = Single("index:notices")
     # ZSET    destination -> ms at which its oldest notice was due
-    "unsent": "index:unsent",
+    unsent = Single("index:unsent")
     # HASH    "<destination> <job>" -> JSON, as in job/incidents.py: what is known there of the job
-    "incidents": "incidents",
+    incidents = Single("incidents")
     # ZSET    the same -> ms at which beat is to look at it again
-    "incidents_due": "index:incidents",
+    incidents_due = Single("index:incidents")
     # HASH    "sent:<event>", "dropped:<event>" -> how many notices, and events beyond MOST_EVENTS
-    "notice_counts": "notice_counts",
+    notice_counts = Single("notice_counts")
     # SET     loaded jobs with `notify`
-    "watched": "watched",
+    watched = Single("watched")
     # LIST    JSON, as in ledger/notifications.py; calls that ended before they began, which the
     #         leading beat is to record in Celery's result backend, the newest MOST_REVOCATIONS
-    "revocations": "index:untold",
+    revocations = Single("index:untold")
     # ZSET    run id -> ms of the last publish; runs that were sent and have not begun
-    "sent": "index:sent",
+    sent = Single("index:sent")
     # SET     queues in which messages of runs that ended before they began may lie
-    "leftovers": "leftovers",
+    leftovers = Single("leftovers")
     # ZSET    job -> ms at which its pause ends by itself
-    "pauses": "index:pauses",
-    # SET     locks with a waiting list; rescue looks whether anybody holds them
-    "contended": "index:contended",
+    pauses = Single("index:pauses")
+    # SET     locks with a waiting list; rescue looks whether they are held
+    contended = Single("index:contended")
     # HASH    run_id of the server process that answers, and since when in ms it does; of a clock
     #         that was set back, from when, and by how many ms that are not made up for
-    "server": "server",
+    server = Single("server")
     # HASH    beat: leader, last_tick and last_reload in ms, last_reload_successful, problems
     #         (JSON), config (digest of the loaded files), files (version with which they were
     #         loaded), version (the newest of a job), at_run_time (how many loaded jobs are not of
@@ -149,114 +184,50 @@ TEMPLATES = {
     #         (when the service started, in ms, while its jobs are still to have their runs of that
     #         start), troubled and told:<event> as of a job, actions_logged (id of the last action
     #         that a server has logged)
-    "beat": "beat",
+    beat = Single("beat")
     # STREAM  at (ms), entry (JSON, as in ledger/actions.py), result (the first word of what the
     #         ledger's function answered); who did what, about the newest ACTIONS_KEPT
-    "actions": "actions",
+    actions = Single("actions")
     # STRING  what a worker or a beat says of itself (JSON, as in ledger/presence.py); `%s` is a
     #         fresh id of the process; expires PRESENCE_TTL after it was last said
-    "presence": "presence:%s",
+    presence = Named("presence:%s")
     # ZSET    "<kind>|<id>|<name>" -> ms at which the process last said so; stays LAST_SEEN_KEPT, or
     #         goes when it stops
-    "present": "index:present",
+    present = Single("index:present")
+    # LIST    "<ms> <bytes>": what the server's memory held, once in MEMORY_INTERVAL; the newest
+    #         MEMORY_SAMPLES
+    memory = Single("memory")
     # STRING  names of tasks (JSON list); `%s` is their digest; expires TASKS_TTL after a worker
     #         last said that it knows them
-    "tasks": "tasks:%s",
-    # STRING  who is logged in to the page with a session (JSON, as in web/sessions.py); `%s` is the
+    tasks = Named("tasks:%s")
+    # STRING  the visitor who is logged in to the page (JSON, as in web/access.py); `%s` is the
     #         digest of its cookie; expires SESSION_TTL after the login, or goes with the logout
-    "session": "session:%s",
+    session = Named("session:%s")
     # LIST    "<from> <until>" in ms; the newest SILENCES_KEPT times in which no beat led
-    "away": "beat:away",
-}
+    away = Single("beat:away")
 
-
-class Keys:
-    """The keys under one prefix."""
-
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, is_on_cluster: bool = False) -> None:
         self.prefix = prefix
+        self.is_on_cluster = is_on_cluster
+        self.head = head_of(prefix, is_on_cluster=is_on_cluster)
+        #: On a cluster a key that is never written, which all calls of functions name: a node that
+        #: has not, not yet or not any more, all keys of the slot refuses such a call before the
+        #: function has changed anything. It could not know the keys that a function finds.
+        self.never = (f"{self.head}:never",) if is_on_cluster else ()
 
-    def __getattr__(self, name: str) -> str:
-        """Keys without a name in them: ``keys.jobs``."""
-        if name not in TEMPLATES or "%s" in TEMPLATES[name]:
-            raise AttributeError(name)
-        return self._build(name)
-
-    def lock(self, lock: str) -> str:
-        return self._build("lock", lock)
-
-    def slot(self, lock: str, number: int) -> str:
-        return self.lock(lock) + ("" if number == 1 else f":{number}")
-
-    def lock_state(self, lock: str) -> str:
-        return self._build("lock_state", lock)
-
-    def grants(self, lock: str) -> str:
-        return self._build("grants", lock)
-
-    def waiting(self, lock: str) -> str:
-        return self._build("waiting", lock)
-
-    def open(self, name: str) -> str:
-        return self._build("open", name)
-
-    def run(self, run_id: str) -> str:
-        return self._build("run", run_id)
-
-    def below(self, run_id: str) -> str:
-        return self._build("below", run_id)
-
-    def params(self, run_id: str) -> str:
-        return self._build("params", run_id)
-
-    def items(self, run_id: str) -> str:
-        return self._build("items", run_id)
-
-    def states(self, run_id: str) -> str:
-        return self._build("states", run_id)
-
-    def kept(self, run_id: str) -> str:
-        return self._build("kept", run_id)
-
-    def log(self, run_id: str) -> str:
-        return self._build("log", run_id)
-
-    def tracebacks(self, run_id: str) -> str:
-        return self._build("tracebacks", run_id)
-
-    def job(self, name: str) -> str:
-        return self._build("job", name)
-
-    def followers(self, name: str) -> str:
-        return self._build("followers", name)
-
-    def following(self, name: str) -> str:
-        return self._build("following", name)
-
-    def history(self, name: str) -> str:
-        return self._build("history", name)
-
-    def notices(self, destination: str) -> str:
-        return self._build("notices", destination)
-
-    def presence(self, process: str) -> str:
-        return self._build("presence", process)
-
-    def tasks(self, digest: str) -> str:
-        return self._build("tasks", digest)
-
-    def session(self, digest: str) -> str:
-        return self._build("session", digest)
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(settings.prefix, is_on_cluster=settings.is_on_cluster)
 
     def lua(self, *names: str) -> str:
         """The table in Lua, with these names or with all: ``K.run(id)``."""
         return "local K = {}\n" + "".join(map(self._lua, names or TEMPLATES))
 
-    def _build(self, template: str, *names: str) -> str:
-        return f"{self.prefix}:{TEMPLATES[template] % names}"
-
     def _lua(self, name: str) -> str:
         head, mark, tail = TEMPLATES[name].partition("%s")
         if not mark:
-            return f"K.{name} = '{self.prefix}:{head}'\n"
-        return f"function K.{name}(x) return '{self.prefix}:{head}' .. x .. '{tail}' end\n"
+            return f"K.{name} = '{self.head}:{head}'\n"
+        return f"function K.{name}(x) return '{self.head}:{head}' .. x .. '{tail}' end\n"
+
+
+TEMPLATES = {name: it.template for name, it in vars(Keys).items() if isinstance(it, Template)}

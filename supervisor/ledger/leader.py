@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from supervisor.errors import ForeignLedger
 from supervisor.ledger.functions import Functions
-from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.replies import instant, ms_of, optional_instant
 from supervisor.ledger.requests import Leadership
 from supervisor.times import clock, to_ms
 
@@ -85,7 +85,7 @@ class Look:
         return bool(self.holder) and ":" not in self.holder
 
     def moment_in(self, seconds: float) -> datetime:
-        """So many seconds from now, by the server's clock."""
+        """This many seconds from now, by the server's clock."""
         return self.at + timedelta(seconds=time.monotonic() - self.began + seconds)
 
     def seconds_until(self, moment: datetime) -> float:
@@ -142,7 +142,7 @@ class Leader:
             at=instant(at),
             to_rescue=bool(rescue),
             has_due=bool(due),
-            next_due=to_instant(next_due),
+            next_due=optional_instant(next_due),
             has_outbox=bool(outbox),
             has_sent=bool(sent),
             has_pings=bool(pings),

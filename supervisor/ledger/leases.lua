@@ -1,4 +1,4 @@
--- The slots of a lock and who is to be found in them: taken, held, given back. A slot's key has the
+-- The slots of a lock and the runs in them: taken, held, given back. A slot's key has the
 -- owner's token and always a time to live; the lock's state names the run behind it. Slots are numbered
 -- from 1.
 
@@ -41,7 +41,7 @@ local function next_fence(run)
   return fence
 end
 
--- The interval in which an attempt was at work, among those of a lock: from its fencing token, which
+-- The interval in which an attempt was running, among those of a lock: from its fencing token, which
 -- is the time of its grant, to `finished`, both in microseconds; open without the latter.
 local function write_interval_under(lock, run, finished)
   local grants = K.grants(lock)
@@ -53,7 +53,7 @@ local function write_interval_under(lock, run, finished)
 end
 
 local function write_interval(run, finished)
-  -- Only a step that was given up once can be at work beside itself.
+  -- Only a step that was given up once can be running beside itself.
   if not run.parent or run.crashes > 0 then write_interval_under(run.rules.lock, run, finished) end
   if run.rules.serial ~= '' then write_interval_under(run.rules.serial, run, finished) end
 end

@@ -2,45 +2,40 @@
 
 Each function checks the state it moves from, so a second delivery of anything - a message, a tick,
 a reply that was lost and asked for again - changes nothing but a counter.
+
+The file is long because the transitions are one list, in the order of a run's life: admission, one
+attempt from its lease to its end, then what concerns the ledger as a whole.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, Self
 
-from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun
+from supervisor.errors import ForeignLedger, TooManyJobs, UnknownRun, UpgradeBlocked, WrongSchema
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, manual_id, tick_id
 from supervisor.job.spec import MOST_JOBS, GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actions, entry_of
-from supervisor.ledger.audit import AuditSpans
 from supervisor.ledger.connection import (
     Client,
-    NotWritable,
     RedisError,
     Unavailable,
     connect,
+    connect_for_heartbeat,
 )
-from supervisor.ledger.figures import Figures
+from supervisor.ledger.counts import AuditSpans, Figures
 from supervisor.ledger.followers import Followers
-from supervisor.ledger.functions import (
-    PACKETS_AHEAD,
-    RUNS_PER_DISMISSAL,
-    Call,
-    CallsUnderWay,
-)
+from supervisor.ledger.functions import RUNS_PER_DISMISSAL, SCHEMA, Call
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.leader import Leader
-from supervisor.ledger.notices import Notices
+from supervisor.ledger.notifications import Notices
 from supervisor.ledger.presence import Presences
-from supervisor.ledger.progress import Reports
 from supervisor.ledger.queues import Drains
 from supervisor.ledger.reads import Readings, chunks
 from supervisor.ledger.replies import (
@@ -54,20 +49,21 @@ from supervisor.ledger.replies import (
     Refused,
     Renewal,
     Rescue,
-    admission,
     finished,
     instant,
     load_reply,
     ms_of,
+    optional_instant,
     renewal,
     rescues,
-    to_instant,
 )
 from supervisor.ledger.requests import (
     NOTHING,
+    Admitting,
     Begun,
     CallArguments,
     EntryKeys,
+    Facts,
     FollowUp,
     JobChange,
     Leadership,
@@ -79,9 +75,8 @@ from supervisor.ledger.requests import (
     follow_up_facts,
     move_facts,
     request_facts,
-    tick_facts,
 )
-from supervisor.ledger.steps import Steps
+from supervisor.ledger.runs import Reports, Steps
 from supervisor.settings import Settings
 from supervisor.times import clock, ms_since, to_ms
 
@@ -93,6 +88,9 @@ REASON_LENGTH = 300
 
 #: Runs of each kind that one call rescues; more blocked the server for too long.
 RUNS_PER_RESCUE = 100
+
+#: Runs that one call records as sent, likewise.
+RUNS_PER_SENT = 500
 
 #: Runs whose times one call sets back, likewise.
 RUNS_PER_REWIND = 100
@@ -144,78 +142,12 @@ def placement_of(run: Run) -> Placement:
     return Placement.REPLACE if policy == OverlapPolicy.REPLACE else Placement.WAIT
 
 
-# Ticks and requests get their places: what goes into admit.lua, and what comes out of it.
-
-
-#: Runs that one call places. A call costs as much as a run or two; fifty keep the server from all
-#: others for two or three milliseconds. A job that catches up has more.
-RUNS_PER_CALL = 50
-
-Facts = tuple[str | int, ...]
-
-
-class Admitting:
-    """Runs on their way to their places, in order, RUNS_PER_CALL of them a call.
-
-    A call is sent as soon as it is full, and its reply is read after some more have been: the
-    server gives runs their places while the caller makes the next.
-    """
-
-    def __init__(
-        self, calls: CallsUnderWay, leadership: Leadership | None = None, entry: str = ""
-    ) -> None:
-        self._calls = calls
-        self._is_act, self._entry = bool(entry), entry
-        self._token = leadership.token if leadership else ""
-        self._keys = (leadership.key,) if leadership else ()
-        self._next: list[Facts] = []
-        self._sent: deque[Facts] = deque()
-        self._admissions: list[Admission] = []
-
-    def add_tick(self, tick: Tick) -> None:
-        """Raises NotWritable, and what redis-py raises, for this tick or for earlier ones."""
-        self.add(tick_facts(tick))
-
-    def add(self, facts: Facts) -> None:
-        # The ticks of a job stay together. Each moves the job's watermark: those of a call that
-        # was refused would be behind it for good.
-        if len(self._next) >= RUNS_PER_CALL and not is_next_tick(self._next[-1], facts):
-            self._send()
-        self._next.append(facts)
-
-    def admissions(self) -> list[Admission]:
-        """The places of all runs, which have been sent and answered by then. Raises as `add`."""
-        if self._next:
-            self._send()
-        self._read(calls_left=0)
-        return self._admissions
-
-    def _send(self) -> None:
-        fields = max(map(len, self._next))
-        filled = (facts + ("",) * (fields - len(facts)) for facts in self._next)
-        args = (self._token, fields, *chain.from_iterable(filled))
-        self._calls.send(
-            [Call((*args, "admit", self._entry) if self._is_act else args, self._keys)]
-        )
-        self._entry = ""
-        self._sent += self._next
-        self._next = []
-        self._read(calls_left=PACKETS_AHEAD)
-
-    def _read(self, calls_left: int) -> None:
-        while len(self._calls) > calls_left:
-            for place in chain.from_iterable(self._calls.replies()):
-                if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
-                    raise NotWritable(place[1])
-                run_id, job, *_ = self._sent.popleft()
-                self._admissions.append(admission(str(run_id), str(job), place))
-
-
-def is_next_tick(before: Facts, facts: Facts) -> bool:
-    return before[4] == facts[4] == "tick" and before[1] == facts[1]
-
-
 ANY_RUN = RunRequest()
+
+
+#: From a schema to the next: the text of a script that has the keys as `K`, as all functions do. A
+#: change needs one, and a new `SCHEMA`, if either version would misread what the other has written.
+MIGRATIONS: Mapping[int, str] = {}
 
 
 class Ledger(Readings):
@@ -235,7 +167,12 @@ class Ledger(Readings):
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        return cls(connect(settings), Keys(settings.prefix))
+        return cls(connect(settings), Keys.of(settings))
+
+    @classmethod
+    def open_without_retries(cls, settings: Settings) -> Self:
+        """With short time-outs: for what has to fail rather than be late."""
+        return cls(connect_for_heartbeat(settings), Keys.of(settings))
 
     def close(self) -> None:
         """Gives the connections back; a later call opens them again."""
@@ -386,7 +323,7 @@ class Ledger(Readings):
         return Cancellation.CANCELLED if was_open else Cancellation(verdict)
 
     def give_up(self, run_id: str, reason: str) -> None:
-        """A run that has not begun has failed: it cannot be started as it is."""
+        """A queued run has failed: it cannot be started as it is, and no retry would help."""
         self._functions("cancel", run_id, "failed", reason[:REASON_LENGTH])
 
     def rescue(self, limit: int = 100, leadership: Leadership | None = None) -> tuple[Rescue, ...]:
@@ -427,7 +364,7 @@ class Ledger(Readings):
             nonlocal asked_at
             asked_at = clock()
             known = "" if retries is None else retries
-            # With its token: who takes the run over without this call does not have this proof.
+            # With its token: an attempt that takes the run over without this call lacks this proof.
             proof = f"{process} {token}" if process else ""
             return Call((run_id, token, worker, queue, known, proof))
 
@@ -534,7 +471,39 @@ class Ledger(Readings):
         """Records why a running attempt is about to be ended, before it is."""
         return bool(self._functions("note_ending", run_id, token, outcome.value, reason))
 
-    # The ledger's owner, clock and queues.
+    # The ledger's schema, owner, clock and queues.
+
+    def upgrade(self, to: int = SCHEMA, migrations: Mapping[int, str] = MIGRATIONS) -> list[int]:
+        """Brings the ledger to schema `to`, if it is not; gives the schemas that it was brought to.
+
+        1. A beat or a worker that starts looks at the ledger's schema, and makes the steps that it
+           lacks.
+        2. A step is one script, which writes the new number as well: it was made or it was not, and
+           it is made once, however many processes start together. What an error in a script has
+           written already stays: it must be possible to make a step again.
+        3. While a process is there that runs the older code nothing is upgraded: it could not
+           report how its runs end. A process that is there at an older ledger runs older code:
+           newer code would have upgraded it or not have started.
+
+        Raises WrongSchema when the ledger is newer, UpgradeBlocked while processes use it as it is.
+        """
+        passed = []
+        while (found := int(self.client.get(self.keys.schema) or to)) != to:
+            if found > to:
+                raise WrongSchema(found, to)
+            if present := self.presences.roll().present:
+                # For `doctor` of the older version, which would find nothing wrong.
+                wanted = {"upgrade_to": to, "upgrade_at": ms_of(self.now())}
+                self.client.hset(self.keys.beat, mapping=wanted)
+                raise UpgradeBlocked(found, to, [each.facts.name for each in present])
+            text = (
+                f"if redis.call('GET', K.schema) ~= '{found}' then return 0 end\n"
+                f"do\n{migrations[found]}\nend\n"
+                f"redis.call('SET', K.schema, {found + 1})\nreturn 1"
+            )
+            if self.client.eval(self.keys.lua() + text, 0):
+                passed.append(found + 1)
+        return passed
 
     def forget_owner(self) -> None:
         """The ledger is that of the app whose beat leads next."""
@@ -576,33 +545,29 @@ class Ledger(Readings):
         """Ids of the queued runs that beat is to publish now."""
         return self.client.zrangebyscore(self.keys.outbox, "-inf", ms_of(self.now()), 0, limit)
 
-    def put_off(self, run_id: str, by: timedelta) -> None:
-        """A run of the outbox is to be published later."""
-        self.client.zadd(self.keys.outbox, {run_id: ms_of(self.now() + by)}, xx=True)
+    def put_off(self, run_ids: Sequence[str], by: timedelta) -> None:
+        """Runs of the outbox are to be published later."""
+        later = ms_of(self.now() + by)
+        self.client.zadd(self.keys.outbox, dict.fromkeys(run_ids, later), xx=True)
 
     def sent(self, queues: Mapping[str, str]) -> None:
         """The broker took the messages of these runs, each for its queue."""
-        if queues:
-            self._functions("sent", *chain.from_iterable(queues.items()))
+        for some in chunks(list(queues.items()), RUNS_PER_SENT):
+            self._functions("sent", *chain.from_iterable(some))
 
     def register(self, spec: GuardedTaskSpec) -> None:
         """The ledger knows a job that code guards, and counts its runs, from then on."""
         with self.client.pipeline(transaction=False) as pipe:
-            text = spec.model_dump_json(exclude_defaults=True)
-            pipe.hset(self.keys.guarded, spec.name, text)
+            pipe.hset(self.keys.guarded, spec.name, spec.text)
             pipe.hsetnx(self.keys.job(spec.name), "created", ms_of(datetime.now(UTC)))
             pipe.execute()
 
     def count_duplicate(self, job: str) -> None:
-        """A second message of a run that is at work was dropped without the ledger."""
+        """A second message of a run that is running was dropped without the ledger."""
         self.client.hincrby(self.keys.job(job), "n:duplicates", 1)
 
     def pause(
-        self,
-        job: str,
-        note: str = "",
-        until: datetime | None = None,
-        action: Action | None = None,
+        self, job: str, note: str = "", until: datetime | None = None, action: Action | None = None
     ) -> None:
         """Excludes the job's ticks, until it is resumed or until then."""
         end = ms_of(until) if until else ""
@@ -610,10 +575,10 @@ class Ledger(Readings):
 
     def resume(self, job: str, action: Action | None = None) -> datetime | None:
         """Ends a pause; gives since when the job had been paused, None if it had not."""
-        return to_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
+        return optional_instant(self._functions.act(entry_of(action), "pause", job, 0, "", ""))
 
     def check_room(self, more: int) -> None:
-        """Raises TooManyJobs where so many more jobs at run time would be refused."""
+        """Raises TooManyJobs if this many more jobs at run time would be refused."""
         if more > 0:
             others = int(self.client.hget(self.keys.beat, "at_run_time") or 0) + more
             if others > MOST_JOBS:

@@ -13,11 +13,11 @@
 --       it was made of), '1' when its times are new (or ''), '1' or '0' when it is to be paused or resumed (or
 --       ''), when it is next due in ms (or ''), and when it would have been next due as it was (or '')
 -- gives {'loaded', version}, or, when nothing was changed,
---       {'outdated'}                     other files were loaded meanwhile, or who follows whom is another
+--       {'outdated'}                     other files were loaded meanwhile, or other jobs follow each other
 --       {'changed', job, version}        the job has another version
 --       {'elsewhere', job, text}         the job is another source's: as in K.sources
 --       {'due', job}                     a tick of the job as it was came due meanwhile
---       {'full', number}                 so many jobs would be loaded at run time
+--       {'full', number}                 this many jobs would be loaded at run time: too many
 
 local source, at, entries, digest, seen, most = unpack(ARGV, 1, 6)
 local FIRST, FIELDS = 7, 10
@@ -79,7 +79,7 @@ local function begin_times(job)
   -- A tick that beat admitted since then has been dealt with; one to come has not, whatever a clock said.
   redis.call('HSET', key, 'watermark', watermark <= now and math.max(watermark, since) or since, 'loaded', since)
   redis.call('HSETNX', key, 'created', since)
-  redis.call('HDEL', key, 'audited_until')  -- the audit begins anew
+  redis.call('HDEL', key, 'audited_until')  -- the audit begins again
 end
 
 -- An entry that the app's own code has saved stays as RedBeat's users read it. RedBeat ignores scores below

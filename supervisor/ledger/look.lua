@@ -5,7 +5,7 @@
 -- ARGV  the beat's token, ms for which it leads, its name for people, when it began its last turn in ms
 --       (or '' when that was not done), digest of the files that it follows (or ''), ms from which a
 --       time without any beat is remembered, how many of these are, ms without a look after which the
---       server may have been away, for how many ms no running run is given up then, by how many ms the
+--       server may have been unavailable, for how many ms no running run is given up then, by how many ms the
 --       server's clock has to be set back to be noticed, and the name of the beat's app (or '')
 -- gives {-1, now, app} when the ledger is another app's; {0, now, token of the lock} when another beat
 --       leads; else {1, now, whether there is something to rescue, whether an entry is due, when the next
@@ -14,7 +14,7 @@
 --       that are loaded, by how many ms the server's clock was set back that is not made up for yet
 --       (rewind.lua), whether messages of ended runs may lie in queues, from when in ms the clock was
 --       set back, whether runs that others follow have ended, whether there are events to tell of or notices
---       to send, and whether jobs have asked to be told}
+--       to send, and whether jobs have `notify`}
 
 local token, ttl, name, last_turn, follows, silence, silences_kept, gap, mercy, least_step, app = unpack(ARGV)
 
@@ -49,7 +49,7 @@ if owner and last_turn ~= '' then
 end
 server_since()  -- a change is noticed within one turn of beat
 
--- A server that took no writes lets rescue in before those who renew their leases. Once in ten
+-- A server that took no writes lets rescue in before the workers that renew their leases. Once in ten
 -- times that long: a beat whose turns are slow is no outage.
 if set_back > 0 or (now - looked > tonumber(gap) and now > mercy_until + 9 * mercy) then
   redis.call('HSET', K.server, 'mercy_until', digits(now + mercy))

@@ -14,7 +14,7 @@ from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState, StepId
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Readings
 from supervisor.ledger.records import beat_from
-from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.replies import instant, ms_of, optional_instant
 
 # What surrounds a run: when it was heard of, when no beat led, since when the server answers.
 
@@ -34,8 +34,8 @@ def silences(ledger: Readings) -> list[tuple[datetime, datetime]]:
 
 
 def server_since(ledger: Readings) -> datetime | None:
-    """Since when the server answers; None before anybody has looked."""
-    return to_instant(ledger.client.hget(ledger.keys.server, "since"))
+    """Since when the server answers; None before any function has looked."""
+    return optional_instant(ledger.client.hget(ledger.keys.server, "since"))
 
 
 # Runs by outcome and time, newest first.
@@ -172,9 +172,9 @@ def standing_from(values: Sequence[str | None]) -> Standing:
         paused == "1",
         outcome,
         int(skips or 0),
-        to_instant(following),
-        to_instant(started),
-        to_instant(failed),
+        optional_instant(following),
+        optional_instant(started),
+        optional_instant(failed),
         sum(int(count or 0) for count in failures),
     )
 
@@ -200,9 +200,9 @@ def trace_from(run_id: str, values: Sequence[str | None]) -> Trace:
     return Trace(
         run_id,
         RunState(state or ""),
-        to_instant(nominal),
-        to_instant(started),
-        to_instant(finished),
+        optional_instant(nominal),
+        optional_instant(started),
+        optional_instant(finished),
         blocked_by or None,
         reason or None,
     )
@@ -253,7 +253,7 @@ def open_jobs(ledger: Ledger) -> OpenJobs:
     for _, (state, job, nominal, started) in replies:
         if state in at:
             at[state].add(job)
-        due = to_instant(nominal)
+        due = optional_instant(nominal)
         if state == RunState.QUEUED and due and not started:
             queued_for[job] = min(due, queued_for.get(job, due))
     return OpenJobs(at, queued_for)

@@ -13,5 +13,5 @@ if tonumber(last) <= tonumber(hget(K.job(job), 'watermark') or 0) then return 'd
 redis.call('HSET', K.job(job), 'watermark', last)
 count(job, 'ticks', ticks)
 pass_over(job, state, reason, id, first, last, ticks, tonumber(history))
-if state == 'missed' then tell(job, wanted, 'missed', id, ticks .. ' not caught up: ' .. reason) end
+if state == 'missed' then note_event(job, wanted, 'missed', id, ticks .. ' not caught up: ' .. reason) end
 return 'passed'

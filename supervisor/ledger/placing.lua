@@ -35,11 +35,11 @@ local function oldest(found)
   return first
 end
 
--- Asks the holder to end: a run at work is told by its worker's heartbeat, another ends here and now.
+-- Asks the holder to end: a running one hears of it from its worker's heartbeat, another ends here and now.
 -- Returns the ids of the runs that may now be published.
 local function end_early(run, outcome, why, publish_at)
-  local is_batch_at_work = run.foreach and run.state == 'running'
-  if is_batch_at_work or (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
+  local is_running_batch = run.foreach and run.state == 'running'
+  if is_running_batch or (run.stage or '') ~= '' then return end_family(run, outcome, why, publish_at) end
   if run.state ~= 'running' then return finish(run, outcome, why, publish_at) end
   ask_to_end(run, outcome, why)
   return {}
@@ -78,19 +78,29 @@ local function is_held_by_grace(blocker, ttl)
   return (tonumber(hget(K.server, 'since')) or server_since()) + ttl > now
 end
 
+-- Whether no run holds a slot of the lock or waits for it, nor another program.
+local function is_idle(lock)
+  return redis.call('EXISTS', K.lock(lock), K.waiting(lock)) == 0 and not next(holders(lock))
+end
+
 -- Gives a run its place: queued with a slot, waiting, due later, or skipped. The `record` of a new one is
--- written with it.
+-- written with it. `job`: fields of its job, where they have been read.
 -- Returns decision, reason, id of the blocking run.
-local function place(run, publish_at)
-  local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '')
+local function place(run, publish_at, job)
+  local lock, rules, generation = run.rules.lock, run.rules, generation_of(run.job, run.rules.key or '', job)
   if generation and generation ~= run.generation then
     run.generation = generation
     redis.call('HSET', K.run(run.id), 'generation', generation)
   end
-  if rules.max_running == 0 then  -- it starts, however many there are: nobody counts them
+  if rules.max_running == 0 then  -- it starts, however many there are: they are not counted
     enqueue(run, publish_at)
     return 'start', '', ''
   end
+  if is_idle(lock) and not predecessor(run) then
+    enqueue(run, publish_at, {})
+    return 'start', '', ''
+  end
+  send_started()
   local found, running = living_holders(lock)
   local waiting = redis.call('ZCARD', K.waiting(lock))
   if waiting > 0 and has_room(rules, running) then
@@ -111,6 +121,7 @@ local function place(run, publish_at)
   end
   local blocker = before or oldest(found) or redis.call('ZRANGE', K.waiting(lock), 0, 0)[1] or ''
   if reason == 'overlap' and is_held_by_grace(blocker, rules.lease_ttl) then reason = 'grace' end
+  if decision == 'skip' and run.record then run.record[2] = skipped_rules(rules) end
   redis.call('HSET', K.run(run.id), 'blocked_by', blocker, 'blocker', snapshot(blocker), unpack(run.record or {}))
   run.record = nil
   if decision == 'skip' then
@@ -121,6 +132,7 @@ local function place(run, publish_at)
   if run.wait_until then redis.call('ZADD', K.leases, run.wait_until, run.id) end
   if decision == 'wait' then
     join_waiting(lock, run.id, next_instant())
+    if waiting < MESSAGES_AT_HAND then keep_message(run) end
   elseif decision == 'replace' then
     if replace(run, load_run(blocker), publish_at) then decision = 'start' end
   else
@@ -132,6 +144,9 @@ local function place(run, publish_at)
   end
   return decision, reason, blocker
 end
+
+-- What the log says of a run that had to wait, by what place() decided.
+local PLACED = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
 
 -- One history row for a range of ticks that never become runs; it grows while the reason stays.
 local function pass_over(job, state, reason, id, first, last, ticks, history)

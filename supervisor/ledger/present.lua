@@ -1,12 +1,21 @@
 -- A process says that it is there, or that it leaves.
 --
--- KEYS  its facts, the index of who was last seen when, the names of the tasks it knows, the schema
+-- KEYS  its facts, the index of when each was last seen, the names of the tasks it knows, the schema
 -- ARGV  its member of the index, its facts (JSON), their life in ms (0 when it leaves), how long a
 --       member of the index is kept in ms, the life of the names of tasks in ms, and its schema
 -- gives {seconds, microseconds of the server's clock, 1 when the names of the tasks are known, else 0};
 --       nothing to one that leaves
 
 local member, facts, life, kept, tasks_life, schema = unpack(ARGV)
+
+-- What the server's memory holds, for doctor to see how it grows.
+local function note_memory()
+  local newest = tonumber(string.match(redis.call('LINDEX', K.memory, -1) or '', '^%d+'))
+  if newest and now - newest < MEMORY_INTERVAL then return end
+  local used = string.match(redis.call('INFO', 'memory'), 'used_memory:(%d+)')
+  redis.call('RPUSH', K.memory, digits(now) .. ' ' .. used)
+  redis.call('LTRIM', K.memory, -MEMORY_SAMPLES, -1)
+end
 
 if life == '0' then
   redis.call('DEL', KEYS[1])
@@ -18,4 +27,5 @@ if found ~= schema then return redis.error_reply('WRONGSCHEMA ' .. found) end
 redis.call('SET', KEYS[1], facts, 'PX', life)
 redis.call('ZADD', KEYS[2], digits(now), member)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', digits(now - kept))
+note_memory()
 return { math.floor(now_us / 1000000), now_us % 1000000, redis.call('PEXPIRE', KEYS[3], tasks_life) }

@@ -17,7 +17,7 @@ from supervisor.ledger.connection import Client
 from supervisor.ledger.functions import Functions
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.reads import Readings
-from supervisor.ledger.replies import instant, to_instant
+from supervisor.ledger.replies import instant, optional_instant
 
 K = TypeVar("K")
 
@@ -54,7 +54,7 @@ def lengths_of(client: Any, lists: Mapping[K, Sequence[str]]) -> dict[K, int]:
     return {queue: sum(islice(lengths, len(keys))) for queue, keys in lists.items()}
 
 
-# Queues as jobs and workers see them: which jobs go there, who consumes, how many messages wait.
+# Queues as jobs and workers see them: their jobs, their consumers, and how many messages wait.
 
 
 class Queues(Protocol):
@@ -129,14 +129,14 @@ class Drains:
 
     def undrain(self, queue: str, action: Action | None = None) -> datetime | None:
         """Lets it go on; gives since when it had been drained, None if it had not."""
-        return to_instant(self._functions.act(entry_of(action), "drain", queue, 0))
+        return optional_instant(self._functions.act(entry_of(action), "drain", queue, 0))
 
     def since(self) -> dict[str, datetime]:
         """The drained queues, by name, and since when each of them is."""
         drained = self._reads.client.hgetall(self._reads.keys.drained)
         return {queue: instant(drained[queue]) for queue in sorted(drained)}
 
-    def at_work(self, queue: str) -> list[str]:
+    def running(self, queue: str) -> list[str]:
         """Ids of running runs, steps and items of batches that began from the queue."""
         run_ids = self._reads.client.zrange(self._reads.keys.leases, 0, -1)
         replies = self._reads.read_fields(run_ids, "state", "queue")

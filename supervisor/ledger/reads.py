@@ -16,7 +16,7 @@ from supervisor.job.run import OPEN_STATES, Run, RunState
 from supervisor.job.spec import KEPT_AT_HAND, GuardedTaskSpec, JobSpec
 from supervisor.job.when import When
 from supervisor.ledger.connection import Client, Pipeline
-from supervisor.ledger.functions import Functions
+from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.records import (
     MARK_FIELDS,
@@ -35,7 +35,7 @@ from supervisor.ledger.records import (
     origin_from,
     run_from,
 )
-from supervisor.ledger.replies import instant, ms_of, to_instant
+from supervisor.ledger.replies import instant, ms_of, optional_instant
 from supervisor.logs import get_logger
 
 # Runs whose messages were sent and that have not begun.
@@ -107,7 +107,7 @@ def job_spec(text: str) -> JobSpec | None:
     return read_job(text)
 
 
-@lru_cache(maxsize=2_000)
+@lru_cache(maxsize=KEPT_AT_HAND)
 def guarded_spec(text: str) -> GuardedTaskSpec | None:
     """A task that is guarded by code; None and remembered likewise."""
     return read_spec(GuardedTaskSpec, text)
@@ -131,7 +131,7 @@ def words(error: ValidationError) -> str:
 @lru_cache(maxsize=10_000)
 def note(text: str, problems: str) -> None:
     """Once a process and text."""
-    log.error("job cannot be read by this version", job=name_in(text), problems=problems)
+    log.error("job not read by this version", job=name_in(text), problems=problems)
 
 
 def name_in(text: str) -> str | None:
@@ -183,6 +183,15 @@ class Readings:
         """The loaded jobs by name, sorted, whatever their source; without loaded().unread."""
         return dict(self.loaded().specs)
 
+    def scheduled_with(self, field: str) -> list[JobSpec]:
+        """The loaded jobs that give this field of theirs, by name. The others are not read: of all
+        of them, thousands of specs would stay in memory.
+        """
+        texts = self.client.hscan_iter(self.keys.jobs, count=1_000)
+        found = dict(name_and_text for name_and_text in texts if f'"{field}"' in name_and_text[1])
+        specs = (job_spec(found[name]) for name in sorted(found))
+        return [spec for spec in specs if spec is not None and field in spec.model_fields_set]
+
     def loaded(self, names: Collection[str] | None = None) -> Loaded:
         """All that is loaded, or the named jobs that are."""
         # An origin is never newer than the text that is read after it: load.lua compares versions.
@@ -205,6 +214,17 @@ class Readings:
             files_version=version,
         )
 
+    def due_jobs(
+        self, portions: Iterable[Sequence[str]]
+    ) -> Iterator[list[tuple[str | None, Mark]]]:
+        """Of jobs that are due, a portion at a time: the spec's text, None of no job, and the mark.
+
+        The server reads the next portions while the caller deals with this one.
+        """
+        calls = (Call((len(MARK_FIELDS), *MARK_FIELDS, *jobs)) for jobs in portions)
+        for reply in self._functions.stream("due", calls):
+            yield [(text, mark_from(values)) for text, *values in reply]
+
     def links(self) -> tuple[str, str]:
         """The versions of the last edit of an `after`, and of the last removal of a job."""
         linked, unlinked = self.client.hmget(self.keys.beat, ["linked", "unlinked"])
@@ -224,9 +244,12 @@ class Readings:
 
     def specs(self) -> dict[str, JobSpec]:
         """All jobs by name, sorted: those of schedule files, and the tasks guarded in code."""
-        guarded = self._fields(self.keys.guarded)
-        specs = {name: spec for name, text in guarded.items() if (spec := guarded_spec(text))}
-        return dict(sorted({**specs, **self.scheduled()}.items()))
+        return dict(sorted({**self.guarded(), **self.scheduled()}.items()))
+
+    def guarded(self) -> dict[str, GuardedTaskSpec]:
+        """The tasks guarded in code, by name."""
+        texts = self._fields(self.keys.guarded)
+        return {name: spec for name, text in texts.items() if (spec := guarded_spec(text))}
 
     def each_spec(self) -> Iterator[JobSpec]:
         """All jobs, some maybe twice, as they are read: of any number, a few are in memory."""
@@ -302,6 +325,9 @@ class Readings:
                 found[name] = spec
         return found
 
+    def job_count(self) -> int:
+        return self.client.hlen(self.keys.jobs) + self.client.hlen(self.keys.guarded)
+
     def jobs(self) -> list[JobRecord]:
         return self.records_of(list(self.specs().values()))
 
@@ -365,7 +391,7 @@ class Readings:
 
     def admitted_at(self, job: str, run_id: str) -> datetime | None:
         """None for a run that is not in its job's history."""
-        return to_instant(self.client.zscore(self.keys.history(job), run_id))
+        return optional_instant(self.client.zscore(self.keys.history(job), run_id))
 
     def now(self) -> datetime:
         """The server's clock, by which all instants of the ledger are."""

@@ -1,4 +1,5 @@
--- A run's record as others read it, its end before it began, and how it is forgotten.
+-- A run's record as others read it, its end before it began, and how it is forgotten; and a job's pause, whether a
+-- file or a command asks for it.
 
 -- A run as a table of the fields that decisions need; nil when the ledger does not know it.
 local function load_run(id)
@@ -29,16 +30,43 @@ local function is_ended_step(id)
   return root_of(id) ~= id and redis.call('EXISTS', K.run(root_of(id))) == 1
 end
 
--- Up to when the job's ticks have been dealt with; and whether one of that nominal time is excluded, by
--- the present pause or the last.
-local function watermark_of(job, nominal)
-  local v = redis.call('HMGET', K.job(job), 'watermark', 'paused', 'paused_at', 'paused_until', 'pause_from',
-    'pause_to')
-  local watermark = tonumber(v[1] or 0)
-  if v[2] == '1' then
-    return watermark, nominal >= tonumber(v[3] or 0) and (not v[4] or nominal < tonumber(v[4]))
+-- Paused since `at`, or longer if it is so already; until `ends_at` (ms, or '' for until it is resumed).
+local function begin_pause(job, at, note, ends_at)
+  local key = K.job(job)
+  local known = redis.call('HMGET', key, 'paused', 'paused_at')
+  redis.call('HSET', key, 'paused', 1, 'paused_at', known[1] == '1' and known[2] or at)
+  redis.call('HDEL', key, 'paused_note', 'paused_until')
+  redis.call('ZREM', K.pauses, job)
+  if note ~= '' then redis.call('HSET', key, 'paused_note', note) end
+  if ends_at ~= '' then
+    redis.call('HSET', key, 'paused_until', ends_at)
+    redis.call('ZADD', K.pauses, ends_at, job)
   end
-  return watermark, v[5] and nominal >= tonumber(v[5]) and nominal < tonumber(v[6])
+end
+
+-- The pause ends `at`: ticks from its beginning to before then stay excluded, however late beat comes to
+-- them. Nothing but what might be left of one is changed where there is none.
+local function end_pause(job, at)
+  local key = K.job(job)
+  local v = redis.call('HMGET', key, 'paused', 'paused_at')
+  if v[1] == '1' and v[2] then redis.call('HSET', key, 'pause_from', v[2], 'pause_to', at) end
+  redis.call('HSET', key, 'paused', 0)
+  redis.call('HDEL', key, 'paused_at', 'paused_note', 'paused_until')
+  redis.call('ZREM', K.pauses, job)
+end
+
+-- Since when the job is paused, in ms; '' when it is not.
+local function paused_since(job)
+  local v = redis.call('HMGET', K.job(job), 'paused', 'paused_at')
+  return v[1] == '1' and v[2] or ''
+end
+
+-- Whether a tick of that nominal time is excluded, by the present pause or the last. `job`: its fields.
+local function is_paused_at(job, nominal)
+  if job.paused == '1' then
+    return nominal >= tonumber(job.paused_at or 0) and (not job.paused_until or nominal < tonumber(job.paused_until))
+  end
+  return job.pause_from and nominal >= tonumber(job.pause_from) and nominal < tonumber(job.pause_to)
 end
 
 -- Large values have served their purpose; the others stay as long as the run.
@@ -51,10 +79,10 @@ local function keep_small_params(id)
   redis.call('PEXPIRE', K.params(id), HISTORY_TTL)
 end
 
--- A call that ends without being at work, and whose result its caller may wait for: no worker tells
--- Celery of it. What crashed was told of once. `run` is as it was loaded; one that has no record yet is
+-- A call that ends without running, and whose result its caller may wait for: no worker reports
+-- it to Celery. A run that crashed was reported once. `run` is as it was loaded; one that has no record yet is
 -- in its caller's hands.
-local function leave_word(run, outcome, reason)
+local function note_revocation(run, outcome, reason)
   if not run.state or run.state == 'running' or run.crashes > 0 or not hget(K.run(run.id), 'awaited') then return end
   redis.call('RPUSH', K.revocations, cjson.encode({
     run = run.id, job = run.job, at = now, outcome = outcome, reason = reason or '',
@@ -62,18 +90,24 @@ local function leave_word(run, outcome, reason)
   redis.call('LTRIM', K.revocations, -MOST_REVOCATIONS, -1)
 end
 
+-- What is kept of the rules of a run that never begins, for they would be half of its record: what is not to be shown
+-- of it. One that is skipped as it is admitted never has others, so that the server keeps its record in one piece.
+local function skipped_rules(rules)
+  return rules.mask and cjson.encode({ mask = rules.mask }) or '{}'
+end
+
 -- The end of a run that never began because of others.
 local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
-  leave_word(run, 'skipped', reason)
+  note_revocation(run, 'skipped', reason)
   forget_indexes(run.id)
   if run.stage then keep_small_params(run.id) end
-  redis.call('HSET', K.run(run.id), 'rules', '{}')  -- half of the record, and of no more use
+  redis.call('HSET', K.run(run.id), 'rules', skipped_rules(run.rules))
   count(run.job, 'skipped:' .. reason)
   local skips = redis.call('HINCRBY', K.job(run.job), 'consecutive_skips', 1)
   local most = run.rules.max_skips or 0
   if skips > (most > 0 and most or SKIPS_IN_A_ROW) then
-    tell(run.job, run.rules.notify, 'skipped', run.id, skips .. ' in a row; the last: ' .. reason)
+    note_event(run.job, run.rules.notify, 'skipped', run.id, skips .. ' in a row; the last: ' .. reason)
   end
   redis.call('HINCRBY', K.lock_state(run.rules.lock), 'skips:' .. run.job, 1)
   redis.call('PEXPIRE', K.lock_state(run.rules.lock), HISTORY_TTL)
@@ -102,7 +136,7 @@ local function unsettled(job)
   return came - went
 end
 
--- Takes a run's record away, and all that belongs to it.
+-- Removes a run's record, and all that belongs to it.
 local function forget_run(id)
   local steps = hget(K.run(id), 'steps')
   for _, step in ipairs(steps and cjson.decode(steps).steps or {}) do
@@ -116,19 +150,31 @@ local function forget_run(id)
   redis.call('UNLINK', K.run(id), K.log(id), K.tracebacks(id))
 end
 
+-- Looks at `number` runs of a history from the place `from` on, and removes those that have ended. Returns how many
+-- are still open.
+local function make_room(job, from, number)
+  local runs = redis.call('ZRANGE', K.history(job), from, from + number - 1)
+  local open = #runs
+  for _, id in ipairs(runs) do
+    local known = redis.call('HMGET', K.run(id), 'state', 'finished')
+    if not known[1] or known[2] then
+      open = open - 1
+      redis.call('ZREM', K.history(job), id)
+      forget_run(id)
+    end
+  end
+  return open
+end
+
 -- Enters a run into its job's history; the oldest ended runs make room.
 local function remember(job, id, length)
   redis.call('ZADD', K.history(job), 'NX', now, id)
   local excess = redis.call('ZCARD', K.history(job)) - length
   if excess <= 0 then return end
   -- Of many that are open a few are looked at, each time others, so that no client waits: they make room
-  -- when they end, and must not keep those behind them.
-  local from = excess > 20 and now_us % (excess - 19) or 0
-  for _, old in ipairs(redis.call('ZRANGE', K.history(job), from, from + math.min(excess, 20) - 1)) do
-    local known = redis.call('HMGET', K.run(old), 'state', 'finished')
-    if not known[1] or known[2] then
-      redis.call('ZREM', K.history(job), old)
-      forget_run(old)
-    end
-  end
+  -- when they end, and must not keep those behind them. Where the first few have all ended, more are.
+  local from = excess > 3 and now_us % (excess - 2) or 0
+  local few = math.min(excess, 3)
+  local more = math.min(excess - from - few, 17)
+  if make_room(job, from, few) == 0 and more > 0 then make_room(job, from, more) end
 end

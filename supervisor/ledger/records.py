@@ -5,19 +5,28 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, chain
 from typing import Any
 
-from supervisor.job.run import FAILURES, Attempt, Batch, Blocker, Run, RunRules, RunState
+from supervisor.job.run import (
+    FAILURES,
+    Attempt,
+    Batch,
+    Blocker,
+    Progress,
+    Run,
+    RunRules,
+    RunState,
+    parse_number,
+)
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.functions import BOUNDS, Call, Functions
 from supervisor.ledger.leader import SILENCE
-from supervisor.ledger.progress import progress_from
-from supervisor.ledger.replies import instant, to_instant
-from supervisor.schedule.deadlines import Deadline, next_deadline
+from supervisor.ledger.replies import instant, optional_instant
+from supervisor.schedule import Deadline, next_deadline
 
 # Beat: which one leads, and what became of the schedule files.
 
@@ -58,20 +67,20 @@ def beat_from(fields: Mapping[str, str]) -> BeatRecord:
     successful = fields.get("last_reload_successful")
     return BeatRecord(
         leader=fields.get("leader"),
-        last_tick_at=to_instant(fields.get("last_tick")),
+        last_tick_at=optional_instant(fields.get("last_tick")),
         last_reload_successful=None if successful is None else successful == "1",
-        last_reload_at=to_instant(fields.get("last_reload")),
+        last_reload_at=optional_instant(fields.get("last_reload")),
         problems=tuple(json.loads(fields.get("problems", "[]"))),
         follows=fields.get("follows") or None,
         leader_changes=int(fields.get("leader_changes", 0)),
         clock_set_backs=int(fields.get("clock_set_backs", 0)),
-        clock_set_back_at=to_instant(fields.get("clock_set_back_at")),
+        clock_set_back_at=optional_instant(fields.get("clock_set_back_at")),
         clock_set_back=timedelta(milliseconds=int(fields.get("clock_set_back_ms", 0))),
         app=fields.get("app"),
         refused=fields.get("refused"),
-        refused_at=to_instant(fields.get("refused_at")),
+        refused_at=optional_instant(fields.get("refused_at")),
         upgrade_to=int(fields["upgrade_to"]) if "upgrade_to" in fields else None,
-        upgrade_at=to_instant(fields.get("upgrade_at")),
+        upgrade_at=optional_instant(fields.get("upgrade_at")),
     )
 
 
@@ -138,7 +147,7 @@ def histogram_from(fields: Mapping[str, str], name: str) -> Histogram:
 #: The fields of a job's hash that a mark is made of.
 # Where a loaded job is from.
 
-#: The sources of jobs. Others may be named by those who put them, such as "django".
+#: The sources of jobs. Programs that put jobs may name others, such as "django".
 FILES, AT_RUN_TIME, REDBEAT = "files", "runtime", "redbeat"
 
 #: Where a job stands that is made of an entry which the app's own code has saved, for people.
@@ -201,7 +210,7 @@ def mark_from(values: Sequence[str | None]) -> Mark:
     facts: Mapping[str, str | None] = dict(zip(MARK_FIELDS, values, strict=True))
     stated = facts["file_paused"]
     return Mark(
-        to_instant(facts["watermark"]),
+        optional_instant(facts["watermark"]),
         pause_from(facts),
         None if stated is None else stated == "1",
     )
@@ -209,8 +218,8 @@ def mark_from(values: Sequence[str | None]) -> Mark:
 
 def pause_from(facts: Mapping[str, str | None]) -> Pause | None:
     is_paused = facts["paused"] == "1"
-    start = to_instant(facts["paused_at"] if is_paused else facts["pause_from"])
-    end = to_instant(facts["paused_until"] if is_paused else facts["pause_to"])
+    start = optional_instant(facts["paused_at"] if is_paused else facts["pause_from"])
+    end = optional_instant(facts["paused_until"] if is_paused else facts["pause_to"])
     return Pause(start, end) if start else None
 
 
@@ -289,7 +298,9 @@ def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, Open
 
 def counted(line: str) -> OpenRuns:
     running, retrying, queued, waiting, meant_for, since = map(int, line.split(" "))
-    return OpenRuns(running, retrying, queued, waiting, to_instant(meant_for), to_instant(since))
+    return OpenRuns(
+        running, retrying, queued, waiting, optional_instant(meant_for), optional_instant(since)
+    )
 
 
 def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
@@ -353,19 +364,16 @@ class JobRecord:
 
 
 def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
-    attempts = [attempt_from(json.loads(line)) for line in fields.get("attempts", "").splitlines()]
     state = RunState(fields["state"])
     number = int(fields.get("attempt", 0))
-    if state is RunState.RUNNING:
-        attempts.append(Attempt(number, instant(fields["started"]), fields.get("worker", "")))
     return Run(
         id=run_id,
         job=fields["job"],
         state=state,
         nominal_at=instant(fields["nominal"]),
         queued_at=instant(fields["queued"]),
-        started_at=to_instant(fields.get("started")),
-        finished_at=to_instant(fields.get("finished")),
+        started_at=optional_instant(fields.get("started")),
+        finished_at=optional_instant(fields.get("finished")),
         attempt=number,
         crashes=int(fields.get("crashes", 0)),
         requeues=int(fields.get("requeues", 0)),
@@ -373,13 +381,13 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         reason=fields.get("reason") or None,
         blocked_by=fields.get("blocked_by") or None,
         overlapped_with=fields.get("overlapped_with") or None,
-        due_at=to_instant(fields.get("due")),
+        due_at=optional_instant(fields.get("due")),
         worker=fields.get("worker") or None,
-        sent_at=to_instant(fields.get("sent")),
+        sent_at=optional_instant(fields.get("sent")),
         sends=int(fields.get("sends", 0)),
         ticks=int(fields.get("ticks", 1)),
-        first_nominal_at=to_instant(fields.get("first_nominal")),
-        attempts=tuple(attempts),
+        first_nominal_at=optional_instant(fields.get("first_nominal")),
+        attempts=tuple(attempts_from(fields)),
         has_steps="steps" in fields,
         error_step=fields.get("error_step"),
         foreach=fields.get("foreach"),
@@ -395,10 +403,41 @@ def run_from(run_id: str, fields: Mapping[str, str]) -> Run:
         duplicates=int(fields.get("duplicates", 0)),
         note=fields.get("note"),
         queue=fields.get("queue") or None,
-        expires_at=to_instant(fields.get("expires")),
+        expires_at=optional_instant(fields.get("expires")),
         is_held="held" in fields,
         after=fields.get("after"),
         is_follower=fields.get("kind") == "after",
+    )
+
+
+def attempts_from(fields: Mapping[str, str]) -> Iterator[Attempt]:
+    """Those that ended are written down, but for the only one of a run that succeeded at once."""
+    for line in fields.get("attempts", "").splitlines():
+        yield attempt_from(json.loads(line))
+    state, number = fields["state"], int(fields.get("attempt", 0))
+    if state == RunState.RUNNING:
+        yield Attempt(number, instant(fields["started"]), fields.get("worker", ""))
+    elif state == RunState.SUCCEEDED and "started" in fields and "attempts" not in fields:
+        yield Attempt(
+            number,
+            instant(fields["started"]),
+            fields.get("worker", ""),
+            instant(fields["finished"]),
+            state,
+            fields.get("reason") or None,
+        )
+
+
+def progress_from(fields: Mapping[str, str], attempt: int) -> Progress | None:
+    """From a run's hash; each attempt starts without."""
+    if fields.get("progress_attempt") != str(attempt):
+        return None
+    total = fields["progress_total"]
+    return Progress(
+        done=parse_number(fields["progress_done"]),
+        total=parse_number(total) if total else None,
+        text=fields["progress_text"],
+        at=instant(fields["progress_at"]),
     )
 
 
@@ -449,11 +488,11 @@ def job_from(
         running=open_runs.running,
         waiting=open_runs.waiting,
         consecutive_skips=int(fields.get("consecutive_skips", 0)),
-        last_start_at=to_instant(fields.get("last_start")),
-        last_success_at=to_instant(fields.get("last_success")),
-        last_failure_at=to_instant(fields.get("last_failure")),
-        last_finish_at=to_instant(fields.get("last_finish")),
-        next_run_at=to_instant(fields.get("next")),
+        last_start_at=optional_instant(fields.get("last_start")),
+        last_success_at=optional_instant(fields.get("last_success")),
+        last_failure_at=optional_instant(fields.get("last_failure")),
+        last_finish_at=optional_instant(fields.get("last_finish")),
+        next_run_at=optional_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
         unaccounted_ticks=sum(
@@ -461,8 +500,8 @@ def job_from(
         ),
         finding=json.loads(fields["finding"]) if "finding" in fields else None,
         paused_note=fields.get("paused_note"),
-        paused_until=to_instant(fields.get("paused_until")),
-        answered_until=None if paused else to_instant(answered_until(fields)),
+        paused_until=optional_instant(fields.get("paused_until")),
+        answered_until=None if paused else optional_instant(answered_until(fields)),
         state=open_runs.state or idle,
         origin=IN_CODE if isinstance(spec, GuardedTaskSpec) else origin_from(origin),
     )

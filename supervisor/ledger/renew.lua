@@ -10,7 +10,7 @@
 --       stop        renewed, and the run is to be ended; detail: cancelled or replaced
 --       not_begun   the worker has the message, the run has not begun
 --       ended       the attempt is over
---       lost        the lease is another's: the work should stop; detail: the run at work meanwhile
+--       lost        the lease is another's: the work should stop; detail: the run that is running meanwhile
 --       unknown     the ledger does not know the run
 --       failed      the record of the run is broken; detail: how. The others are renewed all the same
 
@@ -50,12 +50,7 @@ local function renew(id, token, has_begun)
     if has_begun == '0' then return { 'not_begun', '' } end
     -- A replica was promoted that had not heard of the begin.
     if not (is_own and is_alone) then return { 'lost', '' } end
-    if run.parent then begin_family(root_of(id)) end
-    run.fence = next_fence(run)
-    run.started, run.attempt = now, run.attempt + 1
-    redis.call('HSET', K.run(id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt)
-    write_interval(run)
-    if not run.parent then note_start(run) end
+    begin_attempt(run)
   else
     return { 'ended', '' }
   end

@@ -156,7 +156,7 @@ class LoadReply:
     details: tuple[str, ...]
 
 
-def to_instant(ms: str | int | float | None) -> datetime | None:
+def optional_instant(ms: str | int | float | None) -> datetime | None:
     return datetime.fromtimestamp(float(ms) / 1000, UTC) if ms else None
 
 

@@ -1,5 +1,5 @@
--- What a run at work says of itself: how far it is, and lines of its log. A report of an attempt that is
--- not the one at work changes nothing, and so does one that has arrived before.
+-- What a running run says of itself: how far it is, and lines of its log. A report of an attempt that is
+-- not the running one changes nothing, and so does one that has arrived before.
 --
 -- ARGV  run id, token of the attempt, number of this report,
 --       run id whose log the lines go to, their step (or ''),

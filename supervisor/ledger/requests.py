@@ -1,21 +1,24 @@
-"""Requests of people, code and workers to the ledger."""
+"""Requests of people, code, workers and beat to the ledger, as its functions read them."""
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from functools import cached_property
+from itertools import chain
 from typing import Any
 
-from supervisor.job.lock_keys import checked_key
 from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import Reference, RunRules, RunState, tick_id
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.job.steps import plan
-from supervisor.ledger.replies import ms_of
+from supervisor.job.templates import checked_key
+from supervisor.ledger.connection import NotWritable
+from supervisor.ledger.functions import PACKETS_AHEAD, Call, CallsUnderWay
+from supervisor.ledger.replies import Admission, Placement, admission, ms_of
 from supervisor.times import to_ms
 
 
@@ -73,15 +76,12 @@ class RunRequest:
 
     def rules_for(self, spec: JobSpec) -> RunRules:
         """The job's rules with those of this request over them. Raises InvalidKey."""
-        said = {
-            "overlap": self.overlap,
-            "max_wait": self.max_wait,
-            "max_waiting": self.max_waiting,
-        }
+        said = {"overlap": self.overlap, "max_wait": self.max_wait, "max_waiting": self.max_waiting}
         changes: dict[str, Any] = {k: value for k, value in said.items() if value is not None}
         if self.waits_for_ever:
             changes["max_wait"] = None
-        return spec.model_copy(update=changes).rules(self.lock_for(spec))
+        ruled = spec.model_copy(update=changes) if changes else spec
+        return ruled.rules(self.lock_for(spec))
 
     def lock_for(self, spec: JobSpec) -> str:
         if self.key is not None:
@@ -215,7 +215,7 @@ def request_facts(spec: JobSpec, run_id: str, request: RunRequest) -> tuple[str 
         *steps_of(spec, request.params),
         "1" if request.is_awaited else "",
         expires,
-        spec.model_dump_json(exclude_defaults=True) if request.is_of_code else "",
+        spec.text if request.is_of_code and isinstance(spec, GuardedTaskSpec) else "",
         *((request.after, request.after_policy.value) if request.after else ()),
     )
 
@@ -237,7 +237,7 @@ def text(value: Any) -> str:
 # Requests of beat, in the name of the leader.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A nominal time of a job that is to become a run.
 
@@ -247,13 +247,14 @@ class Tick:
     spec: JobSpec
     nominal_at: datetime
     message: Message | None = None
+    run_id: str = ""
 
-    @cached_property
-    def run_id(self) -> str:
-        return tick_id(self.spec.name, self.nominal_at)
+    def __post_init__(self) -> None:
+        if not self.run_id:
+            object.__setattr__(self, "run_id", tick_id(self.spec.name, self.nominal_at))
 
     def sent_as(self, message: Message) -> Tick:
-        return Tick(self.spec, self.nominal_at, message)
+        return Tick(self.spec, self.nominal_at, message, self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,3 +319,73 @@ def follow_up_facts(run: FollowUp) -> tuple[str | int, ...]:
         *not_of_code,
         run.failed or "",
     )
+
+
+# All of them on their way to admit.lua, and what comes back from it.
+
+#: Runs that one call places. A call costs as much as a run or two; fifty keep the server from all
+#: others for two or three milliseconds. A job that catches up has more.
+RUNS_PER_CALL = 50
+
+Facts = tuple[str | int, ...]
+
+
+class Admitting:
+    """Runs on their way to their places, in order, RUNS_PER_CALL of them a call.
+
+    A call is sent as soon as it is full, and its reply is read after some more have been: the
+    server gives runs their places while the caller makes the next.
+    """
+
+    def __init__(
+        self, calls: CallsUnderWay, leadership: Leadership | None = None, entry: str = ""
+    ) -> None:
+        self._calls = calls
+        self._is_act, self._entry = bool(entry), entry
+        self._token = leadership.token if leadership else ""
+        self._keys = (leadership.key,) if leadership else ()
+        self._next: list[Facts] = []
+        self._sent: deque[Facts] = deque()
+        self._admissions: list[Admission] = []
+
+    def add_tick(self, tick: Tick) -> None:
+        """Raises NotWritable, and what redis-py raises, for this tick or for earlier ones."""
+        self.add(tick_facts(tick))
+
+    def add(self, facts: Facts) -> None:
+        # The ticks of a job stay together. Each moves the job's watermark: those of a call that
+        # was refused would be behind it for good.
+        if len(self._next) >= RUNS_PER_CALL and not is_next_tick(self._next[-1], facts):
+            self._send()
+        self._next.append(facts)
+
+    def admissions(self) -> list[Admission]:
+        """The places of all runs, which have been sent and answered by then. Raises as `add`."""
+        if self._next:
+            self._send()
+        self._read(calls_left=0)
+        return self._admissions
+
+    def _send(self) -> None:
+        fields = max(map(len, self._next))
+        filled = (facts + ("",) * (fields - len(facts)) for facts in self._next)
+        args = (self._token, fields, *chain.from_iterable(filled))
+        self._calls.send(
+            [Call((*args, "admit", self._entry) if self._is_act else args, self._keys)]
+        )
+        self._entry = ""
+        self._sent += self._next
+        self._next = []
+        self._read(calls_left=PACKETS_AHEAD)
+
+    def _read(self, calls_left: int) -> None:
+        while len(self._calls) > calls_left:
+            for place in chain.from_iterable(self._calls.replies()):
+                if place[0] == Placement.FAILED and place[1].startswith(NotWritable.CODES):
+                    raise NotWritable(place[1])
+                run_id, job, *_ = self._sent.popleft()
+                self._admissions.append(admission(str(run_id), str(job), place))
+
+
+def is_next_tick(before: Facts, facts: Facts) -> bool:
+    return before[4] == facts[4] == "tick" and before[1] == facts[1]

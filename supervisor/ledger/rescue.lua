@@ -10,11 +10,7 @@
 local limit, leader = tonumber(ARGV[1]), ARGV[2]
 local events = {}
 local function event(kind, id)
-  if kind and id then
-    events[#events + 1] = kind
-    events[#events + 1] = id
-    events[#events + 1] = hget(K.run(id), 'job') or ''
-  end
+  if kind and id then append(events, { kind, id, hget(K.run(id), 'job') or '' }) end
 end
 
 if leader ~= '' and redis.call('GET', KEYS[1]) ~= leader then return events end
@@ -38,8 +34,6 @@ end
 
 for_each_due(K.leases, settle)
 
-local EVENTS = { start = 'due', requeue = 'requeued', skip = 'skipped', wait = 'waiting', replace = 'waiting' }
-
 for_each_due(K.delayed, function(id)
   local run = load_run(id)
   redis.call('ZREM', K.delayed, id)
@@ -51,8 +45,7 @@ for_each_due(K.delayed, function(id)
     enqueue(run, now)
     event('due', id)
   elseif run and (run.state == 'waiting' or run.state == 'retrying') then
-    local decision = place(run, now)
-    event(EVENTS[decision], id)
+    event(PLACED[place(run, now)], id)
   end
 end)
 
@@ -62,7 +55,7 @@ local function promote_next(lock)
   if string.sub(lock, 1, #SERIAL_LOCK) == SERIAL_LOCK then
     event('promoted', promote_parked(lock, now))
   else
-    for _, id in ipairs(promote(lock, now)) do event('promoted', id) end
+    for _, id in ipairs((promote(lock, now))) do event('promoted', id) end
   end
 end
 

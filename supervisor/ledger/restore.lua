@@ -30,7 +30,7 @@ else
   if run.slot > run.rules.max_running then return { 'lost', '' } end
 end
 
-run.fence = math.max(tonumber(hget(K.lock_state(lock), 'fence') or 0) + 1, now_us)
+run.fence = next_fence(run)
 redis.call('HSET', K.run(id), 'job', job, 'nominal', nominal, 'queued', now, 'rules', rules,
   'state', 'running', 'token', token, 'fence', digits(run.fence), 'started', now, 'attempt', 1,
   'worker', worker, 'slot', run.slot, 'since', digits(next_instant()))
@@ -42,7 +42,6 @@ for field, value in pairs(asked) do
   if value ~= '' then redis.call('HSET', K.run(id), field, value) end
 end
 keep(run, token)
-redis.call('HSET', K.lock_state(lock), 'fence', digits(run.fence))
 write_interval(run)
 redis.call('SADD', K.open(job), id)
 remember(job, id, run.rules.history)

@@ -1,4 +1,4 @@
-"""The ledger for who may see some jobs only: the others, and their runs, are not there.
+"""The ledger for a visitor who may see some jobs only: the others, and their runs, are hidden.
 
 The names of jobs that are linked to one that is seen stay in what that one says: in the keys of
 its lock, in `after`, in `blocked_by` and in reasons.
@@ -79,7 +79,7 @@ class ScopedLedger(Ledger):
         if self.scope.is_everything:
             return found
         specs = {name: spec for name, spec in found.specs.items() if self.scope.includes(spec)}
-        # Nobody can say which labels one has that cannot be read.
+        # It is not known which labels a job has that cannot be read.
         unread = {n: text for n, text in found.unread.items() if n in self.seen([n])}
         origins = {n: at for n, at in found.origins.items() if n in specs or n in unread}
         return Loaded(specs, unread, origins, found.files_version)

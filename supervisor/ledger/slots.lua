@@ -1,4 +1,4 @@
--- Who holds the slots of a lock, up to `max_running` runs one each, and who is next. A run without that
+-- Which runs hold the slots of a lock, up to `max_running` of them one each, and which is next. A run without that
 -- bound takes a slot of its own beyond all of those with one, whichever runs hold the others.
 
 local settle_silent, finish  -- in attempts.lua
@@ -81,9 +81,49 @@ local function patience(run)
   return math.max(1, math.min(most, run.expires - now))
 end
 
+-- Sends the messages of the runs that started in this call, and enters those into the indexes: all together,
+-- for a command costs the server more than what it does. Whatever reads an index of theirs has this done first.
+-- A queue that refuses its messages is left to beat's publisher, which says why.
+local function send_started()
+  local held, lists = {}, {}
+  for _, run in ipairs(started) do
+    append(held, { digits(now + patience(run)), run.id })
+    lists[run.list] = append(lists[run.list] or {}, { run })
+  end
+  started = {}
+  if #held > 0 then redis.call('ZADD', K.leases, unpack(held)) end
+  for list, runs in pairs(lists) do
+    local messages, sent = {}, {}
+    for i, run in ipairs(runs) do
+      messages[i] = run.message
+      append(sent, { now, run.id })
+    end
+    local reply = redis.pcall('LPUSH', list, unpack(messages))
+    local is_refused = type(reply) == 'table' and reply.err
+    redis.call('ZADD', is_refused and K.outbox or K.sent, unpack(sent))
+    for _, run in ipairs(is_refused and runs or {}) do redis.call('HDEL', K.run(run.id), 'sent', 'sends', 'queue') end
+  end
+end
+
+-- The message of a call is kept while it waits, for whichever function gives it the lock. That of a tick is made
+-- when it is sent: its job may be edited meanwhile.
+local function keep_message(run)
+  if not run.message or run.kind ~= 'manual' then return end
+  local text = table.concat({ run.queue, run.list, run.message }, '\n')
+  redis.call('SET', K.message(run.id), text, 'PX', MESSAGE_KEPT)
+end
+
+local function take_message(run)
+  if run.attempt > 0 then return end  -- a retry may have given other arguments
+  local text = redis.call('GET', K.message(run.id))
+  if not text then return end
+  redis.call('DEL', K.message(run.id))
+  run.queue, run.list, run.message = string.match(text, '^([^\n]*)\n([^\n]*)\n(.*)$')
+end
+
 -- The run holds its slot, or else takes a free one, and is to be published from `publish_at` on. Of a
--- run of several steps it is the first of them that are. The message of a new run is sent here, where
--- it is given: no crash comes in between.
+-- run of several steps it is the first of them that are. The message of a new run is sent by the same call,
+-- where it is given: no crash comes in between.
 local function enqueue(run, publish_at, taken)
   local token, is_new = 'queued:' .. run.id, run.record ~= nil
   local fields = append(run.record or {}, { 'state', 'queued', 'token', token, 'queued', now })
@@ -91,20 +131,21 @@ local function enqueue(run, publish_at, taken)
     take_slot(run, taken)
     append(fields, { 'slot', run.slot, 'since', digits(next_instant()) })
   end
-  if run.message then
-    redis.call('LPUSH', run.list, run.message)
-    redis.call('ZADD', K.sent, now, run.id)
-    append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue })
-  end
+  if run.message then append(fields, { 'sent', now, 'sends', 1, 'queue', run.queue }) end
   redis.call('HSET', K.run(run.id), unpack(fields))
   if not is_new then
     redis.call('HDEL', K.run(run.id), 'parked', 'due')
     redis.call('ZREM', K.delayed, run.id)
   end
+  if run.message then
+    hold(run.rules.lock, run.slot, run.id, token, patience(run))
+    started[#started + 1] = run
+    return
+  end
   hold_lease(run, token, patience(run))
   if run.stage then
     open_stage(run, publish_at)
-  elseif not run.message then
+  else
     redis.call('ZADD', K.outbox, publish_at, run.id)
   end
 end
@@ -127,7 +168,7 @@ end
 local function dismiss(run, outcome, reason)
   if run.stage then keep_small_params(run.id) end
   note_end(run, outcome, reason, run.end_counters or {}, unpack(run.end_fields or {}))
-  leave_word(run, outcome, reason)
+  note_revocation(run, outcome, reason)
   leave_indexes(run)
 end
 
@@ -140,8 +181,9 @@ end
 -- generation; the next begins when all before it are over, so that two runs of the job never hold two locks
 -- that one edit made different. A run that is due later, or after others, is in no one's way: it joins a
 -- generation when it is placed. A job whose key was never edited has no generations.
-local function generation_of(job, key)
-  local v = redis.call('HMGET', K.job(job), 'key', 'generation')
+-- `fields`: of the job, where they have been read.
+local function generation_of(job, key, fields)
+  local v = fields and { fields.key, fields.generation } or redis.call('HMGET', K.job(job), 'key', 'generation')
   if v[1] == key then return tonumber(v[2]) end
   if not v[1] then
     redis.call('HSET', K.job(job), 'key', key)
@@ -200,27 +242,30 @@ local function end_waiting(lock, id, run)
   return true
 end
 
--- Free slots go to the runs that wait longest. Returns their ids.
+-- Free slots go to the runs that wait longest. Returns their ids, and those of them that are to be published.
 local function promote(lock, publish_at)
-  local promoted, running = {}, nil
+  local promoted, next_up, running = {}, {}, nil
   while redis.call('EXISTS', K.waiting(lock)) == 1 do
     -- To settle a silent holder may promote the first that waits: so this comes before looking.
     if not running then running = select(2, living_holders(lock)) end
     local id = redis.call('ZRANGE', K.waiting(lock), 0, 0)[1]
-    if not id or runs_to_end == 0 then return promoted end
+    if not id or runs_to_end == 0 then return promoted, next_up end
     local run = load_run(id)
     if not end_waiting(lock, id, run) then
-      if not has_room(run.rules, running) or predecessor(run) then return promoted end
+      if not has_room(run.rules, running) or predecessor(run) then return promoted, next_up end
       leave_waiting(lock, id)
+      take_message(run)
       enqueue(run, publish_at)
+      send_started()
       promoted[#promoted + 1] = id
+      if not run.message then next_up[#next_up + 1] = id end
       running = nil
     end
   end
-  return promoted
+  return promoted, next_up
 end
 
--- The serial queue's own lock is free: the run that was sent away first is published again.
+-- The serial queue's own lock is free: the run that was parked first is published again.
 local function promote_parked(serial, publish_at)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return nil end
   while true do
@@ -235,14 +280,14 @@ local function promote_parked(serial, publish_at)
   end
 end
 
--- The last run at work on a serial queue may have gone silent. Whether something came of it.
+-- The last run that was running from a serial queue may have gone silent. Whether something came of it.
 local function settle_serial(serial)
   if serial == '' or redis.call('EXISTS', K.lock(serial)) == 1 then return false end
   local silent = hget(K.lock_state(serial), 'holder:1')
   return silent ~= nil and settle_silent(silent, now) ~= nil
 end
 
--- The run at work on a serial queue, if it is another than the owner of `token`.
+-- The run that is running from a serial queue, if it is another than the owner of `token`.
 local function holder_of_serial(serial, token)
   local owner = redis.call('GET', K.lock(serial))
   if not owner or owner == token then return nil end
@@ -263,7 +308,7 @@ local function release(run, publish_at)
   local lock = run.rules.lock
   give_back(lock, run.slot, run.id, run.token)
   local parked = leave_serial(run, publish_at)
-  local next_up = promote(lock, publish_at)
+  local _, next_up = promote(lock, publish_at)
   next_up[#next_up + 1] = parked
   return next_up
 end

@@ -242,6 +242,17 @@ local function begin_family(id)
   note_start(run)
 end
 
+-- The next attempt of a run begins; of a step, the run it belongs to may begin with it. `...`: more fields of its
+-- record, and their values.
+local function begin_attempt(run, ...)
+  if run.parent then begin_family(root_of(run.id)) end
+  run.fence = next_fence(run)
+  run.started, run.attempt = now, run.attempt + 1
+  write_interval(run)
+  redis.call('HSET', K.run(run.id), 'fence', digits(run.fence), 'started', now, 'attempt', run.attempt, ...)
+  if not run.parent then note_start(run) end
+end
+
 -- What is open below a run without a record, or without anything that would bring it forward.
 local function mend_below(id)
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
@@ -270,12 +281,12 @@ function settle_family(run, publish_at)
   return 'reasserted', {}
 end
 
--- Of an item that is to end: whether it is at work, or left for another call, and not ended now.
-local function ends_later(below, outcome, why, also_at_work, left)
+-- Of an item that is to end: whether it is running, or left for another call, and not ended now.
+local function ends_later(below, outcome, why, also_running, left)
   local v = redis.call('HMGET', K.run(below), 'state', 'item', 'ending')
   if not v[1] or not v[2] then return false end
   if v[1] == 'running' then
-    if also_at_work then ask_to_end({ id = below, ending = v[3] or '' }, outcome, why) end
+    if also_running then ask_to_end({ id = below, ending = v[3] or '' }, outcome, why) end
     return true
   end
   items_to_end = items_to_end - 1
@@ -284,31 +295,31 @@ local function ends_later(below, outcome, why, also_at_work, left)
   return true
 end
 
-local function end_now(id, below, outcome, why, also_at_work, publish_at)
+local function end_now(id, below, outcome, why, also_running, publish_at)
   local run = load_run(below)
   if not run then
     redis.call('SREM', K.below(id), below)
-  elseif count_open(below) > 0 then  -- a batch at work
-    redis.call('HSET', K.run(below), also_at_work and 'ending' or 'stopped', also_at_work and outcome or why,
+  elseif count_open(below) > 0 then  -- a running batch
+    redis.call('HSET', K.run(below), also_running and 'ending' or 'stopped', also_running and outcome or why,
       'why_ending', why)
-    return end_below(below, outcome, why, also_at_work, publish_at)
+    return end_below(below, outcome, why, also_running, publish_at)
   elseif run.state ~= 'running' then
     return finish(run, outcome, why, publish_at)
-  elseif also_at_work then
+  elseif also_running then
     ask_to_end(run, outcome, why)
   end
   return {}
 end
 
--- Ends what is open below a run: at once what has not begun; what is at work is asked to end, if
--- `also_at_work`. A thousand items would keep the server from all others: some are left, whose leases
+-- Ends what is open below a run: at once what has not begun; what is running is asked to end, if
+-- `also_running`. A thousand items would keep the server from all others: some are left, whose leases
 -- end now. They cannot begin any more, and what meets one of them next - rescue, its message, a
 -- second call - ends it (settle_silent). Returns ids of runs to publish.
-function end_below(id, outcome, why, also_at_work, publish_at)
+function end_below(id, outcome, why, also_running, publish_at)
   local next_up, left = {}, {}
   for _, below in ipairs(redis.call('SMEMBERS', K.below(id))) do
-    if not ends_later(below, outcome, why, also_at_work, left) then
-      append(next_up, end_now(id, below, outcome, why, also_at_work, publish_at))
+    if not ends_later(below, outcome, why, also_running, left) then
+      append(next_up, end_now(id, below, outcome, why, also_running, publish_at))
     end
   end
   if #left > 0 then
@@ -319,7 +330,7 @@ function end_below(id, outcome, why, also_at_work, publish_at)
   return next_up
 end
 
--- A run of several steps, or a batch at work, is cancelled or replaced. Returns ids of runs to publish.
+-- A run of several steps, or a running batch, is cancelled or replaced. Returns ids of runs to publish.
 local function end_family(run, outcome, why, publish_at)
   ask_to_end(run, outcome, why)
   local next_up = end_below(run.id, outcome, why, true, publish_at)

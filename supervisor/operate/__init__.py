@@ -1,1 +1,1 @@
-"""What people ask and do: control, `why`, `doctor`, imports, and their output as text and JSON."""
+"""What operators do and ask: control, `why`, `doctor`, imports; their output as text and JSON."""

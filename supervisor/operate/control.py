@@ -1,7 +1,7 @@
 """Actions on jobs and runs: the same for the command line, the API and the page's buttons.
 
-A request that makes no sense raises an error with a message for people; each of the three shows it
-in its own way. Each action is entered in the record of actions: `by` is who asks for it.
+An invalid request raises an error with a message for people; each of the three shows it in its own
+way. Each action is entered in the record of actions, with `by` as the one who asked for it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from supervisor.errors import InvalidRequest, RunEnded, UnknownRun
 from supervisor.files.job_checks import LARGEST_ARGUMENTS
 from supervisor.job.changes import value
 from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run, StepId, manual_id
+from supervisor.job.run import Run, StepId, backfill_id, manual_id
 from supervisor.job.secrets import masked
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.actions import Action, Actor, Change
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Cancellation
 from supervisor.ledger.requests import RunRequest
-from supervisor.ticks.backfill import backfill, missed_in_pause
-from supervisor.times import instant, render_moment
+from supervisor.schedule import schedule_of
+from supervisor.ticks.emission import emission
+from supervisor.times import in_utc, render_moment
 
 #: Later instants cannot be shown in every time zone.
 FARTHEST_AHEAD = timedelta(days=36_525)
@@ -144,7 +145,7 @@ def pause(
 def to_come(name: str, named: datetime, spec: JobSpec, now: datetime) -> datetime:
     """In UTC. Raises InvalidRequest for a moment in the past, or too far ahead."""
     try:
-        moment = instant(named, spec.zone)
+        moment = in_utc(named, spec.zone)
     except ValueError as error:
         raise InvalidRequest(f"{name}: {error}") from error
     if moment <= now:
@@ -206,3 +207,55 @@ def ended_as(ledger: Ledger, run_id: str) -> str:
         return ledger.run(run_id).state.value
     except UnknownRun:
         return "unknown by now"
+
+
+# Runs for nominal times that have passed: on demand, or for the time of a pause.
+
+
+#: Admitted in one round trip.
+CHUNK = 500
+
+#: A backfill is wanted in full: none of it is dropped because too many runs wait.
+UNBOUNDED = 1_000_000
+
+
+def backfill(
+    ledger: Ledger,
+    spec: JobSpec,
+    nominal_times: Sequence[datetime],
+    overlap: OverlapPolicy | None = OverlapPolicy.QUEUE_ALL,
+    action: Action | None = None,
+) -> list[Admission]:
+    """Admits a run for each nominal time, in order; without a policy it is the job's.
+
+    They are runs triggered by hand, each for its own nominal time; the watermark and the outcomes
+    of the ticks themselves do not change. Their ids are those of the ticks with a suffix, so that a
+    time can be backfilled again. action: entered with the first of them.
+
+    With `queue_all` all of them wait as long as it takes, whatever the job's bounds.
+    """
+    waits = overlap is OverlapPolicy.QUEUE_ALL
+    requests = [
+        RunRequest(
+            run_id=backfill_id(spec.name, nominal_at),
+            nominal_at=nominal_at,
+            overlap=overlap,
+            max_waiting=UNBOUNDED if waits else None,
+            waits_for_ever=waits,
+        )
+        for nominal_at in nominal_times
+    ]
+    admissions: list[Admission] = []
+    for start in range(0, len(requests), CHUNK):
+        first = action if start == 0 else None
+        admissions += ledger.admit_requests(spec, requests[start : start + CHUNK], first)
+    return admissions
+
+
+def missed_in_pause(spec: JobSpec, since: datetime, now: datetime) -> list[datetime]:
+    """The ticks of a pause that the job's `catchup` would have run after an outage."""
+    found: list[datetime] = []
+    while ticks := emission(spec, schedule_of(spec), since, now).ticks:
+        found += [tick.nominal_at for tick in ticks]
+        since = found[-1]
+    return found

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from supervisor.beat.app_facts import AppFacts
 from supervisor.job.exclusions import holidays_ending
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.presence import PRESENCE_INTERVAL, BeatFacts, WorkerFacts
-from supervisor.operate.doctor_facts import DoctorFacts
+from supervisor.operate.doctor_facts import AppFacts, DoctorFacts
 from supervisor.operate.words import span
 
 OLDEST_VERSION = (7, 0)
@@ -26,6 +25,11 @@ ATTEMPT_SHOWN = timedelta(minutes=15)
 
 #: A clock that was set back is reported for this long, or until it has passed its earlier time.
 SET_BACK_SHOWN = timedelta(hours=1)
+
+#: Memory that will be full within the first is worth a note, within the second wrong; told from
+#: growth over no less than the third.
+MEMORY_NOTED, MEMORY_SHORT = timedelta(days=30), timedelta(days=3)
+SHORTEST_GROWTH = timedelta(hours=3)
 
 #: Up to this many names or problems are listed in one finding.
 MOST_LISTED = 3
@@ -91,6 +95,40 @@ def eviction(facts: DoctorFacts) -> Findings:
             "a lock, a waiting run or a counter that is evicted is lost without a trace",
             "set `maxmemory-policy noeviction`; give a cache a server of its own",
         )
+
+
+def memory(facts: DoctorFacts) -> Findings:
+    server = facts.server
+    if server is None or not server.memory_limit:
+        return
+    whose = "maxmemory" if server.has_maxmemory else "all memory of its machine"
+    held = f"{mib(server.memory)} of {mib(server.memory_limit)} ({whose})"
+    why = "a full Redis refuses writes: nothing starts any more, and ends are reported late"
+    todo = "give it more memory, or keep fewer runs with `history` (docs/explanation/scaling.md)"
+    if server.has_maxmemory and server.memory >= server.memory_limit:
+        yield Finding(f"Redis' memory is full: {held}", why, todo)
+        return
+    if server.memory_before is None:
+        return
+    since, before = server.memory_before
+    elapsed, growth = facts.ago(since), server.memory - before
+    left = max(0, server.memory_limit - server.memory)
+    if elapsed < SHORTEST_GROWTH or growth <= 0:
+        return
+    full_in = elapsed * min(left / growth, 1_000)
+    if full_in >= MEMORY_NOTED:
+        return
+    yield Finding(
+        f"Redis' memory will be full in {span(full_in.total_seconds())}: {held}, "
+        f"{mib(growth)} more than {span(elapsed.total_seconds())} ago",
+        why,
+        f"{todo}; the records of a new deployment grow for its first seven days",
+        is_note=full_in >= MEMORY_SHORT,
+    )
+
+
+def mib(amount: int) -> str:
+    return f"{amount / 2**20:,.0f} MiB"
 
 
 def version(facts: DoctorFacts) -> Findings:
@@ -247,8 +285,8 @@ def queues(facts: DoctorFacts) -> Findings:
             f"the queue {name} is shared with another ledger: {other}",
             "workers of each take messages of the other and give them back: runs start late, and"
             " never while only workers of the other consume it",
-            "give each deployment queues of its own (docs/settings.md, Two deployments on one"
-            " Redis), and an owner of its own",
+            "give each deployment queues of its own (docs/reference/settings.md, Two deployments on"
+            " one Redis), and an owner of its own",
         )
     serial = {queue.name for queue in facts.queues if queue.is_serial}
     for worker in facts.roll.workers:
@@ -280,7 +318,7 @@ def pools(facts: DoctorFacts) -> Findings:
                     "they give its runs back to the queue, which "
                     + ("start late" if others else "wait until they expire"),
                     "have the queue consumed by workers with `-P prefork` alone, or remove that"
-                    " from the job (docs/adopting.md, Pools)",
+                    " from the job (docs/how-to/adopting.md, Pools)",
                     is_note=others,
                 )
 
@@ -307,20 +345,20 @@ def schema(facts: DoctorFacts) -> Findings:
             yield Finding(
                 what,
                 "beats and workers of this version do not start, and its verbs change nothing",
-                "install the version of the running processes: docs/upgrading.md",
+                "install the version of the running processes: docs/how-to/upgrading.md",
             )
         else:
             yield Finding(
                 what,
                 f"it is upgraded once no process of the older version runs; running: {running}",
-                "stop them, then start one beat of this version: docs/upgrading.md",
+                "stop them, then start one beat of this version: docs/how-to/upgrading.md",
             )
     elif wanted and wanted > SCHEMA and tried_at and facts.ago(tried_at) < ATTEMPT_SHOWN:
         yield Finding(
             f"a process of a newer version, of schema {wanted}, could not start at "
             f"{tried_at:%F %T} UTC",
             f"it waits for those of this version to end, which are: {running}",
-            "stop them, or roll the newer version back: docs/upgrading.md",
+            "stop them, or roll the newer version back: docs/how-to/upgrading.md",
         )
 
 
@@ -343,7 +381,7 @@ def holidays(facts: DoctorFacts) -> Findings:
         yield Finding(
             f"the holidays of {of} are known until the end of {until}: {first_of(jobs, ', ')}",
             "after that the jobs run on holidays as well",
-            "update the library `holidays` where beat runs; load a job that no file has once more",
+            "update the library `holidays` where beat runs; load again a job that is in no file",
             is_note=until == facts.now.year,
         )
 
@@ -375,7 +413,7 @@ def supervised(app: AppFacts) -> Findings:
         yield Finding(
             "this app was not given to supervise()",
             "its beat loads no schedule files, and its workers run tasks without the guard",
-            "call supervise(app, schedules=...) where the app is made (docs/settings.md)",
+            "call supervise(app, schedules=...) where the app is made (docs/reference/settings.md)",
         )
 
 
@@ -456,7 +494,7 @@ def unguarded(app: AppFacts) -> Findings:
             f"RedBeat emits these entries unguarded: {first_of(app.unguarded, ', ')}",
             "their runs may overlap, are not rescued, and no metric has them",
             "`supervise(app, adopt_entries=True)` makes jobs of those that code saves, and "
-            "`supervisor -A proj adopt` of all (docs/adopting.md)",
+            "`supervisor -A proj adopt` of all (docs/how-to/adopting.md)",
             is_note=True,
         )
 
@@ -474,6 +512,7 @@ CHECKS: Mapping[str, Callable[[DoctorFacts], Findings]] = {
     "permissions": permissions,
     "persistence": persistence,
     "eviction": eviction,
+    "memory": memory,
     "version": version,
     "beat": beats,
     "workers": workers,

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from supervisor.beat.app_facts import AppFacts
+from supervisor.app import Overridden, overridden
+from supervisor.beat.entries import Entries
+from supervisor.beat.import_celery import OF_BEAT
+from supervisor.errors import ScheduleFilesInvalid
+from supervisor.files.schedule_files import load
+from supervisor.job.changes import difference
 from supervisor.job.spec import JobSpec
 from supervisor.job.topology import Needs
 from supervisor.ledger.connection import check_functions, check_served
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
-from supervisor.ledger.records import BeatRecord
+from supervisor.ledger.records import FILES, BeatRecord
+from supervisor.ledger.replies import instant
+from supervisor.sending.app_settings import (
+    broker_apart,
+    owner_of,
+    redbeat_apart,
+    schedules_of,
+    settings_of,
+)
+from supervisor.settings import is_redis
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +44,19 @@ class ServerFacts:
 
     snapshots: its `save` setting, empty for none; None when it has an append-only file, or does not
     reveal it.
+
+    memory: bytes in use; memory_limit: `maxmemory`, or all that the machine has; None where the
+    server does not say. memory_before: what was in use some time of the last day, and when.
     """
 
     version: tuple[int, ...]
     has_append_only_file: bool
     snapshots: str | None
     eviction: str
+    memory: int = 0
+    memory_limit: int | None = None
+    has_maxmemory: bool = False
+    memory_before: tuple[datetime, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +145,19 @@ def server_facts(ledger: Ledger) -> ServerFacts:
         # Few users may read a server's settings: only where it matters.
         snapshots=None if has_append_only_file else snapshots(ledger),
         eviction=str(info["maxmemory_policy"]),
+        memory=int(info["used_memory"]),
+        memory_limit=int(info["maxmemory"]) or int(info.get("total_system_memory", 0)) or None,
+        has_maxmemory=bool(info["maxmemory"]),
+        memory_before=memory_before(ledger),
     )
+
+
+def memory_before(ledger: Ledger) -> tuple[datetime, int] | None:
+    """The first sample of the last day."""
+    for text in ledger.client.lrange(ledger.keys.memory, 0, 0):
+        at, used = text.split()
+        return instant(at), int(used)
+    return None
 
 
 def snapshots(ledger: Ledger) -> str | None:
@@ -128,3 +165,94 @@ def snapshots(ledger: Ledger) -> str | None:
         return str(ledger.client.config_get("save").get("save", ""))
     except ResponseError:  # a managed server does not reveal its configuration
         return None
+
+
+# How a Celery app is set up, as far as only the app itself knows.
+
+#: What kombu's transport for Redis does without one.
+VISIBILITY_TIMEOUT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class LateTask:
+    """A task of a job whose message is acknowledged when it has ended; None: it has no limit."""
+
+    job: str
+    task: str
+    time_limit: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """visibility_timeout: of the broker, None for one that has none. strange_entries: jobs whose
+    entry in RedBeat's schedule is missing or differs, and entries of jobs that are not loaded.
+    unguarded: RedBeat's entries that are not jobs, except Celery's own.
+    unloaded: jobs in which the app's schedule files, if they are here, differ from the ledger.
+    fetches_ahead: busy workers take messages that they cannot begin yet. broker_apart: in words,
+    that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
+    owner: the name by which the ledger would know the app.
+    is_supervised: supervise() was called with it; nothing else is known of other apps.
+    """
+
+    overridden: tuple[Overridden, ...] = ()
+    visibility_timeout: timedelta | None = None
+    late_tasks: tuple[LateTask, ...] = ()
+    strange_entries: tuple[str, ...] = ()
+    unguarded: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    fetches_ahead: bool = False
+    broker_apart: str | None = None
+    redbeat_apart: str | None = None
+    owner: str | None = None
+    is_supervised: bool = True
+
+
+def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
+    settings = settings_of(app)
+    if settings is None:
+        return AppFacts(is_supervised=False)
+    loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
+    entries = Entries(app, ledger.client, ledger.keys)
+    timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
+    return AppFacts(
+        overridden=tuple(overridden(app)),
+        visibility_timeout=timeout,
+        late_tasks=tuple(late_tasks(app, specs.values())),
+        strange_entries=tuple(entries.strange(loaded)),
+        unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
+        unloaded=unloaded(schedules_of(app), ledger, settings.prefix),
+        # `worker_disable_prefetch` is for Redis alone.
+        fetches_ahead=timeout is None and not app.conf.task_acks_late,
+        broker_apart=broker_apart(app, settings),
+        redbeat_apart=str(redbeat) if redbeat else None,
+        owner=owner_of(app),
+    )
+
+
+def unloaded(files: Path | None, ledger: Ledger, prefix: str) -> tuple[str, ...]:
+    """The jobs that differ; none for broken files, which are a finding of their own."""
+    if files is None or not files.exists():
+        return ()
+    try:
+        changes = difference(ledger.loaded().of(FILES).specs, load(files, prefix=prefix).specs)
+    except ScheduleFilesInvalid:
+        return ()
+    return (*changes.added, *changes.changed, *changes.removed)
+
+
+def visibility_timeout(app: Celery) -> timedelta | None:
+    if not is_redis(str(app.conf.broker_url or "")):
+        return None
+    options: Mapping[str, Any] = app.conf.broker_transport_options or {}
+    seconds = options.get("visibility_timeout")
+    return VISIBILITY_TIMEOUT if seconds is None else timedelta(seconds=float(seconds))
+
+
+def late_tasks(app: Celery, specs: Iterable[JobSpec]) -> Iterable[LateTask]:
+    for spec in specs:
+        limits = {step.task: step.time_limit or spec.time_limit for step in spec.steps}
+        for name, limit in (limits or {str(spec.task): spec.time_limit}).items():
+            task = app.tasks.get(name)
+            if task is not None and task.acks_late:
+                own = task.time_limit or app.conf.task_time_limit
+                yield LateTask(spec.name, name, limit or (own and timedelta(seconds=own)) or None)

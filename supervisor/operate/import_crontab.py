@@ -56,7 +56,7 @@ def shell_text(command: str) -> str:
 
 
 def name_of(command: str) -> str:
-    """What a person would call it: its program, and the first plain argument."""
+    """What a person would call the command: its program and its first plain argument."""
     start = command[:LONGEST_START]
     words = next(filter(None, map(_without_wrappers, _simple_commands(start))), [])
     if not words:
@@ -150,7 +150,7 @@ def read_crontab(
 
 @dataclass(slots=True)
 class _Reading:
-    """What was found so far; comments wait here to become the next job's description."""
+    """What was found so far. Comments wait here to become the next job's description."""
 
     task: str
     machine_zone: str
@@ -270,7 +270,7 @@ def _check_when(when: str) -> None:
 
 
 def _lost_with(name: str, value: str) -> str | None:
-    """What is lost with this line of the environment; None where it changes nothing."""
+    """What is lost with this environment variable; None if it would change nothing."""
     match name, value:
         case ("MAILTO", "") | ("MAILFROM", _) | ("SHELL", "/bin/sh"):
             return None

@@ -1,12 +1,15 @@
-"""What a person saves or removes at run time, and what saving it would do: for the page, the API
+"""Jobs that are saved or removed at run time, and what saving one would do: for the page, the API
 and the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from redis.exceptions import NoPermissionError
@@ -19,22 +22,28 @@ from supervisor.errors import (
     UnknownJob,
     UnreadableJob,
 )
-from supervisor.job.changes import Changes
+from supervisor.files.calendars import as_written
+from supervisor.files.import_text import entry_text
+from supervisor.files.job_checks import KEYS, JobFault, call_faults
+from supervisor.job.changes import ARGUMENTS, Changes, masked_destinations, masked_url
+from supervisor.job.secrets import MASK, masked, texts_in
 from supervisor.job.spec import JobSpec
+from supervisor.job.when import KINDS, When
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.records import AT_RUN_TIME, IN_CODE, Origin
 from supervisor.ledger.scoped import EVERYTHING, Scope, ScopedLedger
-from supervisor.operate.job_documents import Document, mask_faults, revealed, shown_document
-from supervisor.operate.shapes import instant
-from supervisor.operate.tables import durations_text, foresight_shape, overlaps_text, surprise_shape
+from supervisor.operate.plans import durations_text, foresight_shape, overlaps_text, surprise_shape
+from supervisor.operate.shapes import iso_utc
+from supervisor.settings import DEFAULT_PREFIX
 from supervisor.ticks.plan import JobPlan, job_plan
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from supervisor.beat.adopted import Unguarded
+
 
 MOST_UNGUARDED = 1_000
 
@@ -76,7 +85,7 @@ def verdict_shape(verdict: Verdict) -> dict[str, Any]:
         "problems": list(verdict.problems),
         "warnings": list(verdict.warnings),
         "change": verdict.change,
-        "next_ticks": [instant(tick) for tick in plan.ticks_after] if plan else [],
+        "next_ticks": [iso_utc(tick) for tick in plan.ticks_after] if plan else [],
         "clock_changes": [surprise_shape(surprise) for surprise in plan.surprises] if plan else [],
         "overlaps": foresight_shape(plan.foresight) if plan and plan.foresight else None,
         "overlaps_text": verdict.overlaps or None,
@@ -96,7 +105,7 @@ class LoadedJob:
 
 
 def check_version(name: str, found: LoadedJob | None, wanted: int | None) -> None:
-    """Before all else: what is wrong with an old edit says little about the job of now.
+    """Called before all other checks: faults of an outdated edit say little about the present job.
 
     Raises JobElsewhere and JobConflict.
     """
@@ -108,7 +117,7 @@ def check_version(name: str, found: LoadedJob | None, wanted: int | None) -> Non
 
 
 class JobEdits:
-    """app: whose jobs they are; without one, nothing can be saved. seen: what the editor sees."""
+    """app: owns the jobs; without one, nothing can be saved. seen: what the editor may see."""
 
     def __init__(
         self, ledger: Ledger, app: Celery | None = None, seen: ScopedLedger | None = None
@@ -127,7 +136,7 @@ class JobEdits:
         return self._app is not None
 
     def unguarded(self) -> list[Unguarded]:
-        """The first of RedBeat's entries that are no job; none without an app.
+        """The first of RedBeat's entries that are not jobs; none without an app.
 
         Raises NotConfigured where this user of Redis may not read RedBeat's schedule.
         """
@@ -141,7 +150,7 @@ class JobEdits:
             raise NotConfigured(explained(error)) from error
 
     def job(self, name: str) -> LoadedJob:
-        """One that is loaded, or guarded by its own code. Raises UnknownJob."""
+        """A job that is loaded, or a task that its own code guards. Raises UnknownJob."""
         return self._before(name) or LoadedJob((self._seen or self._ledger).spec(name), IN_CODE)
 
     def version(self, name: str) -> int:
@@ -153,7 +162,7 @@ class JobEdits:
         return shown_document(job.spec, self._ledger.keys.prefix)
 
     def verdict(self, name: str, document: Mapping[str, Any]) -> Verdict:
-        """Of a job that would be saved under the name, in place of what is loaded there."""
+        """The verdict on a job that would be saved under this name, in place of the loaded one."""
         from supervisor.jobs import check_times
 
         before = self._before(name)
@@ -217,7 +226,7 @@ class JobEdits:
         return presences.tasks(presences.roll().workers)
 
     def _before(self, name: str) -> LoadedJob | None:
-        """Raises UnknownJob for one that the editor does not see, or would not."""
+        """The job as it is loaded. Raises UnknownJob for one that the editor may not see."""
         loaded = self._ledger.loaded([name])
         spec = loaded.specs.get(name)
         if not self._is_seen(name, spec):
@@ -225,7 +234,7 @@ class JobEdits:
         return LoadedJob(spec, loaded.origins[name]) if spec else None
 
     def _is_seen(self, name: str, loaded: JobSpec | None) -> bool:
-        """Whose name was that of a removed job has the runs of that one, which others may see."""
+        """A new job gets the runs of a removed one of its name, which the editor may not see."""
         if self._scope.is_everything or not self._scope.may_be(name):
             return self._scope.is_everything
         try:
@@ -255,8 +264,8 @@ class JobEdits:
         return found
 
     def _check_following(self, spec: JobSpec) -> None:
-        """Raises InvalidJob for one that follows what is not there, or goes in a circle."""
-        from supervisor.beat.put import check_following
+        """Raises InvalidJob for a job that follows a missing one, or itself in a circle."""
+        from supervisor.beat.load import check_following
 
         check_following(self._seen or self._ledger, {spec.name: spec})
 
@@ -265,17 +274,30 @@ class JobEdits:
         if self._app is None:
             return
         from supervisor.beat.entries import Entries
-        from supervisor.beat.put import refuse_entries
+        from supervisor.beat.load import refuse_entries
 
         entries = Entries(self._app, self._ledger.client, self._ledger.keys)
-        with suppress(NoPermissionError):  # who may not read RedBeat's schedule saves no job either
+        with suppress(NoPermissionError):  # saving needs the same permission
             refuse_entries(entries, [name], "")
 
     def _warnings(self, spec: JobSpec) -> list[str]:
         known = self.known_tasks()
         if not known:
-            return ["no worker runs that could say whether it knows the task"]
-        return [f"no worker that runs knows the task {t!r}" for t in spec.tasks if t not in known]
+            return ["no worker runs that could say whether it knows the task", *self._misfits(spec)]
+        unknown = [
+            f"no worker that runs knows the task {t!r}" for t in spec.tasks if t not in known
+        ]
+        return unknown + self._misfits(spec)
+
+    def _misfits(self, spec: JobSpec) -> list[str]:
+        """By the code of this server: that of the workers may be newer, so it is a warning only."""
+        if self._app is None:
+            return []
+        from supervisor.app import arguments_of
+
+        known = self._app.tasks
+        tasks = {name: arguments_of(known[name]) for name in spec.tasks if name in known}
+        return [f"{fault.what} ({fault.hint})" for fault in call_faults(spec, tasks)]
 
     def _load(
         self,
@@ -286,14 +308,167 @@ class JobEdits:
         if self._app is None:
             raise NotConfigured("start the server with the Celery app: supervisor -A proj serve")
         from supervisor.beat.entries import Entries
-        from supervisor.beat.put import put_in_place
+        from supervisor.beat.load import put_jobs
         from supervisor.jobs import place_of
 
         entries = Entries(self._app, self._ledger.client, self._ledger.keys)
         try:
             place = place_of(action.by)
-            return put_in_place(
+            return put_jobs(
                 self._ledger, entries, wanted, AT_RUN_TIME, place, versions, action=action
             )
         except NoPermissionError as error:
             raise NotConfigured(explained(error)) from error
+
+
+# Jobs as people write them: the keys of a loaded job, and the text of a schedule file of them.
+#
+# What a page or the API shows of a job hides its secrets. What comes back from there with `***` in
+# it keeps what the job has (`revealed`), as long as its tasks and its `mask` stay the same: else an
+# edit would show what `mask` hides, or hand it to another task.
+
+
+Document = dict[str, Any]
+"""The keys of a job as a schedule file has them, defaults left out; values as JSON has them."""
+
+#: What a job does and when comes first; then as the documentation has it.
+FIRST = ("task", "steps", "params", "args", "kwargs", "description", *KINDS, *When.model_fields)
+ORDER = tuple(dict.fromkeys((*(key for key in FIRST if key in KEYS), *KEYS)))
+
+#: Keys in which a mask may stand for a value; addresses are masked whatever `mask` says.
+HIDING = (*ARGUMENTS, "steps", "ping_url")
+
+
+def document_of(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """With all secrets that are written out in the job. prefix: of the ledger that it is from."""
+    dumped = spec.model_dump(mode="json", exclude_defaults=True)
+    if spec.serial:
+        dumped["serial"] = own_serial(spec, prefix)
+    if spec.exclude:
+        dumped["exclude"] = as_written(spec.exclude, datetime.now(UTC).year)
+    return {key: dumped[key] for key in ORDER if key in dumped}
+
+
+def own_serial(spec: JobSpec, prefix: str) -> bool | str:
+    """`serial` as it was before `JobSpec.kept_apart`."""
+    plain = spec.model_copy(update={"serial": "-"}).kept_apart(prefix).serial
+    name = str(spec.serial).removeprefix(str(plain).removesuffix("-"))
+    return True if spec.serial is True or name == spec.name else name
+
+
+def shown_document(spec: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """With `***` for what `mask` hides, and for the secret part of addresses."""
+    document = document_of(spec, prefix)
+    for key in ARGUMENTS:
+        if key in document:
+            document[key] = masked(spec.mask, document[key])
+    if "ping_url" in document:
+        document["ping_url"] = masked_url(document["ping_url"])
+    if "notify" in document:
+        document["notify"] = masked_destinations(document["notify"])
+    if "steps" in document:
+        document["steps"] = [
+            {
+                key: masked(spec.mask, value) if key in ARGUMENTS else value
+                for key, value in step.items()
+            }
+            for step in document["steps"]
+        ]
+    return document
+
+
+def revealed(given: Mapping[str, Any], loaded: JobSpec, prefix: str = DEFAULT_PREFIX) -> Document:
+    """The document with the loaded job's values where `shown_document` had `***` for them."""
+    real, shown = document_of(loaded, prefix), shown_document(loaded, prefix)
+    hides_the_same = given.get("mask", False) == shown.get("mask", False)
+    is_same_work = given.get("task") == shown.get("task") and tasks(given) == tasks(shown)
+    kept = HIDING if hides_the_same and is_same_work else ("ping_url",)
+    found = {
+        key: filled(value, shown.get(key), real.get(key)) if key in kept else value
+        for key, value in given.items()
+    }
+    if isinstance(given.get("notify"), list) and "notify" in real:
+        found["notify"] = addressed(given["notify"], shown["notify"], real["notify"])
+    return found
+
+
+def addressed(given: list[Any], shown: list[Any], real: list[Any]) -> list[Any]:
+    """Destinations, each found by what is shown of its address: its events may be edited, and
+    others added or removed beside it. Of several that look the same, all have to be there still.
+    """
+    found = list(given)
+    for url in {keys_of(each)["url"] for each in shown}:
+        places = [n for n, each in enumerate(given) if keys_of(each).get("url") == url]
+        known = [n for n, each in enumerate(shown) if keys_of(each)["url"] == url]
+        if len(places) == len(known):
+            for place, number in zip(places, known, strict=True):
+                found[place] = with_secrets(given[place], shown[number], real[number])
+    return found
+
+
+def with_secrets(given: Any, shown: Any, real: Any) -> Any:
+    keys, hidden = keys_of(given), keys_of(shown)
+    secrets = {key: value for key, value in keys_of(real).items() if key in ("url", "secret")}
+    kept = {key: value for key, value in secrets.items() if keys.get(key) == hidden[key]}
+    return {**keys, **kept} if isinstance(given, dict) else kept["url"]
+
+
+def keys_of(destination: Any) -> Document:
+    return destination if isinstance(destination, dict) else {"url": destination}
+
+
+def tasks(document: Mapping[str, Any]) -> list[Any]:
+    steps = document.get("steps")
+    found = steps if isinstance(steps, list) else []
+    return [step.get("task") if isinstance(step, dict) else step for step in found]
+
+
+def filled(given: Any, shown: Any, real: Any) -> Any:
+    if given == shown:
+        return real
+    if isinstance(given, dict) and isinstance(shown, dict):
+        return {key: filled(given[key], shown.get(key), (real or {}).get(key)) for key in given}
+    if isinstance(given, list) and isinstance(shown, list) and len(given) == len(shown):
+        return [filled(*items) for items in zip(given, shown, real, strict=True)]
+    return given
+
+
+def mask_faults(document: Mapping[str, Any], loaded: JobSpec | None) -> Iterable[JobFault]:
+    """A fault for each `***` without a value behind it: it would be loaded as three stars."""
+    real = document_of(loaded) if loaded else {}
+    for key in (*HIDING, "notify"):
+        known = dict(texts_in(real.get(key)))
+        for path, text in texts_in(document.get(key)):
+            is_address = key in ("ping_url", "notify") and text.endswith(f"/{MASK}")
+            is_hidden = text == MASK or is_address
+            if is_hidden and known.get(path) != text:
+                what = f"{key!r}: {MASK} stands for a value that is hidden here"
+                yield JobFault(
+                    (key,), what, "write it out, or leave task and mask as they are", path
+                )
+
+
+# The text of a schedule file.
+
+
+def schedule_text(
+    specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX, header: Iterable[str] = ()
+) -> str:
+    """A file that `supervisor check` accepts, and that loads these jobs as they are."""
+    head = "".join(f"# {line}\n" for line in header)
+    entries = [entry_text(spec.name, document_of(spec, prefix)) for spec in specs]
+    return head + ("jobs:\n" + "\n".join(entries) if entries else "jobs: {}\n")
+
+
+def schedule_json(specs: Iterable[JobSpec], prefix: str = DEFAULT_PREFIX) -> str:
+    """The same as JSON, which YAML includes."""
+    jobs = {spec.name: document_of(spec, prefix) for spec in specs}
+    return json.dumps({"jobs": jobs}, indent=2, ensure_ascii=False) + "\n"
+
+
+def document_text(document: Document) -> str:
+    """The keys alone, as they stand below a job's name; empty without any."""
+    if not document:
+        return ""
+    lines = entry_text("job", document).splitlines()[1:]
+    return "".join(re.sub(r"^ {4}", "", line) + "\n" for line in lines)

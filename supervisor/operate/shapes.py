@@ -1,11 +1,12 @@
-"""The JSON of jobs and runs: the same from the command line and over HTTP. Instants end in Z."""
+"""The JSON of jobs, runs and actions, the same from the command line and over HTTP; and the bodies
+of requests. Instants end in Z.
+"""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,33 +20,41 @@ from pydantic import (
 )
 
 from supervisor.job import run as records
-from supervisor.job.policies import OverlapPolicy
+from supervisor.job.fields import MessagePriority
+from supervisor.job.policies import AfterPolicy, OverlapPolicy
 from supervisor.job.run import RunState
 from supervisor.job.secrets import MASK, masked
-from supervisor.ledger.records import JobRecord
-from supervisor.operate.table_layout import Columns
-from supervisor.operate.words import duration, seconds_between, stamp
+from supervisor.job.templates import log_link
+from supervisor.ledger.actions import LONGEST_REASON, Outcome
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Cancellation
+from supervisor.ledger.requests import RunRequest
+from supervisor.operate.control import LONGEST_NOTE
+from supervisor.times import Duration, render_milliseconds
 
 
-def instant(moment: datetime | None) -> str | None:
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def iso_utc(moment: datetime | None) -> str | None:
+    return None if moment is None else render_milliseconds(moment)
 
 
 Instant = Annotated[
     datetime,
-    PlainSerializer(instant, when_used="json"),
+    PlainSerializer(iso_utc, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 
 
 class Shape(BaseModel):
-    """Read from the attributes of a record. Every key is always there."""
+    """Made from the attributes of a record. Every key is always present."""
 
     model_config = ConfigDict(
         extra="forbid", from_attributes=True, json_schema_serialization_defaults_required=True
     )
+
+    @classmethod
+    def dumped(cls, record: object) -> dict[str, Any]:
+        """The record as JSON."""
+        return cls.model_validate(record).model_dump(mode="json")
 
 
 class Progress(Shape):
@@ -147,7 +156,7 @@ class Job(Shape):
     )
     place: str = Field(
         validation_alias=AliasPath("origin", "place"),
-        description="For people: its file and line, or who put it when.",
+        description="For people: its file and line, or who loaded it and when.",
     )
     state: Literal["idle", "paused"] | RunState
     paused: bool
@@ -170,147 +179,42 @@ class Job(Shape):
     counters: Annotated[dict[str, int], AfterValidator(lambda found: dict(sorted(found.items())))]
 
 
-def job_shape(job: JobRecord) -> dict[str, Any]:
-    """`counters` as in supervisor.ledger.records.JobRecord."""
-    return Job.model_validate(job).model_dump(mode="json")
+class WholeJob(Job):
+    """One job, and what it is made of."""
+
+    keys: dict[str, Any] = Field(
+        default_factory=dict,
+        description="As a schedule file has them, without defaults; *** for what is hidden. "
+        "PUT takes them back: *** keeps the value, as long as the tasks and mask are the same.",
+    )
+    editable: bool = Field(False, description="Whether PUT and DELETE change it.")
 
 
-def run_shape(run: records.Run) -> dict[str, Any]:
-    return Run.model_validate(run).model_dump(mode="json")
+class WholeRun(Run):
+    """steps: None for a job of one task. params: those of the current stage."""
 
-
-def step_shape(step: records.StepRecord) -> dict[str, Any]:
-    return Step.model_validate(step).model_dump(mode="json")
-
-
-def failure_shape(failure: records.Failure) -> dict[str, Any]:
-    return Failure.model_validate(failure).model_dump(mode="json")
-
-
-def line_shape(line: records.LogLine) -> dict[str, Any]:
-    return LogLine.model_validate(line).model_dump(mode="json")
-
-
-# Progress and log lines as text for terminals.
-
-
-#: Sequences that colour text or move the cursor.
-CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
-
-
-class LogText:
-    """Lines of one log as text; remembers their numbers, to say how many were dropped."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str | None, int], int] = {}
-
-    def of(self, lines: Iterable[records.LogLine]) -> Iterator[str]:
-        for line in lines:
-            if dropped := self.dropped_before(line):
-                yield dropped
-            yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
-
-    def dropped_before(self, line: records.LogLine) -> str:
-        """To be asked of each line, in their order."""
-        if line.number == 0:  # written by the ledger itself
-            return ""
-        place = (line.step, line.attempt)
-        dropped = line.number - self._last.get(place, 0) - 1
-        self._last[place] = line.number
-        return f"({dropped:,} {'line' if dropped == 1 else 'lines'} dropped)" if dropped > 0 else ""
-
-
-def failure_lines(failure: records.Failure) -> Iterator[str]:
-    """The traceback as text, below whose it is."""
-    yield f"{stamp(failure.at)}  {label_of(failure, always=True)}failed"
-    yield from (f"  {harmless(line)}" for line in failure.traceback.splitlines())
-
-
-def label_of(line: records.LogLine | records.Failure, *, always: bool = False) -> str:
-    """``load#3, attempt 2: ``, or nothing for a first attempt of a run without steps."""
-    attempt = f"attempt {line.attempt}" if line.attempt > 1 or always else None
-    label = ", ".join(filter(None, (line.step, attempt)))
-    return f"{label}: " if label else ""
-
-
-def progress_words(progress: records.Progress | None) -> str:
-    """``40/100 (40%) loading``."""
-    if progress is None:
-        return ""
-    done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
-    share = "" if progress.share is None else f"({progress.share:.0%})"
-    return " ".join(filter(None, (done, share, harmless(progress.text))))
-
-
-def harmless(text: str) -> str:
-    """On one line, and without control characters of a terminal."""
-    if text.isprintable():
-        return text
-    text = CONTROL_SEQUENCE.sub("", text)
-    return "".join(c if c.isprintable() else " " for c in text)
-
-
-# The steps of a run as rows of text, and as one line.
-
-
-STEP_COLUMNS = Columns.named(
-    "step, priority, task, attempt, state, started, duration, reason",
-    folds="reason",
-    drops="started, task, priority, duration, attempt",
-)
-
-LONGEST_PARAM = 60
-
-
-def step_row(step: records.StepRecord, now: datetime) -> Sequence[str]:
-    run = step.run
-    if run is None:
-        return (step.name, str(step.priority), step.task, "", "", "", "", "")
-    started, ended = run.started_at, run.finished_at
-    progress = items_words(run.batch) or progress_words(run.progress)
-    return (
-        step.name,
-        str(step.priority),
-        step.task,
-        str(run.attempt or ""),
-        run.state.value,
-        stamp(started),
-        duration(seconds_between(started, ended or now)),
-        harmless(", ".join(filter(None, (progress, run.reason)))),
+    steps: list[Step] | None = None
+    params: dict[str, Any] | None = None
+    log_url: str | None = Field(None, description="Its lines in the log store of the team.")
+    failures: list[Failure] = Field(
+        default_factory=list, description="With their tracebacks, the latest last."
     )
 
 
-def items_words(batch: records.Batch | None) -> str:
-    """``120/600 items (20%), 2 failed``."""
-    if batch is None:
-        return ""
-    share = f" ({batch.done / batch.total:.0%})" if batch.total else ""
-    failed = f", {batch.failed:,} failed" if batch.failed else ""
-    return f"{batch.done:,}/{batch.total:,} items{share}{failed}"
+def whole_run(ledger: Ledger, run: records.Run) -> WholeRun:
+    whole = WholeRun.model_validate(run)
+    if run.has_steps:
+        whole.steps = [Step.model_validate(step) for step in ledger.steps.records(run.id)]
+        whole.params = params_shape(run, ledger.steps.params(run.id))
+    whole.log_url = log_url_of(ledger, run)
+    found = ledger.reports.failures(run.id)
+    whole.failures = [Failure.model_validate(failure) for failure in found]
+    return whole
 
 
-def share_of(steps: Sequence[records.StepRecord]) -> float:
-    """The progress of the run from 0 to 1, as if all steps took the same time."""
-    return sum(map(share_of_step, steps)) / max(1, len(steps))
-
-
-def share_of_step(step: records.StepRecord) -> float:
-    if step.run is None:
-        return 0.0
-    if not step.run.state.is_open:
-        return 1.0
-    if step.run.batch:
-        return step.run.batch.done / max(1, step.run.batch.total)
-    return (step.run.progress and step.run.progress.share) or 0.0
-
-
-def running_steps_words(steps: Sequence[records.StepRecord]) -> str:
-    """``words 120/600 items (20%), 2 failed; scan 40/100 (40%)``: the running steps."""
-    return "; ".join(
-        f"{step.name} {items_words(step.run.batch) or progress_words(step.run.progress)}".rstrip()
-        for step in steps
-        if step.run and step.run.state in (RunState.RUNNING, RunState.RETRYING)
-    )
+def log_url_of(ledger: Ledger, run: records.Run) -> str | None:
+    spec = ledger.some_specs([run.job]).get(run.job)
+    return log_link(spec.log_url, run, ledger.now()) if spec else None
 
 
 def params_shape(run: records.Run, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -321,19 +225,176 @@ def params_shape(run: records.Run, texts: Mapping[str, str]) -> dict[str, Any]:
     return dict.fromkeys(params, MASK) if mask is True else masked(mask, params)
 
 
-def param_words(params: Mapping[str, Any]) -> str:
-    """``files=[312 values], tree='docs'``: on one line."""
-    return harmless(", ".join(f"{name}={value_words(params[name])}" for name in sorted(params)))
+# The record of actions.
 
 
-def value_words(value: Any) -> str:
-    text = repr(value)
-    if len(text) <= LONGEST_PARAM:
-        return text
-    match value:
-        case list():
-            return f"[{len(value):,} values]"
-        case dict():
-            return f"{{{len(value):,} names}}"
-        case _:
-            return f"{text[: LONGEST_PARAM - 3]}..."
+class RecordedChange(Shape):
+    job: str
+    key: str
+    text: str = Field(description="As `supervisor plan` has it: 5m -> 10m. Secrets are masked.")
+
+
+class RecordedAction(Shape):
+    """An entry of the record of actions."""
+
+    id: str
+    at: Instant
+    by: str = Field(validation_alias=AliasPath("action", "by", "name"))
+    origin: str = Field(
+        validation_alias=AliasPath("action", "by", "origin"),
+        description="cli, api, page, django, python or beat.",
+    )
+    place: str = Field(
+        validation_alias=AliasPath("action", "by", "place"), description="A host, or an address."
+    )
+    via: str = Field(
+        validation_alias=AliasPath("action", "by", "via"),
+        description="The system user, where the name is another.",
+    )
+    verb: str = Field(validation_alias=AliasPath("action", "verb"))
+    target: str = Field(validation_alias=AliasPath("action", "target"))
+    reason: str = Field(validation_alias=AliasPath("action", "reason"))
+    outcome: Outcome
+    error: str = Field(description="Why it was refused, or has failed.")
+    jobs: list[str] = Field(
+        validation_alias=AliasPath("action", "jobs"), description="Up to 1,000 that it is about."
+    )
+    changes: list[RecordedChange] = Field(
+        validation_alias=AliasPath("action", "changes"), description="Up to 20."
+    )
+    result: str = Field(description="The first word of what the ledger's function answered.")
+
+
+# What else the API answers.
+
+
+class Error(BaseModel):
+    """`run`: of a trigger that was skipped. problems: of a job. version: the one that is there."""
+
+    error: str
+
+
+class Check(Shape):
+    """What saving a job would do; nothing is saved."""
+
+    problems: list[str]
+    warnings: list[str]
+    change: Literal["added", "changed", "unchanged"] | None = Field(
+        description="null where there are problems."
+    )
+    next_ticks: list[Instant]
+    clock_changes: list[dict[str, Any]]
+    overlaps: dict[str, Any] | None = Field(description="As `supervisor plan --json` has them.")
+    overlaps_text: str | None
+
+
+class Queue(Shape):
+    queue: str = Field(validation_alias="name")
+    serial: bool = Field(
+        validation_alias="is_serial", description="Its one worker runs one run at a time."
+    )
+    jobs: list[str]
+    length: int | None = Field(description="Messages that wait in it; null where it is unknown.")
+    consumers: int = Field(description="Workers that consume it.")
+    drained_at: Instant | None = Field(description="Since when nothing begins from it.")
+
+
+class Worker(Shape):
+    worker: str
+    present: bool = Field(description="False for one that disappeared without signing off.")
+    last_seen_at: Instant
+    started_at: Instant | None = None
+    host: str | None = None
+    pid: int | None = None
+    queues: list[str] = Field(default_factory=list)
+    processes: int | None = None
+
+
+class Queues(Shape):
+    queues: list[Queue]
+    workers: list[Worker]
+    at_work: dict[str, list[str]] = Field(description="Running runs, by the process they run in.")
+
+
+class Unguarded(Shape):
+    entry: str = Field(description="Its name in RedBeat's schedule.")
+    next_due_at: Instant | None
+    reason: str = Field(description="Why it is not a job.")
+
+
+class Beat(Shape):
+    leader: str | None
+    last_tick_at: Instant | None
+    last_reload_successful: bool | None
+    last_reload_at: Instant | None
+    problems: list[str]
+
+
+class Paused(Shape):
+    job: str
+    until: Instant | None
+
+
+class Resumed(Shape):
+    job: str
+    caught_up: int
+
+
+class Cancelled(Shape):
+    run: str
+    cancellation: Cancellation = Field(description="stopping: it is running, and asked to end.")
+
+
+# Bodies of requests; unknown words are refused.
+
+
+class Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    reason: str = Field(
+        "", max_length=LONGEST_REASON, description="Why, for the record of actions."
+    )
+
+
+class Trigger(Request):
+    """A run triggered by hand; what is left out is as the job has it."""
+
+    args: list[Any] | None = Field(None, description="Positional arguments of the task.")
+    kwargs: dict[str, Any] | None = Field(None, description="Keyword arguments of the task.")
+    params: dict[str, Any] | None = Field(None, description="What the steps begin with.")
+    overlap: OverlapPolicy | None = Field(None, description="In place of the job's policy.")
+    key: str | None = Field(None, description="The lock's key, in place of the job's.")
+    max_wait: Duration | None = Field(None, description="How long to wait for the lock.")
+    at: datetime | None = Field(
+        None, description="Run then, not now; without an offset, a time of the job's zone."
+    )
+
+    after: str | None = Field(None, description="Run once this run has ended.")
+    after_policy: AfterPolicy = Field(
+        AfterPolicy.SUCCESS, description="How that run has to end; else this one is skipped."
+    )
+    priority: MessagePriority | None = Field(None, description="Of the message.")
+
+    def as_request(self) -> RunRequest:
+        """Without `at`, which the job's zone decides."""
+        others = ("at", "priority", "reason")
+        given = {name: value for name, value in self if name not in others}
+        options = {} if self.priority is None else {"priority": self.priority}
+        return RunRequest(**given, options=options)
+
+
+class Pause(Request):
+    note: str = Field("", max_length=LONGEST_NOTE, description="Why; the page shows it.")
+    until: datetime | None = Field(
+        None, description="When the job resumes; without an offset, a time of the job's zone."
+    )
+
+
+class Resume(Request):
+    catch_up: bool = Field(
+        False, description="Run the ticks of the pause, as `catchup` does after an outage."
+    )
+
+
+class Cancel(Request):
+    """No other keys."""

@@ -1,31 +1,171 @@
-"""Jobs and runs as rows of text, for tables on a terminal."""
+"""Tables on a terminal: their layout, and the rows of jobs, runs, steps and actions.
+
+What fits is aligned text. What does not fit is made to, in this order:
+
+1. A name of more than half the width has a line of its own, above the rest of its row.
+2. Cells of columns that may fold are wrapped between words.
+3. The last column, if it may fold, goes below its row.
+4. The least important column is left out and the layout tried again; a last line names these.
+
+No cell is ever cut, so that a name or the id of a run can be copied. A line that is still too long
+is wrapped by the terminal. Widths are those of a terminal, where a CJK character takes two cells.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from supervisor.job.changes import Changes, edit_text
-from supervisor.job.policies import OverlapPolicy
-from supervisor.job.run import Run, RunState
-from supervisor.job.spec import JobSpec
+from rich.cells import cell_len
+
+from supervisor.job.run import Run, RunState, StepRecord
+from supervisor.ledger.actions import Entry, Outcome
 from supervisor.ledger.records import JobRecord
-from supervisor.operate.shapes import instant
-from supervisor.operate.table_layout import Columns
 from supervisor.operate.words import (
     age,
     ahead,
+    dropped_words,
     duration,
-    pause_words,
-    plural,
+    harmless,
+    items_words,
+    progress_words,
+    reason_words,
     seconds_between,
-    span,
+    span_of,
     stamp,
+    state_words,
+    targets,
+    what_words,
+    where,
+    who,
 )
-from supervisor.ticks.clock_changes import Surprise
-from supervisor.ticks.plan import Durations, Foresight, JobPlan, Misfit, Plan
-from supervisor.ticks.simulation import JobTally, Lateness, Queue, QueueTally, Tally
+
+GAP = 2
+
+
+INDENT = "    "
+
+
+Row = Sequence[str]
+
+
+Block = Sequence[str]
+"""The lines of one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """names: the headers. folds: those whose cells may be wrapped. drops: those that may be left
+    out, the least important first."""
+
+    names: tuple[str, ...]
+    folds: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+
+    @classmethod
+    def named(cls, names: str, *, folds: str = "", drops: str = "") -> Columns:
+        """Each a list of headers with commas between them."""
+        return cls(*(tuple(filter(None, text.split(", "))) for text in (names, folds, drops)))
+
+
+def lines(columns: Columns, rows: Iterable[Row], width: int | None = None) -> list[str]:
+    """The header and the rows; without a `width` each is one line, however long."""
+    rows = [columns.names, *rows]
+    if width is None:
+        return [line for block in aligned(rows) for line in block]
+    above = [row[0] if cell_len(row[0]) > width // 2 else "" for row in rows]
+    rest = [("", *row[1:]) if name else row for name, row in zip(above, rows, strict=True)]
+    left_out: list[str] = []
+    blocks: list[Block] = []
+    for dropped in (*columns.drops, None):
+        shown = [number for number, name in enumerate(columns.names) if name not in left_out]
+        cells = [[row[number] for number in shown] for row in rest]
+        for attempt in (aligned, folded, hung):
+            blocks = list(attempt(cells, columns.folds, width))
+            if all(cell_len(line) <= width for block in blocks for line in block):
+                return [*named(above, blocks), *notes(left_out)]
+        if dropped:
+            left_out.append(dropped)
+    return [*named(above, blocks), *notes(left_out)]
+
+
+def named(above: Sequence[str], blocks: Sequence[Block]) -> Iterator[str]:
+    for name, block in zip(above, blocks, strict=True):
+        if name:
+            yield name
+        yield from (line for line in block if line)
+
+
+def notes(left_out: Sequence[str]) -> list[str]:
+    return [f"(too narrow for: {', '.join(left_out)})"] if left_out else []
+
+
+def aligned(rows: Sequence[Row], folds: Sequence[str] = (), width: int = 0) -> Iterator[Block]:
+    widths = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        yield [joined(row, widths)]
+
+
+def folded(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
+    """The columns that may fold share the width that the others leave."""
+    natural = [max(map(cell_len, cells)) for cells in zip(*rows, strict=True)]
+    least = [max(map(longest_word, cells)) for cells in zip(*rows, strict=True)]
+    folding = [number for number, name in enumerate(rows[0]) if name in folds]
+    fixed = sum(size for number, size in enumerate(natural) if number not in folding)
+    left = width - fixed - GAP * (len(natural) - 1) - sum(least[number] for number in folding)
+    widths = list(natural)
+    for place, number in enumerate(folding):
+        share = max(0, left) // (len(folding) - place)
+        widths[number] = min(natural[number], least[number] + share)
+        left -= widths[number] - least[number]
+    for row in rows:
+        cells = [
+            wrapped(cell, widths[number]) if number in folding else [cell]
+            for number, cell in enumerate(row)
+        ]
+        yield [
+            joined([cell[line] if line < len(cell) else "" for cell in cells], widths)
+            for line in range(max(map(len, cells)))
+        ]
+
+
+def hung(rows: Sequence[Row], folds: Sequence[str], width: int) -> Iterator[Block]:
+    """The last column of each row stands below it."""
+    if rows[0][-1] not in folds:
+        yield from folded(rows, folds, width)
+        return
+    above = [row[:-1] for row in rows]
+    widths = [max(map(cell_len, cells)) for cells in zip(*above, strict=True)]
+    for row in rows:
+        below = wrapped(row[-1], width - len(INDENT)) if row[-1] else []
+        yield [joined(row[:-1], widths), *(INDENT + line for line in below)]
+
+
+def joined(row: Row, widths: Sequence[int]) -> str:
+    padded = (
+        cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+    )
+    return (" " * GAP).join(padded).rstrip()
+
+
+def wrapped(cell: str, width: int) -> list[str]:
+    lines = [""]
+    for word in cell.split():
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if cell_len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def longest_word(cell: str) -> int:
+    return max(map(cell_len, cell.split()), default=0)
+
+
+# Jobs, runs, steps, actions.
+
 
 JOB_COLUMNS = Columns.named(
     "job, schedule, state, next run, last run, outcome, "
@@ -33,7 +173,11 @@ JOB_COLUMNS = Columns.named(
     folds="schedule, state",
     drops="requeued, started, succeeded, skipped, last run, failed, schedule, outcome, next run",
 )
+
+
 UNGUARDED_COLUMNS = Columns.named("entry, next due, reason", folds="reason")
+
+
 RUN_COLUMNS = Columns.named(
     "run, attempt, state, started, duration, reason",
     folds="reason",
@@ -58,21 +202,12 @@ def job_row(job: JobRecord, now: datetime) -> Sequence[str]:
     )
 
 
-def state_words(job: JobRecord, now: datetime) -> str:
-    """The state; of a paused job why and until when, else whether its `due_by` has passed."""
-    due = job.success_due_at
-    if due and due < now:
-        return f"{job.state} ({ahead(due, now)})"
-    pause = pause_words(job.paused_note, job.paused_until) if job.paused else ""
-    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{pause})" if pause else "")
-
-
 def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[str]]:
     """A row for each attempt, newest first; one for a run that is not running or never started."""
     is_running = run.state is RunState.RUNNING
     ended = bool(run.attempts) and not run.state.is_open
     if not is_running and not ended:
-        yield (run.id, "", run.state.value, span_of(run), "", why(run))
+        yield (run.id, "", run.state.value, span_of(run), "", reason_words(run))
     for attempt in reversed(run.attempts):
         last = attempt is run.attempts[-1]
         state = run.state.value if last and (is_running or ended) else str(attempt.outcome)
@@ -83,415 +218,44 @@ def run_rows(run: Run, now: datetime, how_far: str = "") -> Iterator[Sequence[st
             state,
             stamp(attempt.started_at),
             duration(lasted),
-            (", ".join(filter(None, (how_far, why(run)))) if last else attempt.reason) or "",
+            (", ".join(filter(None, (how_far, reason_words(run)))) if last else attempt.reason)
+            or "",
         )
     if dropped := dropped_words(run):
         yield (run.id, "", "", "", "", dropped)
 
 
-def dropped_words(run: Run) -> str:
-    """For attempts that are not kept one by one."""
-    if not run.attempts_dropped:
-        return ""
-    return f"{run.attempts_dropped} earlier attempts, of which nothing else is kept"
-
-
-def why(run: Run) -> str:
-    """The reason, the run that blocked it, and when it is due."""
-    parts = [run.reason or ""]
-    if run.blocked_by and not run.attempts:
-        parts.append(f"blocked by {run.blocked_by}")
-    if run.is_held and run.state.is_open:
-        parts.append(f"waits for {run.after or 'the jobs that it follows'}")
-    if run.overlapped_with:
-        parts.append(f"overlapped with {run.overlapped_with}")
-    if run.due_at and run.state.is_open:
-        parts.append(f"due {stamp(run.due_at)}")
-    return ", ".join(part for part in parts if part)
-
-
-def span_of(run: Run) -> str:
-    if run.ticks == 1:
-        return ""
-    return f"{run.ticks} ticks from {stamp(run.first_nominal_at)}"
-
-
-# Expected overlaps, in a sentence and as JSON.
-
-
-#: A frequency is given by the first of these periods, in days, in which it is one or more.
-PERIODS = (("day", 1), ("week", 7), ("month", 30), ("year", 365))
-
-
-def overlaps_text(spec: JobSpec, durations: Durations, foresight: Foresight) -> str:
-    """``p99 is 6m12s, every 5m: about 14 skips a day; a safe interval is 7m``"""
-    distance = span(foresight.distance.total_seconds())
-    apart = spec.schedule if spec.every else f"ticks {distance} apart"
-    p99 = f"p99 is {'over ' if durations.over else ''}{span(durations.p99)}"
-    advice = ""
-    if foresight.safe_interval and foresight.safe_interval > foresight.distance:
-        advice = f"; a safe interval is {span(foresight.safe_interval.total_seconds())}"
-    return f"{p99}, {apart}: {', '.join(consequences(spec, foresight))}{advice}"
-
-
-def consequences(spec: JobSpec, foresight: Foresight) -> Iterator[str]:
-    if foresight.replacements:
-        yield often(foresight.replacements, "replaced run")
-    if foresight.growth and spec.overlap is OverlapPolicy.QUEUE_ALL:
-        growth = often(foresight.growth, "run")
-        most = f"{spec.max_waiting:,}"
-        yield f"the backlog grows by {growth} until {most} wait, then runs are skipped"
-        return
-    if foresight.requeues:
-        yield often(foresight.requeues, "re-queue")
-    elif foresight.waits:
-        yield f"{often(foresight.waits, 'wait')} of up to {span(foresight.longest_wait)}"
-    if foresight.skips:
-        yield often(foresight.skips, "skip")
-    if spec.most_running is None:
-        yield f"up to {foresight.most_running} runs at once"
-
-
-def often(a_day: float, noun: str) -> str:
-    """``about 14 skips a day``, ``about 1 skip a month``"""
-    period, days = next((p for p in PERIODS if a_day * p[1] >= 1), PERIODS[-1])
-    count = round(a_day * days)
-    if not count:
-        return f"less than one {noun} a {period}"
-    return f"about {plural(count, noun)} a {period}"
-
-
-def foresight_shape(foresight: Foresight) -> dict[str, Any]:
-    safe = foresight.safe_interval
-    return {
-        "distance_seconds": foresight.distance.total_seconds(),
-        "skips_a_day": round(foresight.skips, 2),
-        "waits_a_day": round(foresight.waits, 2),
-        "longest_wait_seconds": round(foresight.longest_wait, 3),
-        "requeues_a_day": round(foresight.requeues, 2),
-        "replacements_a_day": round(foresight.replacements, 2),
-        "growth_a_day": round(foresight.growth, 2),
-        "most_running": foresight.most_running,
-        "safe_interval_seconds": safe.total_seconds() if safe else None,
-    }
-
-
-# A plan as text and as JSON.
-
-
-#: More times than this are given as their number, the first and the last.
-MOST_LISTED = 3
-
-
-def plan_lines(plan: Plan) -> Iterator[str]:
-    """Jobs in order of their names: + added, ~ changed, - removed; then the counts."""
-    added = set(plan.changes.added)
-    blocks = {
-        job.spec.name: job_lines(job, "+" if job.spec.name in added else "~") for job in plan.jobs
-    }
-    blocks |= {name: iter((f"- {name}",)) for name in plan.changes.removed}
-    for name in sorted(blocks):
-        yield from blocks[name]
-    yield summary(plan.changes)
-
-
-def summary(changes: Changes) -> str:
-    counts = (len(changes.added), len(changes.changed), len(changes.removed), changes.unchanged)
-    words = ("added", "changed", "removed", "unchanged")
-    return ", ".join(f"{count:,} {word}" for count, word in zip(counts, words, strict=True))
-
-
-def job_lines(job: JobPlan, sign: str) -> Iterator[str]:
-    yield f"{sign} {job.spec.name}  {timed(job.spec)}"
-    facts = [(edit.key, edit_text(edit)) for edit in job.edits]
-    facts += tick_facts(job)
-    facts += [("clocks", surprise_text(surprise)) for surprise in job.surprises]
-    if job.durations:
-        facts.append(("durations", durations_text(job.durations)))
-    if job.durations and job.foresight:
-        facts.append(("overlaps", overlaps_text(job.spec, job.durations, job.foresight)))
-    facts += [("deadline", misfit_text(job.spec, misfit)) for misfit in job.misfits]
-    width, previous = max(len(word) for word, _ in facts), ""
-    for word, fact in facts:
-        yield f"    {'' if word == previous else word:<{width}}  {fact}"
-        previous = word
-
-
-def timed(spec: JobSpec) -> str:
-    return spec.schedule if spec.timezone == "UTC" else f"{spec.schedule} {spec.timezone}"
-
-
-def tick_facts(job: JobPlan) -> list[tuple[str, str]]:
-    after = ticks_text(job.ticks_after, job.spec)
-    if job.before is None or job.ticks_before == job.ticks_after:
-        return [("next", after)]
-    return [("before", ticks_text(job.ticks_before, job.before)), ("after", after)]
-
-
-def ticks_text(ticks: Sequence[datetime], spec: JobSpec) -> str:
-    """In the job's zone; the day and the offset where they change."""
-    local = [tick.astimezone(spec.zone) for tick in ticks]
-    parts, shown = [], ("", "")
-    for tick, time in zip(local, clock_times(local), strict=True):
-        day, offset = f"{tick:%a %Y-%m-%d} ", f" {tick:%Z}"
-        parts.append(
-            f"{day if day != shown[0] else ''}{time}{offset if offset != shown[1] else ''}"
-        )
-        shown = (day, offset)
-    return ", ".join(parts) or "none"
-
-
-def clock_times(times: Sequence[datetime]) -> list[str]:
-    """With seconds, if any of them has some."""
-    exactly = any(time.second for time in times)
-    return [f"{time:%H:%M:%S}" if exactly else f"{time:%H:%M}" for time in times]
-
-
-def surprise_text(surprise: Surprise) -> str:
-    """``2027-03-28: 02:30 does not exist in Europe/Berlin, runs at 03:00``"""
-    times, several = times_text(surprise.times), len(surprise.times) > 1
-    day = f"{surprise.times[0]:%Y-%m-%d}"
-    if surprise.is_gap:
-        what = f"{'do' if several else 'does'} not exist in {surprise.zone}"
-    else:
-        what = f"{'come' if several else 'comes'} twice in {surprise.zone}"
-    return f"{day}: {times} {what}, {outcome(surprise)}"
-
-
-def outcome(surprise: Surprise) -> str:
-    verb = "run" if len(surprise.times) > 1 else "runs"
-    if surprise.is_gap:
-        if not surprise.runs_at:
-            return "no run of their own" if verb == "run" else "no run of its own"
-        one = "one run" if len(surprise.runs_at) < len(surprise.times) else verb
-        return f"{one} at {times_text(surprise.runs_at)}"
-    match surprise.first, surprise.second:
-        case True, True:
-            return f"{verb} both times"
-        case True, False:
-            return f"{verb} the first time"
-        case False, True:
-            return f"{verb} the second time"
-        case _:
-            return f"{verb} at neither"
-
-
-def times_text(times: Sequence[datetime]) -> str:
-    words = clock_times(times)
-    if len(words) <= MOST_LISTED:
-        return ", ".join(words)
-    return f"{len(words)} times from {words[0]} to {words[-1]}"
-
-
-def durations_text(durations: Durations) -> str:
-    over = " or more" if durations.over else ""
-    attempts = plural(durations.observations, "attempt")
-    quantiles = f"p50 {span(durations.p50)}, p95 {span(durations.p95)}, p99 {span(durations.p99)}"
-    return f"{quantiles}{over}, of {attempts}"
-
-
-def misfit_text(spec: JobSpec, misfit: Misfit) -> str:
-    """``usually up to 22m, and the run of 05:50 is due by 06:00 (`due_by`)``"""
-    lasted = span(misfit.seconds)
-    if misfit.deadline:
-        tick, at = (m.astimezone(spec.zone) for m in (misfit.deadline.tick, misfit.deadline.at))
-        words = clock_times([tick, at])
-        return f"usually up to {lasted}, and the run of {words[0]} is due by {words[1]} (`due_by`)"
-    bound = getattr(spec, misfit.key).total_seconds()
-    if misfit.key == "max_duration":
-        return f"usually up to {lasted}, longer than `max_duration`, {span(bound)}"
-    return f"half of the runs take up to {lasted}, less than `min_duration`, {span(bound)}"
-
-
-def misfit_shape(spec: JobSpec, misfit: Misfit) -> dict[str, Any]:
-    due = misfit.deadline
-    return {
-        "key": misfit.key,
-        "usual_seconds": misfit.seconds,
-        "tick": instant(due.tick) if due else None,
-        "due_at": instant(due.at) if due else None,
-        "text": misfit_text(spec, misfit),
-    }
-
-
-def plan_shape(plan: Plan) -> dict[str, Any]:
-    """`jobs`: the added and changed ones; every instant in UTC."""
-    added = set(plan.changes.added)
-    return {
-        "added": plan.changes.added,
-        "changed": plan.changes.changed,
-        "removed": plan.changes.removed,
-        "unchanged": plan.changes.unchanged,
-        "jobs": [job_shape(job, is_added=job.spec.name in added) for job in plan.jobs],
-    }
-
-
-def job_shape(job: JobPlan, *, is_added: bool) -> dict[str, Any]:
-    return {
-        "job": job.spec.name,
-        "change": "added" if is_added else "changed",
-        "schedule": job.spec.schedule,
-        "timezone": job.spec.timezone,
-        "keys": {edit.key: {"old": edit.old, "new": edit.new} for edit in job.edits},
-        "ticks_before": [instant(tick) for tick in job.ticks_before],
-        "ticks_after": [instant(tick) for tick in job.ticks_after],
-        "clock_changes": [surprise_shape(surprise) for surprise in job.surprises],
-        "durations": durations_shape(job.durations) if job.durations else None,
-        "overlaps": foresight_shape(job.foresight) if job.foresight else None,
-        "deadlines": [misfit_shape(job.spec, misfit) for misfit in job.misfits],
-    }
-
-
-def surprise_shape(surprise: Surprise) -> dict[str, Any]:
-    """Local times, without an offset."""
-    return {
-        "timezone": surprise.zone,
-        "kind": "gap" if surprise.is_gap else "fold",
-        "times": [time.isoformat() for time in surprise.times],
-        "runs_at": [time.isoformat() for time in surprise.runs_at],
-        "runs_first_time": surprise.first,
-        "runs_second_time": surprise.second,
-        "text": surprise_text(surprise),
-    }
-
-
-def durations_shape(durations: Durations) -> dict[str, Any]:
-    return {
-        "observations": durations.observations,
-        "p50_seconds": durations.p50,
-        "p95_seconds": durations.p95,
-        "p99_seconds": durations.p99,
-        "is_beyond_buckets": durations.over,
-    }
-
-
-# The result of a simulation, as tables and as JSON.
-
-
-SIMULATED_COLUMNS = Columns.named(
-    "job, duration, ticks, started, skipped, not started, waited, requeued, late p50, late max",
-    folds="skipped, not started, waited",
-    drops="requeued, late p50, duration, late max",
-)
-QUEUE_COLUMNS = Columns.named(
-    "queue, slots, busy, longest, late p50, late max", drops="late p50, late max"
+STEP_COLUMNS = Columns.named(
+    "step, priority, task, attempt, state, started, duration, reason",
+    folds="reason",
+    drops="started, task, priority, duration, attempt",
 )
 
 
-def job_rows(tally: Tally, durations: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """`durations`: by job, the assumed duration of its runs."""
-    for name, lasts in sorted(durations.items()):
-        job = tally.jobs.get(name, JobTally())
-        yield (
-            name,
-            lasts,
-            str(job.ticks),
-            str(job.started),
-            by_reason(job.skipped),
-            by_reason(not_started(job)),
-            waits_words(job.waits),
-            str(job.requeued),
-            *lateness_words(job.lateness),
-        )
+def step_row(step: StepRecord, now: datetime) -> Sequence[str]:
+    run = step.run
+    if run is None:
+        return (step.name, str(step.priority), step.task, "", "", "", "", "")
+    started, ended = run.started_at, run.finished_at
+    progress = items_words(run.batch) or progress_words(run.progress)
+    return (
+        step.name,
+        str(step.priority),
+        step.task,
+        str(run.attempt or ""),
+        run.state.value,
+        stamp(started),
+        duration(seconds_between(started, ended or now)),
+        harmless(", ".join(filter(None, (progress, run.reason)))),
+    )
 
 
-def queue_rows(tally: Tally, slots: int | None) -> Iterator[Sequence[str]]:
-    for name, queue in sorted(tally.queues.items()):
-        yield (
-            name,
-            slots_of(name, queue, slots),
-            f"{busy_share(name, queue, slots, tally.seconds):.0%}",
-            str(queue.longest),
-            *lateness_words(queue.lateness),
-        )
+ACTION_COLUMNS = Columns.named("at, who, from, action, target, what", folds="what", drops="from")
 
 
-def slots_of(name: str, queue: QueueTally, slots: int | None) -> str:
-    """Without a limit, how many would have been enough."""
-    given = Queue.named(name, slots).slots
-    return f"{queue.most_busy} needed" if given is None else str(given)
-
-
-def busy_share(name: str, queue: QueueTally, slots: int | None, seconds: float) -> float:
-    used = Queue.named(name, slots).slots or queue.most_busy
-    return queue.busy_seconds / (used * seconds) if used and seconds else 0.0
-
-
-def by_reason(counts: Mapping[Any, int]) -> str:
-    """``14 overlap, 2 wait_expired``, or 0."""
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
-
-
-def not_started(job: JobTally) -> dict[str, int]:
-    """Together with those started and skipped, these are all ticks."""
-    still = {"excluded": job.excluded, "waiting": job.waiting, "queued": job.queued}
-    return {
-        **{outcome.value: count for outcome, count in job.unstarted.items()},
-        **{state: count for state, count in still.items() if count},
-    }
-
-
-def waits_words(waits: Sequence[float]) -> str:
-    """``47, mean 1m2s, max 12m12s``, or 0."""
-    average = mean(waits)
-    if average is None:
-        return "0"
-    return f"{len(waits)}, mean {span(average)}, max {span(max(waits))}"
-
-
-def lateness_words(lateness: Lateness) -> tuple[str, str]:
-    return duration(lateness.p50), duration(lateness.longest)
-
-
-def mean(seconds: Sequence[float]) -> float | None:
-    return sum(seconds) / len(seconds) if seconds else None
-
-
-def tally_shape(tally: Tally, durations: Mapping[str, float], slots: int | None) -> dict[str, Any]:
-    """`durations`: by job, in seconds."""
-    return {
-        "from": instant(tally.started_at),
-        "to": instant(tally.ended_at),
-        "jobs": [
-            {
-                "job": name,
-                "duration_seconds": lasts,
-                **simulated_job_shape(tally.jobs.get(name, JobTally())),
-            }
-            for name, lasts in sorted(durations.items())
-        ],
-        "queues": [
-            {
-                "queue": name,
-                "slots": Queue.named(name, slots).slots,
-                "most_busy": queue.most_busy,
-                "busy_share": round(busy_share(name, queue, slots, tally.seconds), 4),
-                "longest": queue.longest,
-                **lateness_shape(queue.lateness),
-            }
-            for name, queue in sorted(tally.queues.items())
-        ],
-    }
-
-
-def simulated_job_shape(job: JobTally) -> dict[str, Any]:
-    return {
-        "ticks": job.ticks,
-        "excluded": job.excluded,
-        "started": job.started,
-        "finished": dict(job.finished),
-        "skipped": dict(job.skipped),
-        "unstarted": dict(job.unstarted),
-        "requeued": job.requeued,
-        "waited": len(job.waits),
-        "wait_mean_seconds": mean(job.waits),
-        "wait_max_seconds": max(job.waits, default=None),
-        **lateness_shape(job.lateness),
-        "waiting": job.waiting,
-        "queued": job.queued,
-        "running": job.running,
-    }
-
-
-def lateness_shape(lateness: Lateness) -> dict[str, float | None]:
-    return {"late_p50_seconds": lateness.p50, "late_max_seconds": lateness.longest}
+def action_row(entry: Entry) -> tuple[str, ...]:
+    action = entry.action
+    verb = action.verb if entry.outcome is Outcome.DONE else f"{action.verb} {entry.outcome.value}"
+    reason = [f"reason: {action.reason}"] if action.reason else []
+    what = "; ".join([*reason, *what_words(entry)])
+    return stamp(entry.at), who(action.by), where(action.by), verb, targets(entry), what

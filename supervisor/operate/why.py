@@ -8,8 +8,7 @@ from itertools import chain
 from typing import assert_never
 
 from supervisor.job.run import Run, RunState
-from supervisor.operate.shapes import harmless, items_words, progress_words
-from supervisor.operate.tables import surprise_text
+from supervisor.operate.plans import surprise_text
 from supervisor.operate.why_facts import Calendar, Facts, RunFacts
 from supervisor.operate.why_words import (
     WENT,
@@ -34,7 +33,16 @@ from supervisor.operate.why_words import (
     usual,
     why_slow,
 )
-from supervisor.operate.words import LocalTime, ahead, lasted, plural, span
+from supervisor.operate.words import (
+    LocalTime,
+    ahead,
+    harmless,
+    items_words,
+    lasted,
+    plural,
+    progress_words,
+    span,
+)
 
 
 def answer(facts: Facts) -> list[str]:
@@ -51,7 +59,7 @@ def answer(facts: Facts) -> list[str]:
 
 
 def of_job(facts: Facts, local: LocalTime) -> Iterator[str]:
-    """What is running or will be; else the newest run, and why there is no newer one."""
+    """The open runs, or else the newest run; and what keeps newer ones from starting."""
     for found in facts.open_runs:
         yield from of_run(found, facts, local)
     if facts.run:

@@ -60,8 +60,8 @@ class Workers:
 class Upstream:
     """A job that another follows, or the one run that a run does.
 
-    state: how its run ended, as the follower has it in mind; None while it has not. run: that has
-    not ended, if there is one.
+    state: how its run ended, as far as the follower has recorded that; None before. run: the open
+    one, if there is one.
     """
 
     name: str

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from supervisor.job.run import Attempt, Run, RunState, start_id
-from supervisor.operate.shapes import harmless
 from supervisor.operate.why_facts import Facts, RunFacts, Upstream, is_tick
-from supervisor.operate.words import LocalTime, ahead, lasted, plural, span
-from supervisor.schedule.deadlines import Deadline, due_at
+from supervisor.operate.words import LocalTime, ahead, harmless, lasted, plural, span
+from supervisor.schedule import Deadline, due_at
 
 #: In the past tense, as in "09:05 was skipped".
 WENT = {
@@ -188,7 +187,7 @@ def unknown_task(facts: RunFacts) -> Iterator[str]:
 def unmet_needs(facts: RunFacts) -> Iterator[str]:
     if facts.workers and facts.workers.unmet:
         unmet = facts.workers.unmet
-        yield f"their pool lacks what its job needs: {unmet} (docs/adopting.md, Pools)"
+        yield f"their pool lacks what its job needs: {unmet} (docs/how-to/adopting.md, Pools)"
 
 
 def duplicates(run: Run) -> Iterator[str]:

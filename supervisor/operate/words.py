@@ -1,12 +1,22 @@
-"""Instants and durations in words; `now` is an argument."""
+"""Jobs, runs, actions, instants and durations in words; `now` is an argument."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
+from supervisor.job.run import Batch, Failure, LogLine, Progress, Run, RunState, StepRecord
+from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.records import JobRecord
+from supervisor.ledger.replies import instant
+
 UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+
 
 #: Beat looks once a second, and pages are up to a second old.
 SECONDS_UNTIL_OVERDUE = 5
@@ -96,3 +106,224 @@ class LocalTime:
 
     def since(self, start: datetime) -> str:
         return lasted(start, self.now)
+
+
+# Jobs and runs.
+
+
+def state_words(job: JobRecord, now: datetime) -> str:
+    """The state; of a paused job why and until when, else whether its `due_by` has passed."""
+    due = job.success_due_at
+    if due and due < now:
+        return f"{job.state} ({ahead(due, now)})"
+    pause = pause_words(job.paused_note, job.paused_until) if job.paused else ""
+    return job.state + (f" ({'' if job.state == 'paused' else 'paused '}{pause})" if pause else "")
+
+
+def dropped_words(run: Run) -> str:
+    """About attempts of which no record is kept."""
+    if not run.attempts_dropped:
+        return ""
+    return f"{run.attempts_dropped} earlier attempts, of which nothing else is kept"
+
+
+def reason_words(run: Run) -> str:
+    """The reason, the run that blocked it, and when it is due."""
+    parts = [run.reason or ""]
+    if run.blocked_by and not run.attempts:
+        parts.append(f"blocked by {run.blocked_by}")
+    if run.is_held and run.state.is_open:
+        parts.append(f"waits for {run.after or 'the jobs that it follows'}")
+    if run.overlapped_with:
+        parts.append(f"overlapped with {run.overlapped_with}")
+    if run.due_at and run.state.is_open:
+        parts.append(f"due {stamp(run.due_at)}")
+    return ", ".join(part for part in parts if part)
+
+
+def span_of(run: Run) -> str:
+    if run.ticks == 1:
+        return ""
+    return f"{run.ticks} ticks from {stamp(run.first_nominal_at)}"
+
+
+def progress_words(progress: Progress | None) -> str:
+    """``40/100 (40%) loading``."""
+    if progress is None:
+        return ""
+    done = f"{progress.done:,}" + ("" if progress.total is None else f"/{progress.total:,}")
+    share = "" if progress.share is None else f"({progress.share:.0%})"
+    return " ".join(filter(None, (done, share, harmless(progress.text))))
+
+
+def items_words(batch: Batch | None) -> str:
+    """``120/600 items (20%), 2 failed``."""
+    if batch is None:
+        return ""
+    share = f" ({batch.done / batch.total:.0%})" if batch.total else ""
+    failed = f", {batch.failed:,} failed" if batch.failed else ""
+    return f"{batch.done:,}/{batch.total:,} items{share}{failed}"
+
+
+def share_of(steps: Sequence[StepRecord]) -> float:
+    """The progress of the run from 0 to 1, as if all steps took the same time."""
+    return sum(map(share_of_step, steps)) / max(1, len(steps))
+
+
+def share_of_step(step: StepRecord) -> float:
+    if step.run is None:
+        return 0.0
+    if not step.run.state.is_open:
+        return 1.0
+    if step.run.batch:
+        return step.run.batch.done / max(1, step.run.batch.total)
+    return (step.run.progress and step.run.progress.share) or 0.0
+
+
+def running_steps_words(steps: Sequence[StepRecord]) -> str:
+    """``words 120/600 items (20%), 2 failed; scan 40/100 (40%)``: the running steps."""
+    return "; ".join(
+        f"{step.name} {items_words(step.run.batch) or progress_words(step.run.progress)}".rstrip()
+        for step in steps
+        if step.run and step.run.state in (RunState.RUNNING, RunState.RETRYING)
+    )
+
+
+LONGEST_PARAM = 60
+
+
+def param_words(params: Mapping[str, Any]) -> str:
+    """``files=[312 values], tree='docs'``: on one line."""
+    return harmless(", ".join(f"{name}={value_words(params[name])}" for name in sorted(params)))
+
+
+def value_words(value: Any) -> str:
+    text = repr(value)
+    if len(text) <= LONGEST_PARAM:
+        return text
+    match value:
+        case list():
+            return f"[{len(value):,} values]"
+        case dict():
+            return f"{{{len(value):,} names}}"
+        case _:
+            return f"{text[: LONGEST_PARAM - 3]}..."
+
+
+# Logs and failures, and what is safe on a terminal.
+
+
+#: Sequences that colour text or move the cursor.
+CONTROL_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
+
+
+def harmless(text: str) -> str:
+    """On one line, and without control characters of a terminal."""
+    if text.isprintable():
+        return text
+    text = CONTROL_SEQUENCE.sub("", text)
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+class LogText:
+    """Lines of one log as text; remembers their numbers, to say how many were dropped."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str | None, int], int] = {}
+
+    def of(self, lines: Iterable[LogLine]) -> Iterator[str]:
+        for line in lines:
+            if dropped := self.dropped_before(line):
+                yield dropped
+            yield f"{stamp(line.at)}  {label_of(line)}{harmless(line.text)}"
+
+    def dropped_before(self, line: LogLine) -> str:
+        """Call it for each line, in order."""
+        if line.number == 0:  # written by the ledger itself
+            return ""
+        place = (line.step, line.attempt)
+        dropped = line.number - self._last.get(place, 0) - 1
+        self._last[place] = line.number
+        return f"({dropped:,} {'line' if dropped == 1 else 'lines'} dropped)" if dropped > 0 else ""
+
+
+def failure_lines(failure: Failure) -> Iterator[str]:
+    """The traceback as text, below a line that says whose it is."""
+    yield f"{stamp(failure.at)}  {label_of(failure, always=True)}failed"
+    yield from (f"  {harmless(line)}" for line in failure.traceback.splitlines())
+
+
+def label_of(line: LogLine | Failure, *, always: bool = False) -> str:
+    """``load#3, attempt 2: ``, or nothing for a first attempt of a run without steps."""
+    attempt = f"attempt {line.attempt}" if line.attempt > 1 or always else None
+    label = ", ".join(filter(None, (line.step, attempt)))
+    return f"{label}: " if label else ""
+
+
+# Actions.
+
+
+#: How many entries a page searches for the latest ones about one job.
+LOOKED_AT = 1_000
+
+
+#: Jobs and changes that are named in one line.
+NAMED = 5
+
+
+def who(by: Actor) -> str:
+    """``ann``, ``ann via deploy``"""
+    return f"{by.name} via {by.via}" if by.via else by.name
+
+
+def where(by: Actor) -> str:
+    """``cli host-1``, ``page 10.0.0.7``"""
+    return f"{by.origin} {by.place}".rstrip()
+
+
+def targets(entry: Entry) -> str:
+    """What it is about; of many jobs the first."""
+    jobs = entry.action.jobs
+    if len(jobs) > NAMED and entry.action.target not in jobs:
+        return f"{', '.join(jobs[:NAMED])} and {len(jobs) - NAMED:,} more"
+    return entry.action.target
+
+
+def what_words(entry: Entry) -> Iterator[str]:
+    """What became of it and what it changed, in a clause each."""
+    action = entry.action
+    if entry.error:
+        yield entry.error
+    match action.verb, entry.result:
+        case "resume", since if is_ms(since):
+            yield f"paused since {stamp(instant(since))}"
+        case "undrain", since if is_ms(since):
+            yield f"drained since {stamp(instant(since))}"
+        case "trigger" | "cancel", word if word:
+            yield word
+    shown = action.changes if len(action.jobs) <= 1 else action.changes[:NAMED]
+    for change in shown:
+        words = f"{change.key}: {change.text}" if change.text else change.key
+        yield words if change.job == action.target else f"{change.job} {words}"
+    more = len(action.jobs) - len({change.job for change in shown})
+    if shown and more > 0:
+        yield f"and {plural(more, 'more job')}"
+
+
+def is_ms(text: str) -> bool:
+    """Up to the year 5138."""
+    return text.isdecimal() and len(text) <= 14
+
+
+def removal_words(ledger: Ledger, job: str) -> str:
+    """``report was removed at 2026-03-01 02:00:00Z by ann: no longer needed``; empty where the
+    record does not have it.
+    """
+    for entry in ledger.actions.search(WantedActions(job=job, limit=100, look_at=LOOKED_AT)):
+        is_removed = any(c.job == job and c.key == "removed" for c in entry.action.changes)
+        if entry.outcome is Outcome.DONE and is_removed:
+            action = entry.action
+            reason = f": {action.reason}" if action.reason else ""
+            by = f"{who(action.by)} ({action.verb}, {where(action.by)})"
+            return harmless(f"{job} was removed at {stamp(entry.at)} by {by}{reason}")
+    return ""

@@ -28,6 +28,11 @@ from zoneinfo import ZoneInfo
 from supervisor.job.fields import ClockChanges, Fold, Gap
 from supervisor.times import DAY, INSTANT, Reading, is_plain, midnight, reading
 
+#: A search that finds no time for this long ends: longer than any calendar's cycle of leap days and
+#: weekdays.
+HORIZON_YEARS = 50
+HORIZON = timedelta(days=366 * HORIZON_YEARS)
+
 SECOND = timedelta(seconds=1)
 LONGEST_DST_GAP = timedelta(hours=3)
 

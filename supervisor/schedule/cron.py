@@ -10,7 +10,7 @@ from datetime import date, datetime
 from cronsim import CronSim, CronSimError
 
 from supervisor.errors import InvalidSchedule, did_you_mean
-from supervisor.schedule.windows import HORIZON
+from supervisor.schedule.clock_times import HORIZON
 from supervisor.times import DAY
 
 NICKNAMES = {

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from calendar import isleap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
-from typing import Literal
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from dateutil import rrule as dateutil
 
 from supervisor.errors import InvalidSchedule, did_you_mean
-from supervisor.schedule.windows import HORIZON_YEARS
+from supervisor.schedule.clock_times import HORIZON_YEARS
 from supervisor.times import DAY
 
 FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY")
@@ -193,33 +193,20 @@ def _check_together(rule: Rule) -> None:
 
 # The days of a recurrence rule, by dateutil, a year at a time.
 #
-# dateutil goes through a rule from its beginning, which may be thousands of steps away. A rule
+# dateutil goes through a rule from its beginning, which may be thousands of steps back. A rule
 # repeats itself, though: moved on by whole intervals it names the same days, so each year is asked
 # for alone.
 
 
-RULE_FREQUENCIES: Mapping[str, Literal[0, 1, 2, 3]] = {
-    "YEARLY": dateutil.YEARLY,
-    "MONTHLY": dateutil.MONTHLY,
-    "WEEKLY": dateutil.WEEKLY,
-    "DAILY": dateutil.DAILY,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Days:
-    """The days of a rule; hashable, so that each year is computed once."""
+    """Days of a rule; hashable, so that each year is computed once. by: dateutil's arguments."""
 
     freq: str
     interval: int
     begin: date
     week_start: int
-    months: tuple[int, ...]
-    month_days: tuple[int, ...]
-    year_days: tuple[int, ...]
-    weeks: tuple[int, ...]
-    weekdays: tuple[tuple[int, int | None], ...]
-    positions: tuple[int, ...]
+    by: tuple[tuple[str, tuple[Any, ...]], ...]
 
     def __contains__(self, day: date) -> bool:
         days = days_of(self, day.year)
@@ -259,23 +246,19 @@ def days_of(days: Days, year: int) -> Sequence[date]:
         return ()
     if start.year > year:
         return ()
+    by: dict[str, Any] = dict(days.by)
     late = _late_year_like(year)
     start = date(late, 1, 1) + (start - first)
     found = dateutil.rrule(
-        RULE_FREQUENCIES[days.freq],
+        getattr(dateutil, days.freq),
         dtstart=datetime.combine(start, time()),
         interval=days.interval,
         wkst=days.week_start,
         until=datetime(late, 12, 31),
-        bysetpos=days.positions or None,
-        bymonth=days.months or None,
-        bymonthday=days.month_days or None,
-        byyearday=days.year_days or None,
-        byweekno=days.weeks or None,
-        byweekday=[dateutil.weekday(*weekday) for weekday in days.weekdays] or None,
         byhour=0,
         byminute=0,
         bysecond=0,
+        **by,
     )
     dates = (moment.date().replace(year=year) for moment in found if moment.year == late)
     return tuple(day for day in dates if day >= days.begin)
@@ -327,29 +310,15 @@ class Times:
         """Seconds since midnight."""
         midnight = (day.toordinal() - self.begin.toordinal()) * DAY_SECONDS // self.unit
         begin = (self.begin.hour * 3600 + self.begin.minute * 60) // self.unit
-        return _times(
-            self.hours,
-            self.minutes,
-            self.seconds,
-            self.unit,
-            self.interval,
-            (midnight - begin) % self.interval,
-        )
+        return _times(self, (midnight - begin) % self.interval)
 
 
 @lru_cache(maxsize=1024)
-def _times(
-    hours: tuple[int, ...],
-    minutes: tuple[int, ...],
-    seconds: tuple[int, ...],
-    unit: int,
-    interval: int,
-    passed: int,
-) -> Sequence[int]:
+def _times(times: Times, passed: int) -> Sequence[int]:
     """`passed`: how many units of the interval have passed at midnight."""
-    starts = (hour * 3600 + minute * 60 for hour in hours for minute in minutes)
-    chosen = (at for at in starts if (at // unit + passed) % interval == 0)
-    return tuple(at + second for at in chosen for second in seconds)
+    starts = (hour * 3600 + minute * 60 for hour in times.hours for minute in times.minutes)
+    chosen = (at for at in starts if (at // times.unit + passed) % times.interval == 0)
+    return tuple(at + second for at in chosen for second in times.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +341,7 @@ class RulePattern:
                 if self.times_on(found):
                     quiet_since = year
                     yield found
-            if year - quiet_since > self.quiet_years:
+            if year - quiet_since > HORIZON_YEARS * self.days.years_a_period:
                 return
 
     def times_on(self, day: date) -> Sequence[int]:
@@ -384,11 +353,6 @@ class RulePattern:
         if day == self.begin.date():
             times = times[bisect_left(times, _second_of_day(self.begin)) :]
         return times
-
-    @property
-    def quiet_years(self) -> int:
-        """The search for the next day ends here."""
-        return HORIZON_YEARS * self.days.years_a_period
 
 
 def _second_of_day(moment: datetime) -> float:
@@ -402,9 +366,8 @@ def rule_pattern(rule: Rule, start: datetime | None, zone: ZoneInfo) -> RulePatt
     begin = start.astimezone(zone).replace(tzinfo=None, microsecond=0) if start else ANCHOR
     pattern = RulePattern(_days_in(rule, begin), _times_of(rule, begin), _is_frequent(rule), begin)
     if next(pattern.days_from(begin.date()), None) is None:
-        raise InvalidSchedule("it never comes true: there is no such day")
-    last = _last(rule, pattern, zone)
-    return RulePattern(pattern.days, pattern.times, pattern.is_frequent, begin, last)
+        raise InvalidSchedule("it never fires: there is no such day")
+    return replace(pattern, last=_last(rule, pattern, zone))
 
 
 def _days_in(rule: Rule, begin: datetime) -> Days:
@@ -418,18 +381,22 @@ def _days_in(rule: Rule, begin: datetime) -> Days:
     by_week = rule["BYWEEKNO"] and not (weekdays or month_days or rule["BYYEARDAY"])
     if by_week or (not days_given and rule.freq == "WEEKLY"):
         weekdays = ((begin.weekday(), None),)
+    weekdays = all_numbered(weekdays, within="MONTHLY" if months else rule.freq)
+    by: dict[str, tuple[Any, ...]] = {
+        "bymonth": months,
+        "bymonthday": month_days,
+        "byyearday": rule["BYYEARDAY"],
+        "byweekno": rule["BYWEEKNO"],
+        "byweekday": tuple(dateutil.weekday(*weekday) for weekday in weekdays),
+        "bysetpos": rule["BYSETPOS"],
+    }
     within = rule.is_within_days
     return Days(
         freq="DAILY" if within else rule.freq,
         interval=1 if within else rule.interval,
         begin=begin.date(),
         week_start=rule.week_start,
-        months=months,
-        month_days=month_days,
-        year_days=rule["BYYEARDAY"],
-        weeks=rule["BYWEEKNO"],
-        weekdays=all_numbered(weekdays, within="MONTHLY" if months else rule.freq),
-        positions=rule["BYSETPOS"],
+        by=tuple((name, values) for name, values in by.items() if values),
     )
 
 
@@ -444,7 +411,7 @@ def all_numbered(
     most = 5 if within == "MONTHLY" else 53
     known = tuple((day, n) for day, n in weekdays if n is None or abs(n) <= most)
     if weekdays and not known:
-        raise InvalidSchedule("it never comes true: no month has so many of a day")
+        raise InvalidSchedule("it never fires: no month has that many of a weekday")
     if within not in ("MONTHLY", "YEARLY") or len({n is None for _, n in known}) < 2:
         return known
     plain = {day for day, number in known if number is None}

@@ -11,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from ssl import CERT_NONE, CERT_REQUIRED
 from typing import Any
+from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.app.defaults import DEFAULTS
 
 from supervisor.errors import InvalidRedisUrl, NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import SENTINEL_PATIENCE_SECONDS, connect, server_options
+from supervisor.ledger.keys import Keys
 from supervisor.settings import (
+    CLUSTERS,
     DEFAULT_PREFIX,
     DEFAULT_URL,
     SENTINEL,
@@ -28,7 +31,9 @@ from supervisor.settings import (
     has_same_server,
     in_kombus_spelling,
     is_redis,
+    node_addresses,
     parsed,
+    same_database,
     tls_of,
     without_credentials,
 )
@@ -36,6 +41,11 @@ from supervisor.settings import (
 SEVERAL = (
     "the app's broker has several addresses of Redis, and the ledger has one: name it as"
     " SUPERVISOR_REDIS_URL, or as redis_url of supervise()"
+)
+
+CLUSTER_BROKER = (
+    "Celery has no transport for a Redis Cluster: the app's broker is another server, named as"
+    " broker_url or CELERY_BROKER_URL"
 )
 
 BROKER_VARIABLE = "CELERY_BROKER_URL"
@@ -56,8 +66,8 @@ NEEDED = {
     "worker_cancel_long_running_tasks_on_connection_loss": False,
 }
 
-#: Likewise where Redis is the broker. A server that lacks replicas, or has become one itself,
-#: refuses a worker's pop: an error of the channel, which by default ends the worker.
+#: Set likewise where Redis is the broker. A server that lacks replicas, or has become one itself,
+#: refuses a worker's pop: a channel error, which ends the worker by default.
 NEEDED_WITH_REDIS = {"broker_channel_error_retry": True}
 
 #: A Redis that hangs must not hang the caller.
@@ -93,7 +103,7 @@ def broker_address(conf: Any) -> str:
 
 
 def settle_for_runs(conf: Any) -> None:
-    """In a worker that gets runs, where the app has Celery's defaults."""
+    """Sets what runs need in their worker, where the app has Celery's defaults."""
     with_broker = NEEDED_WITH_REDIS if is_redis(broker_url_of(conf)) else {}
     for name, needed in {**NEEDED, **with_broker}.items():
         if conf.get(name) == DEFAULTS[name]:
@@ -103,6 +113,8 @@ def settle_for_runs(conf: Any) -> None:
 def settle_broker(conf: Any) -> None:
     """Sets the broker's address in kombu's spelling, and moves the rest to kombu's options."""
     broker_url = broker_url_of(conf)
+    if broker_url.startswith(CLUSTERS):
+        raise InvalidRedisUrl(CLUSTER_BROKER)
     if broker_url.startswith(SENTINEL):
         given = conf.get("broker_transport_options") or {}
         named = SentinelUrl.parse(address_of(broker_url, given))
@@ -157,7 +169,8 @@ def hide_unreadable(conf: Any) -> None:
         (broker_url_of(conf), set_broker),
         (redbeat_address(conf), lambda conf, url: setattr(conf, "redbeat_redis_url", url)),
     ):
-        if is_redis(url) and None in map(database_of, addresses_of(url)):
+        is_unread = is_redis(url) and None in map(database_of, addresses_of(url))
+        if is_unread or url.startswith(CLUSTERS):
             put(conf, UNREADABLE)
 
 
@@ -170,23 +183,40 @@ def setting(conf: Any, name: str) -> Any:
 REDBEAT_PREFIX = "redbeat:"
 
 
-def own_redbeat_prefix(prefix: str) -> str:
-    """What RedBeat's keys begin with beside the ledger of that prefix: lock, schedule, entries."""
-    return REDBEAT_PREFIX if prefix == DEFAULT_PREFIX else f"{prefix}:{REDBEAT_PREFIX}"
+def own_redbeat_prefix(head: str) -> str:
+    """What RedBeat's keys begin with next to the ledger's: lock, schedule, entries.
+
+    head: what the ledger's keys begin with.
+    """
+    return REDBEAT_PREFIX if head == DEFAULT_PREFIX else f"{head}:{REDBEAT_PREFIX}"
 
 
-def separate_redbeat(conf: Any, prefix: str) -> None:
-    """Gives each ledger of a database RedBeat's keys of its own, unless the app names others."""
-    if prefix != DEFAULT_PREFIX and not setting(conf, "redbeat_key_prefix"):
-        conf.redbeat_key_prefix = own_redbeat_prefix(prefix)
+def separate_redbeat(conf: Any, settings: Settings) -> None:
+    """Gives each ledger of a database RedBeat's keys of its own, unless the app names others.
+
+    Raises InvalidRedisUrl for those that are not in the ledger's slot of a cluster.
+    """
+    head, named = Keys.of(settings).head, setting(conf, "redbeat_key_prefix")
+    if not named and head != DEFAULT_PREFIX:
+        conf.redbeat_key_prefix = own_redbeat_prefix(head)
+    elif settings.is_on_cluster and not str(named).startswith(head):
+        raise InvalidRedisUrl(
+            "the keys of RedBeat and of the ledger are in one slot of the cluster: leave"
+            f" redbeat_key_prefix out of the app's settings, or begin it with {head}"
+        )
 
 
 def redbeat_address(conf: Any) -> str:
     """Where RedBeat keeps its schedule, spelled as the ledger's address is."""
     url = str(setting(conf, "redbeat_redis_url") or "")
+    own = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
+    if url.startswith(CLUSTERS) and (nodes := own.get("startup_nodes")):
+        scheme, _, rest = url.partition("://")
+        credentials, at, _ = rest.rpartition("@")
+        hosts = ",".join(f"{node['host']}:{node['port']}" for node in nodes)
+        return f"{scheme}://{credentials}{at}{hosts}"
     if not url.startswith("redis-sentinel"):
         return url
-    own = setting(conf, "redbeat_redis_options") or conf.get("broker_transport_options") or {}
     sentinels = tuple((str(host), int(port)) for host, port in own.get("sentinels", ()))
     named = SentinelUrl(
         sentinels,
@@ -199,7 +229,7 @@ def redbeat_address(conf: Any) -> str:
 
 
 def connection_of(conf: Any, url: str) -> dict[str, Any]:
-    """The app's options for connections to the Redis at `url`, beside that address."""
+    """The app's options, other than the address, for connections to the Redis at `url`."""
     found: dict[str, Any] = {}
     for options in (conf.get("broker_transport_options"), setting(conf, "redbeat_redis_options")):
         if url.startswith(SENTINEL) and (options or {}).get("sentinel_kwargs"):
@@ -222,14 +252,20 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
     """
     own = setting(conf, "redbeat_redis_options") or {}
     url = str(setting(conf, "redbeat_redis_url") or "")
+    if settings.is_on_cluster:
+        if not url or same_database(redbeat_address(conf), settings.redis_url):
+            conf.redbeat_redis_url = "redis-cluster://"
+            conf.redbeat_redis_options = {**cluster_options(settings), **PATIENCE, **own}
+            app.redbeat_redis = connect_for_redbeat(settings, own)
+        return
     if url and not url.startswith(("redis://", "rediss://", *SOCKETS)):
         return
     if url and database_of(url) not in (None, database_of(settings.redis_url)):
         return  # `redbeat_apart` says so where it matters
     if not url and settings.redis_url.startswith(SENTINEL):
         named = SentinelUrl.parse(settings.redis_url)
-        conf.redbeat_redis_url = "redis-sentinel://"
-        conf.redbeat_redis_options = {
+        shown = "redis-sentinel://"
+        rest = {
             "sentinels": list(named.sentinels),
             "service_name": named.master_name,
             "username": named.username,
@@ -239,14 +275,10 @@ def settle_redbeat(app: Any, conf: Any, settings: Settings) -> None:
                 **sentinel_options(named),
                 **settings.connection.get("sentinel_kwargs", {}),
             },
-            **PATIENCE,
-            **own,
         }
-        app.redbeat_redis = connect_for_redbeat(settings, own)
-        return
-    settings = replace(settings, redis_url=url or settings.redis_url)
-    options = server_options(settings)
-    shown, rest = without_credentials(options)
+    else:
+        settings = replace(settings, redis_url=url or settings.redis_url)
+        shown, rest = without_credentials(server_options(settings))
     conf.redbeat_redis_url = shown
     conf.redbeat_redis_options = {**PATIENCE, **rest, **own}
     if conf.get("REDBEAT_REDIS_URL"):
@@ -262,6 +294,15 @@ def connect_for_redbeat(settings: Settings, own: Mapping[str, Any]) -> Any:
     from redbeat.schedulers import RetryingConnection
 
     return RetryingConnection(own["retry_period"], client)
+
+
+def cluster_options(settings: Settings) -> dict[str, Any]:
+    """Of redis-py's client of a cluster."""
+    nodes = [replace(settings, redis_url=url) for url in node_addresses(settings.redis_url)]
+    addresses, options = zip(*(without_credentials(server_options(n)) for n in nodes), strict=True)
+    parts = map(urlsplit, addresses)
+    named = [{"host": part.hostname, "port": part.port} for part in parts]
+    return {"startup_nodes": named, **options[0], **tls_of(options[0])}
 
 
 def sentinel_options(named: SentinelUrl) -> dict[str, Any]:
@@ -319,7 +360,7 @@ def required_settings(app: Celery) -> Settings:
     if app.conf.task_protocol != DEFAULTS["task_protocol"]:  # its messages lack our headers
         raise NotConfigured(
             f"task_protocol={app.conf.task_protocol!r} cannot carry runs: leave it out of the app's"
-            " settings (docs/settings.md)"
+            " settings (docs/reference/settings.md)"
         )
     if apart := redbeat_apart(app, settings):
         raise apart
@@ -333,7 +374,7 @@ def redbeat_apart(app: Celery, settings: Settings) -> RedBeatElsewhere | None:
 
 
 def broker_apart(app: Celery, settings: Settings) -> str | None:
-    """Says so where the app's broker is another Redis server than the ledger's."""
+    """In words, that the app's broker is another Redis server than the ledger's; else None."""
     broker, ledger = database_of(broker_address(app.conf)), database_of(settings.redis_url)
     if broker is None or ledger is None or broker.server == ledger.server:
         return None

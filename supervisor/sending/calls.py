@@ -1,4 +1,6 @@
-"""A guarded task that code calls: its run is admitted first, its message sent when it may begin.
+"""Runs that code asks for: calls of guarded tasks, and `start` of several steps.
+
+A call's run is admitted first, and its message sent when it may begin:
 
 1. ``@app.task(guard={"overlap": "queue_one", "key": "import:{feed_url}"})`` puts a task under the
    guard; the keys are those of a schedule file's job, without the schedule.
@@ -8,6 +10,9 @@
 3. The ledger gives the run its place. A run that waits has no message yet: it occupies no worker,
    and is published by the worker that gives the lock back, or by beat. So is one with `countdown`.
 4. The caller gets Celery's AsyncResult, with the `admission` on it.
+
+A run that `start` began has all that the run of a schedule file's job has: the guard, retries,
+rescue, a history under its job's name, and `supervisor show`.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, Task, current_app
 from celery._state import _task_stack  # type: ignore[attr-defined]
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
@@ -31,26 +36,24 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.compression import get_encoder
 
-from supervisor.errors import InvalidGuard, UnknownRun
-from supervisor.files.job_checks import GuardedCall, guarded_task_spec
+from supervisor.errors import InvalidGuard, UnknownRun, UnsafeContent
+from supervisor.files.job_checks import GuardedCall, guarded_task_spec, spec_without_schedule
 from supervisor.guard.current_run import current_run
 from supervisor.guard.delivery import GUARD, HEADER, RETURNED_BY, work_of
-from supervisor.job.lock_keys import lock_key
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import Run, RunState, is_below, manual_id
 from supervisor.job.spec import GuardedTaskSpec, JobSpec
-from supervisor.ledger.connection import RedisError, connect_for_heartbeat
-from supervisor.ledger.keys import Keys
+from supervisor.job.templates import lock_key
+from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Admission, Placement
 from supervisor.ledger.requests import CallArguments, Message, RunRequest
 from supervisor.logs import get_logger
-from supervisor.sending import content
 from supervisor.sending.app_settings import required_settings
-from supervisor.sending.assignments import of_job
-from supervisor.sending.messages import is_ordinary, recorded
+from supervisor.sending.messages import is_ordinary, of_job, recorded
 from supervisor.sending.publisher import Publisher, as_json, publisher_of
-from supervisor.sending.tracing import current_headers
+from supervisor.sending.signing import OF_RUNS
+from supervisor.sending.tracing import current_headers, options_with_trace
 from supervisor.times import LONGEST_SECONDS
 
 #: How long the end of a run is waited for whose result is there, and how often it is looked for.
@@ -69,7 +72,7 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
         self.ignored = is_ignored
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is Celery's own result, without the admission."""
+        """A pickled copy is Celery's own result, without the admission."""
         return AsyncResult, self.__reduce_args__()
 
     def __copy__(self) -> AsyncResult[Any]:
@@ -80,7 +83,7 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
         return self.admission.placement is Placement.SKIP
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """Celery's own; with its result, the run no longer holds its lock.
+        """As Celery's own, but by the time it returns the run no longer holds its lock.
 
         Celery stores a result before the run's end is reported, so that the next call might still
         be skipped for it. That end is waited for as well; `timeout` is for the result.
@@ -94,13 +97,8 @@ class GuardedResult(AsyncResult):  # type: ignore[type-arg]
     wait = get
 
 
-def result_of(admission: Admission, task: Task[Any, Any], *, is_ignored: bool) -> GuardedResult:
-    result: GuardedResult = result_class(task)(admission, task, is_ignored=is_ignored)
-    return result
-
-
 @cache
-def result_class(task: Any) -> Any:
+def result_class(task: Any) -> type[GuardedResult]:
     """GuardedResult over the task's own class of results."""
     own: Any = type(task.AsyncResult("of no task"))
     return type(own.__name__, (GuardedResult, own), {})
@@ -117,7 +115,7 @@ def wait_for_end(app: Any, run_id: str) -> None:
 def impatient_ledger(app: Celery, _pid: int) -> Ledger:
     """For callers that have a result already: a server that hangs does not hold them up."""
     settings = required_settings(app)
-    return Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    return Ledger.open_without_retries(settings)
 
 
 def lineage(task: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +242,7 @@ def request_of(
 
 
 def is_awaited(task: Any, options: Mapping[str, Any]) -> bool:
-    """Whether a caller may wait for the result of the call: alone, or in a chord."""
+    """Whether a caller may wait for the call's result, by itself or in a chord."""
     if isinstance(task.backend, DisabledBackend):
         return False
     return bool(options.get("chord")) or not is_ignored(task, options)
@@ -257,7 +255,9 @@ def is_ignored(task: Any, options: Mapping[str, Any]) -> bool:
 
 def check_content(task: Any, options: Mapping[str, Any]) -> None:
     """A call that no worker can read would hold the lock. Raises UnsafeContent and InvalidGuard."""
-    content.check_call(task.name, options.get("serializer"))
+    serializer = options.get("serializer")
+    if serializer and serializer not in OF_RUNS:
+        raise UnsafeContent([f"a call of {task.name!r} has serializer={serializer!r}"])
     try:
         get_encoder(options.get("compression") or "gzip")
     except KeyError as error:
@@ -283,13 +283,18 @@ def spec_of(task: Any) -> GuardedTaskSpec:
     return spec.kept_apart(task.app.supervisor["prefix"])
 
 
+@cache
+def parameters_of(task: Any) -> inspect.Signature:
+    return inspect.signature(task.run)
+
+
 def key_of(
     task: Any, spec: GuardedTaskSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
     """The spec's template, filled with the arguments by the names of the task's parameters."""
     if spec.key is None:
         return None
-    bound = inspect.signature(task.run).bind(*args, **kwargs)
+    bound = parameters_of(task).bind(*args, **kwargs)
     bound.apply_defaults()
     return lock_key(spec.key, job=spec.name, task=spec.work, kwargs=bound.arguments)
 
@@ -340,18 +345,18 @@ def asked_of(header: Mapping[str, Any], request: Context, task: Any) -> CallArgu
 
 def spec_text(task: Any) -> str:
     try:
-        return spec_of(task).model_dump_json(exclude_defaults=True)
+        return spec_of(task).text
     except InvalidGuard:  # the task's calls are refused; a header may have guarded this one
         return ""
 
 
 def given(**options: Any) -> dict[str, Any]:
-    """Those of the options that were given."""
+    """The options that were given, without those that are None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def sendable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a message sent by another process can have as well."""
+    """The options that a message can have that is sent by another process."""
     return {key: value for key, value in options.items() if key not in ("producer", "connection")}
 
 
@@ -386,7 +391,7 @@ def call_guarded(
     message = message_of(publisher, spec_of(task), request)
     request = replace(request, is_of_code=True, message=message)
     admission = publisher.ledger.admit_request(spec_of(task), request)
-    result = result_of(admission, task, is_ignored=is_ignored(task, options))
+    result = result_class(task)(admission, task, is_ignored=is_ignored(task, options))
     if admission.placement is Placement.START and message is None:
         publisher.publish([admission.run_id])
     elif admission.placement is not Placement.SKIP:
@@ -397,7 +402,7 @@ def call_guarded(
 
 
 def revoke_skipped(task: Any, admission: Admission, options: Mapping[str, Any]) -> None:
-    """For callers that wait for the result; a backend that is unavailable fails no call."""
+    """Ends the wait of callers for the result. A backend that is unavailable fails no call."""
     try:
         reason = f"skipped: {admission.reason}"
         revoke(task.backend, admission.run_id, reason, options, task.app.thread_oid)
@@ -408,7 +413,7 @@ def revoke_skipped(task: Any, admission: Admission, options: Mapping[str, Any]) 
 
 
 def add_to_parent(task: Any, result: AsyncResult[Any], options: Mapping[str, Any]) -> None:
-    """As Celery does when it sends a message from within a task."""
+    """Does what Celery does when a message is sent from within a task."""
     parent: Any = task.app.current_worker_task
     if parent is not None and options.get("add_to_parent", True):
         parent.add_trail(result)
@@ -419,8 +424,8 @@ def revoke(
 ) -> None:
     """Records in a result backend that a call ended before it began. Raises what the backend does.
 
-    The context is what a worker would know of the call: who waits, of which group or chord. So a
-    chord hears of it, and its body fails in place of waiting for ever.
+    The context is what a worker would know of the call: its caller, its group, its chord. So a
+    chord learns of it, and its body fails instead of waiting for ever.
     """
     known = {key: options.get(key) for key in ("chord", "group_index", "root_id", "parent_id")}
     known["reply_to"] = options.get("reply_to") or caller
@@ -436,4 +441,80 @@ def register_all(app: Celery) -> None:
         try:
             publisher_of(app).ledger.register(spec_of(task))
         except InvalidGuard as error:  # calls of this task are refused; the others work
-            log.error("guard invalid", task=task.name, problems=error.problems)
+            log.error("guard rejected", task=task.name, problems=error.problems)
+
+
+LONGEST_JOB = 100
+
+#: A step: (task or its name, priority), or a mapping of the keys of a schedule file's step.
+StepLike = tuple[Any, ...] | Mapping[str, Any]
+
+
+def start(
+    steps: Sequence[StepLike],
+    params: Mapping[str, Any] | None = None,
+    *,
+    job: str | None = None,
+    run_id: str | None = None,
+    app: Celery | None = None,
+    **policies: Any,
+) -> str:
+    """Starts a run of these steps and returns its id.
+
+    ``start([("extract", 3), ("convert", 3), ("index", 1)], params={"tree": "docs"})``
+
+    params: what the steps begin with; JSON. job: the name under which runs are counted and listed,
+    by default the names of the steps; use one name for one kind of work, since each has metrics.
+    run_id: a second call with the same id changes nothing, as long as the run is in its job's
+    history. policies: other keys of a schedule file's job, such as ``overlap="queue_all",
+    key="import:{feed}", max_retries=3``; without `overlap` or `key`, runs do not wait for each
+    other.
+
+    Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and what
+    redis-py raises when the ledger is unavailable: then the run may have been recorded all the
+    same. With a `run_id` it is safe to start it again.
+    """
+    app = app or current_app._get_current_object()  # type: ignore[attr-defined]
+    publisher = publisher_of(app)
+    named = [as_keys(step) for step in steps]
+    longer = [step for step in steps if isinstance(step, tuple | list) and len(step) > 2]
+    if longer:
+        whats = [f"{step!r} is more than a task and its priority: use a mapping" for step in longer]
+        raise InvalidGuard(f"job {job or name_of(named)!r}", whats)
+    if not policies.keys() & {"overlap", "key", "max_running"}:
+        policies["overlap"] = OverlapPolicy.ALLOW.value
+    job = job or name_of(named)
+    spec = spec_without_schedule(f"job {job!r}", job, {"steps": named}, policies)
+    spec = spec.kept_apart(publisher.ledger.keys.prefix)
+    if run_id is not None and ("@" not in run_id or "/" in run_id):
+        # Steps and items of a run are known by the form of their ids.
+        what = f"{run_id!r} is no id for it: such as 'documents@order-17', without a '/'"
+        raise InvalidGuard(f"job {spec.name!r}", [what])
+    begins_with = as_json(dict(params or {}))
+    request = RunRequest(run_id=run_id, params=begins_with, options=options_with_trace())
+    ledger = publisher.ledger
+    if ledger.client.hexists(ledger.keys.jobs, spec.name):
+        what = "a schedule file has a job of this name: trigger it, or choose another name"
+        raise InvalidGuard(f"job {spec.name!r}", [what])
+    ledger.register(spec)
+    admission = ledger.admit_request(spec, request)
+    if admission.placement is Placement.START:
+        publisher.publish([admission.run_id])
+    return admission.run_id
+
+
+def as_keys(step: StepLike) -> dict[str, Any]:
+    """The keys of the step, with a task's name in place of the task itself."""
+    if isinstance(step, Mapping):
+        keys = dict(step)
+    else:  # what it lacks is reported with all else
+        parts = step if isinstance(step, tuple | list) else (step,)
+        keys = dict(zip(("task", "priority"), parts, strict=False))
+    task = keys.get("task")
+    return {**keys, "task": task.name} if isinstance(task, Task) else keys
+
+
+def name_of(steps: Sequence[Mapping[str, Any]]) -> str:
+    """``extract-convert-index``."""
+    labels = (str(step.get("name") or step.get("task")) for step in steps)
+    return "-".join(label.rpartition(".")[2] for label in labels)[:LONGEST_JOB]

@@ -1,48 +1,168 @@
-"""Prebuilt messages: those of ticks, which differ in their run alone, without Celery for each.
+"""What the message of a queued run says, and messages that are prebuilt.
 
-Where the broker's queues are keys beside the ledger's, the function that admits a run also sends
-its message (ledger/admit.lua), and needs the text of the message for that:
+An assignment is what a message says, from its job's spec or from the plan of its steps.
+
+Messages of ticks differ in their run alone, and are made without Celery for each. Where the
+broker's queues are keys beside the ledger's, the function that admits a run also sends its message
+(ledger/admit.lua), and needs the text of the message for that. To RabbitMQ, and to a Redis that is
+not the ledger's, they are sent in batches once their runs are queued (sending/batches.py).
 
 1. Jobs of one task, with the same queue, priority, limits and retries, have messages of one shape.
    Celery and kombu make it, like any other message, for a run that stands for all of them.
 2. A job's envelope is the shape with the job's own name, rules and arguments in it.
-3. For each run its id, its nominal time and a fresh delivery tag are put in their places.
+3. For each run its id, its nominal time and a fresh delivery tag are put in their places. For
+   RabbitMQ those places are in the bytes that py-amqp made of the envelope's headers, and hold
+   something of the same length.
 
 Messages that may differ in more are not prebuilt, and their runs go through the outbox: those whose
 arguments are masked or name secrets; all while a signal handler listens to messages being sent;
 those of tasks and routers with code of their own for it; and those whose shape, filled with what it
-was made of, differs from what Celery had made.
+was made of, differs from what Celery had made. For RabbitMQ also those that go to an exchange of
+the app's, and those whose nominal time is not a whole second.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
+import amqp
 from celery import Celery, Task, signals
 from celery.app.routes import MapRoute
 from celery.utils.saferepr import saferepr
+from kombu.exceptions import OperationalError
 from kombu.serialization import dumps as serialized
 from kombu.utils.json import dumps
 
-from supervisor.guard.delivery import HEADER
-from supervisor.job.run import Run, RunState, tick_id
+from supervisor.guard.delivery import HEADER, RETRIES
+from supervisor.job.run import Reference, Run, RunState, StepId, tick_id
 from supervisor.job.secrets import has_references
 from supervisor.job.spec import KEPT_AT_HAND, JobSpec
+from supervisor.job.steps import Step, seconds
 from supervisor.ledger.connection import Client
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import Message, Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address, required_settings
-from supervisor.sending.assignments import Assignment, of_job
+from supervisor.sending.batches import PreparedMessage, is_amqp, is_redis
 from supervisor.sending.queues import UNAVAILABLE
 from supervisor.sending.signing import Signer, content_of
 from supervisor.settings import same_database
+
+#: Up to this many plans of runs are kept: they never change, and a process publishes for a few.
+MOST_PLANS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the message of a run says: the run, and its task with queue, limits and retries.
+
+    step: of the run's plan, or what a job of one task says; its arguments, where a caller gave
+    others, are not these. fills_up: parameters without an argument come from params. references:
+    what of the arguments a schedule file wrote, with references in it.
+    """
+
+    run: Run
+    step: Step
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    fills_up: bool
+    references: Sequence[Reference]
+
+
+class Assignments:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._plans: dict[str, Mapping[str, Step]] = {}
+
+    def of(self, runs: Sequence[Run]) -> dict[str, Assignment]:
+        """Assignments by run id, without runs whose job, or whose run of several steps, is gone.
+
+        Nor those of a job that only another version of this code can read.
+        """
+        specs = self._ledger.some_specs({run.job for run in runs if StepId.of(run.id) is None})
+        step_ids = {run.id: step_id for run in runs if (step_id := StepId.of(run.id))}
+        plans = self._plans_of({step_id.run for step_id in step_ids.values()})
+        items = self._ledger.steps.items([run.id for run in runs])
+        found: dict[str, Assignment] = {}
+        for run in runs:
+            step_id, spec = step_ids.get(run.id), specs.get(run.job)
+            step = plans.get(step_id.run, {}).get(step_id.step) if step_id else None
+            if step:
+                found[run.id] = of_step(run, step, items.get(run.id, ()))
+            elif spec and spec.task and not step_id:
+                found[run.id] = of_job(run, spec, spec.task)
+        return found
+
+    def _plans_of(self, run_ids: Iterable[str]) -> Mapping[str, Mapping[str, Step]]:
+        plans = self._plans  # another thread may replace them meanwhile
+        unknown = [run_id for run_id in run_ids if run_id not in plans]
+        if len(plans) + len(unknown) > MOST_PLANS:
+            plans, unknown = {}, list(run_ids)
+        if unknown:
+            plans = self._plans = {**plans, **self._ledger.steps.plans(unknown)}
+        return plans
+
+
+def of_job(run: Run, spec: JobSpec, task: str) -> Assignment:
+    step = Step(
+        name=spec.name,
+        task=task,
+        priority=0,
+        queue=spec.routed_queue,
+        message_priority=spec.priority,
+        soft_time_limit=seconds(spec.soft_time_limit),
+        time_limit=seconds(spec.time_limit),
+        max_retries=spec.max_retries,
+        retry_backoff=spec.retry_backoff.total_seconds(),
+        retry_backoff_max=spec.retry_backoff_max.total_seconds(),
+        rules=run.rules,
+    )
+    args = tuple(spec.args if run.args is None else run.args)
+    kwargs = dict(spec.kwargs if run.kwargs is None else run.kwargs)
+    own = [name for name in written(run) if has_references(getattr(spec, name))]
+    return Assignment(run, step, args, kwargs, False, [*own, *run.references])
+
+
+def of_step(run: Run, step: Step, item: Sequence[Any]) -> Assignment:
+    """`item`: of a batch the one that the run is for, its first argument; else empty."""
+    args = (*item, *step.args) if run.args is None else tuple(run.args)
+    kwargs = dict(step.kwargs if run.kwargs is None else run.kwargs)
+    own = written(run) if step.has_references else []
+    return Assignment(run, step, args, kwargs, True, [*own, *run.references])
+
+
+def written(run: Run) -> list[str]:
+    """Names of the arguments that are the job's own, not a caller's."""
+    return [name for name in ("args", "kwargs") if getattr(run, name) is None]
+
+
+def message_header(assignment: Assignment, queue: str) -> dict[str, Any]:
+    """What a run's message says beside Celery's own headers."""
+    run, step = assignment.run, assignment.step
+    references = {"references": list(assignment.references)} if assignment.references else {}
+    return {
+        "run": run.id,
+        "job": run.job,
+        "queue": queue,
+        "nominal_at": run.nominal_at.isoformat(),
+        "rules": step.rules.json_fields,
+        RETRIES: run.retries,
+        "max_retries": step.max_retries,
+        "retry_backoff": step.retry_backoff,
+        "retry_backoff_max": step.retry_backoff_max,
+        **references,
+    }
+
+
+# Prebuilt messages.
+
 
 #: Two connections with the same of these see the same keys with the same rights.
 SAME_KEYS = ("host", "port", "path", "db", "username")
@@ -80,8 +200,12 @@ def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> M
     """What Celery and kombu would push for a run, without pushing it.
 
     channel: the caller's own. None where that is more than one push: a queue that expires, an
-    exchange of several queues.
+    exchange of several queues. And for a transport of which this does not know how it sends.
     """
+    if is_amqp(channel):
+        return recorded_for_amqp(app, channel, send, assignment)
+    if not is_redis(channel):
+        return None
     recorder, put = Recorder(), channel._put
 
     def record(queue: str, message: Any, **options: Any) -> None:
@@ -103,8 +227,68 @@ def recorded(app: Celery, channel: Any, send: Send, assignment: Assignment) -> M
             return None
 
 
+class RecordingChannel:
+    """In place of a channel to RabbitMQ: declares queues, keeps what is published."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self.published: list[tuple[amqp.Message, str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    def basic_publish(
+        self, message: amqp.Message, exchange: str, routing_key: str, **_: Any
+    ) -> None:
+        self.published.append((message, exchange, routing_key))
+
+
+def recorded_for_amqp(
+    app: Celery, channel: Any, send: Send, assignment: Assignment
+) -> Message | None:
+    """Likewise, in the form that messages have on Redis. None for an exchange of the app's."""
+    recording: Any = RecordingChannel(channel)
+    queue = send(app.amqp.Producer(recording, auto_declare=False), assignment)
+    match recording.published:
+        case [(message, "", to)] if to == queue:
+            text = as_text(message)
+            again = as_amqp(json.loads(text))
+            is_same = properties_of(again) == properties_of(message)
+            return Message(queue, "", text) if is_same else None
+        case _:
+            return None
+
+
+#: Of messages for RabbitMQ: what those on Redis say beside their properties, by another name.
+OUTSIDE = {
+    "application_headers": "headers",
+    "content_type": "content-type",
+    "content_encoding": "content-encoding",
+}
+
+
+def as_text(message: amqp.Message) -> str:
+    body = message.body.encode() if isinstance(message.body, str) else message.body
+    properties = {k: v for k, v in message.properties.items() if k not in OUTSIDE}
+    outside = {OUTSIDE[k]: v for k, v in message.properties.items() if k in OUTSIDE}
+    properties["delivery_tag"] = token_hex(16)  # as on Redis; RabbitMQ has its own
+    return dumps({"body": b64encode(body).decode(), **outside, "properties": properties})
+
+
+def properties_of(message: amqp.Message) -> bytes:
+    """As py-amqp writes them."""
+    made: bytes = message._serialize_properties()  # type: ignore[attr-defined]
+    return made
+
+
+def as_amqp(message: Mapping[str, Any]) -> amqp.Message:
+    properties = {k: v for k, v in message["properties"].items() if k != "delivery_tag"}
+    outside = {name: message[key] for name, key in OUTSIDE.items() if key in message}
+    return amqp.Message(b64decode(message["body"]), **properties, **outside)
+
+
 def is_ordinary(app: Celery, name: str) -> bool:
-    """Whether Celery alone decides how a task is sent, and no handler or event tells of it."""
+    """Whether Celery alone decides how a task is sent, and no handler or event observes it."""
     classes = type(app.tasks.get(name)).__mro__
     own = [c for c in classes if vars(c).keys() & {*SENDING} and name_of(c) not in KNOWN_CLASSES]
     return (
@@ -129,7 +313,7 @@ def is_beside(channel: Any, ledger: Client) -> bool:
 
 
 def connected_to(pool: Any) -> tuple[str, ...] | None:
-    """Of a connection pool; None for one that looks its server up, as with Sentinel."""
+    """The server of a connection pool; None if the pool looks it up, as with Sentinel."""
     known = pool.connection_kwargs
     if not (known.get("host") or known.get("path")):
         return None
@@ -138,6 +322,7 @@ def connected_to(pool: Any) -> tuple[str, ...] | None:
 
 #: A nominal time that no schedule has, and its run, which stands for all.
 NOMINAL = datetime(1, 1, 1, tzinfo=UTC)
+NOMINAL_TEXT = NOMINAL.isoformat()
 RUN = tick_id("any", NOMINAL)
 
 OWN_OF_A_JOB = ("job", "rules", "argsrepr", "kwargsrepr", "body", "signature")
@@ -150,21 +335,55 @@ log = get_logger("supervisor.messages")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """`queue` and `key` as in a Message."""
+    """`queue` and `key` as in a Message. template: its text but for what a run has of its own."""
 
     queue: str
     key: str
-    text: str
-    delivery_tag: str
-    signature: str
+    template: str
     content: str
 
     def message(self, tick: Tick, signer: Signer) -> Message:
-        nominal = tick.nominal_at.isoformat()
-        text = self.text.replace(RUN, tick.run_id).replace(NOMINAL.isoformat(), nominal)
-        own = signer.signature(tick.run_id, nominal, self.content)
-        text = text.replace(self.signature, own)
-        return Message(self.queue, self.key, text.replace(self.delivery_tag, str(uuid4())))
+        text = self.filled(tick.run_id, tick.nominal_at.isoformat(), token_hex(16), signer)
+        return Message(self.queue, self.key, text)
+
+    def filled(self, run_id: str, nominal: str, tag: str, signer: Signer) -> str:
+        signature = signer.signature(run_id, nominal, self.content)
+        own = {"run": run_id, "nominal": nominal, "tag": tag, "signature": signature}
+        return self.template % own
+
+
+@dataclass(frozen=True, slots=True)
+class AmqpEnvelope:
+    """template: a message's properties as py-amqp writes them, for run ids of that length."""
+
+    queue: str
+    body: bytes
+    template: bytes
+    run_length: int
+    content: str
+
+    @classmethod
+    def of(cls, envelope: Envelope, job: str, signer: Signer) -> AmqpEnvelope:
+        run = tick_id(job, NOMINAL)
+        message = json.loads(envelope.filled(run, NOMINAL_TEXT, "", signer))
+        template = properties_of(as_amqp(message)).replace(b"%", b"%%")
+        signature = signer.signature(run, NOMINAL_TEXT, envelope.content)
+        for value, name in ((signature, "signature"), (run, "run"), (NOMINAL_TEXT, "nominal")):
+            template = template.replace(value.encode(), f"%({name})b".encode())
+        body = b64decode(message["body"])
+        return cls(envelope.queue, body, template, len(run), envelope.content)
+
+    def message(self, tick: Tick, signer: Signer) -> PreparedMessage | None:
+        """None for a tick whose id or time is written longer, which the lengths do not allow."""
+        run_id, nominal = tick.run_id, tick.nominal_at.isoformat()
+        if (len(run_id), len(nominal)) != (self.run_length, len(NOMINAL_TEXT)):
+            return None
+        own = {
+            b"run": run_id.encode(),
+            b"nominal": nominal.encode(),
+            b"signature": signer.signature(run_id, nominal, self.content).encode(),
+        }
+        return PreparedMessage(self.queue, self.body, self.template % own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +401,7 @@ class Shape:
     levels: int
     length: int
 
-    def envelope(self, spec: JobSpec, signer: Signer) -> Envelope:
+    def envelope(self, spec: JobSpec) -> Envelope:
         _, _, body = serialized((spec.args, spec.kwargs, self.embed), serializer="json")
         values = {
             "job": json.dumps(spec.name),
@@ -196,9 +415,16 @@ class Shape:
             text = text.replace(json.dumps(PLACEHOLDERS[name]), value)
         headers = json.loads(text)["headers"]
         content = content_of(headers["task"], spec.args, spec.kwargs, headers[HEADER])
-        signature = signer.signature(RUN, NOMINAL.isoformat(), content)
-        text = text.replace(PLACEHOLDERS["signature"], signature)
-        return Envelope(self.queue, self.key, text, self.delivery_tag, signature, content)
+        own = {
+            PLACEHOLDERS["signature"]: "signature",
+            RUN: "run",
+            NOMINAL_TEXT: "nominal",
+            self.delivery_tag: "tag",
+        }
+        template = text.replace("%", "%%")
+        for value, name in own.items():
+            template = template.replace(value, f"%({name})s")
+        return Envelope(self.queue, self.key, template, content)
 
 
 def with_placeholders(message: dict[str, Any]) -> str:
@@ -239,51 +465,92 @@ class Envelopes:
         self._send = send
         self._signer = signer
         self._shapes: dict[tuple[Any, ...], Shape | None] = {}
-        self._envelopes: dict[str, tuple[JobSpec, Envelope | None]] = {}
-        # A broker that is elsewhere, and may be unavailable, is not asked.
+        self._envelopes: dict[str, tuple[JobSpec, Envelope | AmqpEnvelope | None]] = {}
+        # A broker that is elsewhere, and may be unavailable, is not asked while runs are admitted.
         may_be_beside = same_database(broker_address(app.conf), required_settings(app).redis_url)
         self._are_beside: bool | None = None if may_be_beside else False
+        self._is_unavailable = False
 
     def filled(self, tick: Tick) -> Tick:
-        """The tick with its message, where that can be prebuilt."""
-        if is_listened_to():
+        """The tick with its message, for the function that queues its run to send.
+
+        Without one where that function cannot send it, or it cannot be prebuilt.
+        """
+        if is_listened_to() or not self._has_queues_beside():
             return tick
         envelope = self.prebuild(tick.spec)
-        return tick if envelope is None else tick.sent_as(envelope.message(tick, self._signer))
+        if not isinstance(envelope, Envelope):
+            return tick
+        return tick.sent_as(envelope.message(tick, self._signer))
+
+    def messages(
+        self, ticks: Iterable[Tick], channel: Any
+    ) -> dict[str, Message] | dict[str, PreparedMessage]:
+        """By run id the messages for a broker elsewhere, of those that can be prebuilt.
+
+        channel: to the broker, which is available.
+        """
+        self._is_unavailable = False
+        found: dict[str, Any] = {}
+        for tick in ticks:
+            envelope = self.prebuild(tick.spec, channel)
+            if envelope and (message := envelope.message(tick, self._signer)):
+                found[tick.run_id] = message
+        return found
 
     def unknown_of(self, jobs: Iterable[str]) -> list[str]:
         """Those of the jobs for which nothing is prebuilt yet."""
         return [job for job in jobs if job not in self._envelopes]
 
-    def prebuild(self, spec: JobSpec) -> Envelope | None:
+    def prebuild(self, spec: JobSpec, channel: Any = None) -> Envelope | AmqpEnvelope | None:
+        """channel: to the broker, where there is one; else it may be connected to.
+
+        One that is elsewhere is not connected to again while it is unavailable.
+        """
         made_for, envelope = self._envelopes.get(spec.name, (None, None))
-        if made_for is not spec:
-            if len(self._envelopes) >= KEPT_AT_HAND:
-                self._envelopes.clear()
-            envelope = self._envelope(spec)
-            self._envelopes[spec.name] = spec, envelope
+        if made_for is spec:
+            return envelope
+        if len(self._envelopes) >= KEPT_AT_HAND:
+            self._envelopes.clear()
+        try:
+            envelope = self._envelope(spec, channel)
+        except UNAVAILABLE as error:
+            if self._are_beside is not False:
+                raise
+            if not self._is_unavailable:
+                log.info("messages not prebuilt", error=str(error))
+            self._is_unavailable = True
+            return None
+        self._envelopes[spec.name] = spec, envelope
         return envelope
 
-    def _envelope(self, spec: JobSpec) -> Envelope | None:
+    def _has_queues_beside(self) -> bool:
         if self._are_beside is None:
             with self._app.producer_or_acquire() as producer:
                 self._are_beside = is_beside(producer.channel, self._ledger)
+        return self._are_beside
+
+    def _envelope(self, spec: JobSpec, channel: Any) -> Envelope | AmqpEnvelope | None:
+        self._has_queues_beside()
         own = [spec.args, spec.kwargs]
-        if not self._are_beside or spec.task is None or spec.mask or has_references(own):
+        if spec.task is None or spec.mask or has_references(own):
             return None
         try:
             task: Any = self._app.tasks.get(spec.task)
             if task is not None and task.typing:
                 task.__header__(*spec.args, **spec.kwargs)  # refuses arguments that do not fit
-            shape = self._shape(spec, spec.task)
-            return shape.envelope(spec, self._signer) if shape else None
+            shape = self._shape(spec, spec.task, channel)
+            if shape is None:
+                return None
+            envelope = shape.envelope(spec)
+            return envelope if shape.key else AmqpEnvelope.of(envelope, spec.name, self._signer)
         except UNAVAILABLE:
             raise
         except Exception as error:  # noqa: BLE001 - the outbox finds the same, and ends the run with it
             log.info("message not prebuilt", job=spec.name, error=str(error))
             return None
 
-    def _shape(self, spec: JobSpec, task: str) -> Shape | None:
+    def _shape(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
         key = (
             task,
             spec.routed_queue,
@@ -293,15 +560,16 @@ class Envelopes:
             spec.max_retries,
             spec.retry_backoff,
             spec.retry_backoff_max,
+            spec.start_deadline,
         )
         if key not in self._shapes:
-            self._shapes[key] = self._made(spec, task) if is_ordinary(self._app, task) else None
+            is_ours = is_ordinary(self._app, task)
+            self._shapes[key] = self._made(spec, task, channel) if is_ours else None
         return self._shapes[key]
 
-    def _made(self, spec: JobSpec, task: str) -> Shape | None:
+    def _made(self, spec: JobSpec, task: str, channel: Any) -> Shape | None:
         run = Run(RUN, spec.name, RunState.QUEUED, NOMINAL, NOMINAL, rules=spec.rules())
-        with self._app.producer_or_acquire() as producer:
-            push = recorded(self._app, producer.channel, self._send, of_job(run, spec, task))
+        push = self._recorded(of_job(run, spec, task), channel)
         if push is None:
             return None
         message = without_trace(json.loads(push.text))
@@ -317,4 +585,14 @@ class Envelopes:
             levels=self._app.conf.get("task_repr_maxlevels", 3),  # since Celery 5.7
             length=self._app.amqp.argsrepr_maxsize,
         )
-        return shape if shape.envelope(spec, self._signer).text == dumps(message) else None
+        envelope = shape.envelope(spec)
+        made = envelope.filled(RUN, NOMINAL_TEXT, shape.delivery_tag, self._signer)
+        return shape if made == dumps(message) else None
+
+    def _recorded(self, assignment: Assignment, channel: Any) -> Message | None:
+        if channel is not None:
+            return recorded(self._app, channel, self._send, assignment)
+        if self._is_unavailable:
+            raise OperationalError("the broker was unavailable")
+        with self._app.producer_or_acquire() as producer:
+            return recorded(self._app, producer.channel, self._send, assignment)

@@ -25,14 +25,20 @@ USER_AGENT = "celery-beat-supervisor"
 #: Of an answer's headers. The body is not read.
 MOST_BYTES = 64 * 1024
 
-#: Refusals that may pass.
-MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+#: Refusals that may pass: a token is put right within the day for which a notice is tried again.
+MAY_PASS = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_MANY_REQUESTS,
+)
 
 
 def post(
     url: str, body: bytes, headers: Mapping[str, str], *, timeout_seconds: float
 ) -> tuple[Answer, str]:
-    """What the server said, and what went wrong in words that do not repeat the address.
+    """What the server answered, and what went wrong in words that do not repeat the address.
 
     timeout_seconds: from the connection to the end of the answer's headers; an attempt to connect
     has as much.

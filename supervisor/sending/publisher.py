@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
 
+from amqp.exceptions import ChannelError
 from celery import Celery
 from celery.app.task import extract_exec_options  # type: ignore[attr-defined]
 from kombu.exceptions import OperationalError
@@ -19,21 +20,33 @@ from supervisor.guard.delivery import HEADER, LEDGER, RETRIES
 from supervisor.job.run import Run, RunState, StepId
 from supervisor.job.secrets import masked
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.reads import chunks
+from supervisor.ledger.requests import Tick
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import owner_of, required_settings
-from supervisor.sending.assignments import Assignment, Assignments, message_header
-from supervisor.sending.content import serializer_of_runs
-from supervisor.sending.messages import is_beside
-from supervisor.sending.queues import UNAVAILABLE, destination, producers_of
-from supervisor.sending.signing import Signer, SigningProducer, content_of
+from supervisor.sending.batches import Batch, BrokerBlocked, batch_on
+from supervisor.sending.messages import (
+    Assignment,
+    Assignments,
+    Envelopes,
+    is_beside,
+    is_listened_to,
+    message_header,
+)
+from supervisor.sending.queues import UNAVAILABLE, producers_of, queue_of
+from supervisor.sending.signing import Signer, SigningProducer, content_of, serializer_of_runs
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
-#: Messages that are sent before the ledger records that they were.
-RUNS_PER_ROUND = 100
+#: Messages that are sent before the ledger records that they were; of those that are prebuilt
+#: more, so that the broker takes some while others are written.
+RUNS_PER_ROUND = 500
+TICKS_PER_ROUND = 2_000
 
-#: After this a run that only another version of this code can send is looked at again.
+#: After this a run that only another version of this code can send is looked at again, and one
+#: whose message RabbitMQ refused, because its queue is full.
 LATER = timedelta(minutes=1)
+REFUSED_LATER = timedelta(seconds=5)
 
 #: By how much a message outlives the time in which its run has to begin.
 KEPT_LONGER_MS = 60_000
@@ -55,6 +68,10 @@ class Publisher:
     def _producers(self) -> Any:
         return producers_of(self.app)
 
+    @cached_property
+    def envelopes(self) -> Envelopes:
+        return Envelopes(self.app, self.ledger.client, self.send, self.signer)
+
     def publish(self, run_ids: Sequence[str]) -> int:
         """Sends those of the runs that are queued; returns how many messages the broker took.
 
@@ -63,11 +80,34 @@ class Publisher:
         """
         sent = 0
         try:
-            for start in range(0, len(run_ids), RUNS_PER_ROUND):
-                sent += self._publish(self.ledger.runs(run_ids[start : start + RUNS_PER_ROUND]))
+            for some in chunks(run_ids, RUNS_PER_ROUND):
+                sent += self._publish(self.ledger.runs(some))
         except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(run_ids), sent=sent, error=str(error))
         return sent
+
+    def publish_ticks(self, ticks: Sequence[Tick]) -> bool:
+        """Sends prebuilt messages of ticks whose runs were queued just now, without reading those.
+
+        What cannot be prebuilt, or the broker did not take, is left in the outbox. Returns whether
+        the broker is there.
+        """
+        if is_listened_to():
+            return True
+        try:
+            for some in chunks(ticks, TICKS_PER_ROUND):
+                self._push(some)
+        except UNAVAILABLE as error:
+            log.warning("publish failed", runs=len(ticks), error=str(error))
+            return False
+        except ChannelError as error:  # the outbox finds out which message it is about
+            log.info("messages not taken", error=str(error))
+        return True
+
+    def _push(self, ticks: Sequence[Tick]) -> None:
+        with self._batch() as batch:
+            if messages := self.envelopes.messages(ticks, batch.producer.channel):
+                batch.push(messages)
 
     def _publish(self, runs: Sequence[Run]) -> int:
         steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
@@ -98,43 +138,68 @@ class Publisher:
         return self.ledger.steps.expand(batch.id, items)
 
     def _send_all(self, runs: Sequence[Run]) -> int:
-        sent: dict[str, str] = {}
         assignments = self._assignments.of(runs)
         traces = trace_headers(self.ledger, runs)
-        # One round trip for all of them. When it fails it is not known which of them the broker
-        # took: those that are not recorded are sent once more, and dropped as duplicates.
-        with self._producers.acquire(block=True) as producer:
-            with getattr(producer, "batch", nullcontext)():  # since kombu 5.7
+        taken: Mapping[str, str] = {}
+        try:
+            with self._batch() as batch:
+                taken = batch.taken
                 for run in runs:
                     with within(traces.get(run.id, {})):
-                        sent |= self._send(producer, run, assignments.get(run.id))
+                        self._send(batch, run, assignments.get(run.id))
+        except ChannelError as error:
+            if len(runs) > 1:  # one of them is refused, and takes those behind it along
+                return len(taken) + sum(self._send_all([r]) for r in runs if r.id not in taken)
+            self.ledger.put_off([run.id for run in runs], LATER)
+            log.error("run not published", job=runs[0].job, run=runs[0].id, error=str(error))
+        return len(taken)
+
+    @contextmanager
+    def _batch(self) -> Iterator[Batch]:
+        """Messages that are sent together; what the broker took of them is recorded.
+
+        When a batch fails, it may not be known which of its messages the broker took: those that
+        are not recorded are sent once more, and dropped as duplicates.
+        """
+        with self._producers.acquire(block=True) as producer:
+            batch, blocked = Batch(producer), None
+            try:
+                with batch_on(self.app, producer) as batch:
+                    yield batch
+            except BrokerBlocked as error:
+                blocked = (
+                    error  # raised below: kombu closes the connection of a producer that fails
+                )
+            finally:
+                self.ledger.sent(batch.taken)
+                if batch.refused:
+                    self.ledger.put_off(batch.refused, REFUSED_LATER)
+                    log.warning("messages refused", runs=len(batch.refused), run=batch.refused[0])
             channel = producer.channel
             self.channel_beside = channel if is_beside(channel, self.ledger.client) else None
-        self.ledger.sent(sent)
-        return len(sent)
+        if blocked:
+            raise blocked
 
-    def _send(self, producer: Any, run: Run, assignment: Assignment | None) -> dict[str, str]:
-        """The run and its queue, if the message could be made."""
+    def _send(self, batch: Batch, run: Run, assignment: Assignment | None) -> None:
         if assignment is None:
             self._do_without(run)
-            return {}
+            return
         try:
-            return {run.id: self.send(producer, assignment)}
-        except UNAVAILABLE:
+            batch.add(run.id, self.send(batch.producer, assignment))
+        except (*UNAVAILABLE, ChannelError):
             raise
         except Exception as error:  # arguments that the task refuses, a payload JSON refuses, ...
             if isinstance(error.__cause__, UNAVAILABLE):
                 # Celery listens for a result before it sends; its backend is unavailable.
                 raise OperationalError(str(error).strip()) from error
-            self.ledger.cancel(run.id, f"cannot be published: {error}")
+            self.ledger.give_up(run.id, f"cannot be published: {error}")
             # Without a traceback: its variables have arguments that are masked.
-            log.error("run cannot be published", job=run.job, run=run.id, error=repr(error))
-            return {}
+            log.error("run not published", job=run.job, run=run.id, error=repr(error))
 
     def _do_without(self, run: Run) -> None:
-        """Its job is gone; or only another version can read it, which can send the run later."""
+        """For a run whose job was removed, or that only another version can read and send later."""
         if StepId.of(run.id) is None and self.ledger.knows(run.job):
-            self.ledger.put_off(run.id, LATER)
+            self.ledger.put_off([run.id], LATER)
         else:
             self.ledger.cancel(run.id, "the job was removed")
 
@@ -156,12 +221,12 @@ class Publisher:
             own[LEDGER] = header[LEDGER]
         if RETRIES not in header:  # a message of an older version
             del own[RETRIES]
-        expected = content_of(assignment.task, assignment.args, assignment.kwargs, own)
+        expected = content_of(assignment.step.task, assignment.args, assignment.kwargs, own)
         return content_of(task, args, kwargs, header) == expected
 
     def send(self, producer: Any, assignment: Assignment) -> str:
         """Sends the message of one run through Celery; gives its queue."""
-        run, queue = assignment.run, destination(self.app, assignment)
+        run, step, queue = assignment.run, assignment.step, destination(self.app, assignment)
         options: dict[str, Any] = {
             "task_id": run.id,
             "producer": SigningProducer(producer, self.signer),
@@ -172,14 +237,14 @@ class Publisher:
             options["argsrepr"] = repr(masked(mask, assignment.args))
             options["kwargsrepr"] = repr(masked(mask, assignment.kwargs))
         for name in ("time_limit", "soft_time_limit", "queue"):
-            if getattr(assignment, name):
-                options[name] = getattr(assignment, name)
-        if assignment.priority is not None:
-            options["priority"] = assignment.priority
+            if value := getattr(step, name):
+                options[name] = value
+        if step.message_priority is not None:
+            options["priority"] = step.message_priority
         if not is_redis(str(self.app.conf.broker_url or "")):
             # RabbitMQ drops it when it comes first then: an ended run leaves no message for good.
             options["expiration"] = (run.rules.start_deadline_ms + KEPT_LONGER_MS) / 1000
-        task = self.app.tasks.get(assignment.task)
+        task = self.app.tasks.get(step.task)
         options["serializer"] = serializer_of_runs(self.app, task)
         options |= run.options
         options["headers"] = {
@@ -190,7 +255,7 @@ class Publisher:
         args, kwargs = assignment.args, dict(assignment.kwargs)
         # As Celery's beat does: a task it knows brings its own options and routes.
         if task is None:
-            self.app.send_task(assignment.task, args, kwargs, **options)
+            self.app.send_task(step.task, args, kwargs, **options)
         elif assignment.fills_up:
             # `apply_async` would refuse: the worker fills in some of the arguments.
             own = {k: v for k, v in extract_exec_options(task).items() if v is not None}
@@ -198,6 +263,12 @@ class Publisher:
         else:
             task.apply_async(args, kwargs, **options)
         return queue
+
+
+def destination(app: Celery, assignment: Assignment) -> str:
+    """Where the message of a run goes."""
+    named = assignment.run.options.get("queue") or assignment.step.queue
+    return str(named or queue_of(app, assignment.step.task))
 
 
 def as_json(value: Any) -> Any:

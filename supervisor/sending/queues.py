@@ -18,7 +18,6 @@ from supervisor.job.topology import queues_of
 from supervisor.ledger.queues import lengths_of
 from supervisor.logs import get_logger
 from supervisor.sending.app_settings import broker_address
-from supervisor.sending.assignments import Assignment
 from supervisor.settings import is_redis
 
 #: A broker that hangs must not hang those that look at it or send messages.
@@ -62,41 +61,36 @@ class AppQueues:
 
 @contextmanager
 def channel_of(app: Celery) -> Iterator[Any]:
-    """A channel to the broker. Raises OperationalError or OSError if it is unavailable or hangs."""
-    with app.connection_for_read(**bounded(app)) as connection, reraised(connection):
-        connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
-        yield connection.default_channel
+    """A channel to the broker. Raises OperationalError or OSError if it is unavailable or hangs.
 
-
-@contextmanager
-def reraised(connection: Any) -> Iterator[None]:
-    """Raises the transport's own errors as OperationalError."""
-    try:
-        yield
-    except connection.connection_errors + connection.channel_errors as error:
-        raise OperationalError(str(error)) from error
-
-
-def bounded(app: Celery) -> dict[str, Any]:
+    The transport's own errors are raised as OperationalError.
+    """
     options = time_outs(app, PATIENCE_SECONDS)
-    return {"connect_timeout": PATIENCE_SECONDS, "transport_options": options}
+    with app.connection_for_read(
+        connect_timeout=PATIENCE_SECONDS, transport_options=options
+    ) as connection:
+        try:
+            connection.ensure_connection(max_retries=1, timeout=PATIENCE_SECONDS)
+            yield connection.default_channel
+        except connection.connection_errors + connection.channel_errors as error:
+            raise OperationalError(str(error)) from error
 
 
 def producers_of(app: Celery) -> Any:
     """A pool of producers whose calls do not hang, unless the app's own options let them."""
-    given = app.conf.broker_transport_options or {}
-    options = {**time_outs(app, SENDING_PATIENCE_SECONDS), **given}
-    pool = producers[app.connection_for_write(transport_options=options)]
+    pool = producers[app.connection_for_write(transport_options=sending_options(app))]
     pool.limit = app.pool.limit
     return pool
 
 
 def bound_broker_calls(app: Celery) -> None:
     """For beat: a broker that hangs must not hang it; the outbox keeps what was not taken."""
-    app.conf.broker_transport_options = {
-        **time_outs(app, SENDING_PATIENCE_SECONDS),
-        **(app.conf.broker_transport_options or {}),
-    }
+    app.conf.broker_transport_options = sending_options(app)
+
+
+def sending_options(app: Celery) -> dict[str, Any]:
+    own = app.conf.broker_transport_options or {}
+    return {**time_outs(app, SENDING_PATIENCE_SECONDS), **own}
 
 
 def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
@@ -112,7 +106,7 @@ def time_outs(app: Celery, seconds: int) -> dict[str, Any]:
 
 @cache
 def queue_of(app: Celery, task: str) -> str:
-    """Where a call of the task goes that names no queue."""
+    """Where a call of the task that names no queue goes."""
     own = getattr(app.tasks.get(task), "queue", None)
     return str(own or queue_by_route(app, app.amqp.router.route({}, task)))
 
@@ -129,12 +123,6 @@ def queue_by_route(app: Celery, route: Mapping[str, Any]) -> str:
         if fed:
             return str(fed[0].name)
     return str(route.get("queue", app.amqp.default_queue).name)
-
-
-def destination(app: Celery, assignment: Assignment) -> str:
-    """Where the message of a run goes."""
-    named = assignment.run.options.get("queue") or assignment.queue
-    return str(named or queue_of(app, assignment.task))
 
 
 def message_count(channel: Any, queue: str) -> int:

@@ -1,10 +1,15 @@
-"""The signature of a message that was made from what the ledger has of its run.
+"""What keeps messages safe: the signature of a run's message, and content that runs no code.
 
-A program that can write to a queue need not be able to write to the ledger. The message of a run is
-signed with a key in the ledger: its task, its arguments, which of them name secrets, and the rules
-that its worker follows. A worker that finds another signature, or none, compares the message with
-the ledger itself, which takes some round trips: after the key was lost, or for a message of another
-version. A message that differs from the ledger starts nothing, and the run waits for its own.
+The signature says that a message was made from what the ledger has of its run: a program that can
+write to a queue need not be able to write to the ledger. Signed with a key in the ledger are its
+task, its arguments, which of them name secrets, and the rules that its worker follows. A worker
+that finds another signature, or none, compares the message with the ledger itself, which takes some
+round trips: after the key was lost, or for a message of another version. A message that differs
+from the ledger starts nothing, and the run waits for its own.
+
+Messages of runs are JSON, plain or signed by Celery; other messages are the app's own business. A
+pickle runs code while it is read: what can write to the broker can run anything in a worker that
+accepts it.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
+from celery import Celery
 from kombu.utils.json import dumps, loads
 
 from supervisor.guard.delivery import HEADER
@@ -95,3 +101,40 @@ class SigningProducer:
             signature = self._signer.signature_of(headers["task"], args, kwargs, header)
             options["headers"] = {**headers, HEADER: {**header, SIGNATURE: signature}}
         return self._producer.publish(body, *more, **options)
+
+
+#: Names and content types; `auth` is Celery's own envelope of signed content.
+OF_RUNS = frozenset({"json", "application/json", "auth", "application/data"})
+
+SETTINGS = (
+    "accept_content",
+    "result_accept_content",
+    "task_serializer",
+    "result_serializer",
+    "event_serializer",
+)
+
+
+def serializer_of_runs(app: Celery, task: Any) -> str:
+    """Of those that a task's messages have: its own where it is signed, else JSON."""
+    own = getattr(task, "serializer", None) or app.conf.task_serializer
+    return str(own) if own in OF_RUNS else "json"
+
+
+def besides_json(app: Celery) -> list[str]:
+    """Settings and tasks with which an app sends or takes anything else, in words."""
+    conf = app.conf
+    return [
+        *(f"{name}={value!r}" for name in SETTINGS for value in others(conf.get(name))),
+        *(
+            f"{name} has serializer={value!r}"
+            for name, task in sorted(app.tasks.items())
+            for value in others(task.serializer)
+            if value != conf.task_serializer
+        ),
+    ]
+
+
+def others(given: str | Iterable[str] | None) -> Iterator[str]:
+    names = [given] if isinstance(given, str) else given or ()
+    return (name for name in names if name not in OF_RUNS)

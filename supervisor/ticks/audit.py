@@ -26,7 +26,7 @@ from typing import Any
 
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.audit import Audited, AuditSpan
+from supervisor.ledger.counts import Audited, AuditSpan
 from supervisor.ledger.ledger import Ledger
 from supervisor.logs import get_logger
 from supervisor.schedule import missed_before, schedule_of, ticks_between
@@ -122,7 +122,7 @@ def note(finding: Finding) -> None:
 def audit(
     ledger: Ledger, specs: Iterable[JobSpec], now: datetime, removed: Collection[str] = ()
 ) -> list[Finding]:
-    """Audits the ticks of these jobs since their last audit; gives what is wrong.
+    """Audits the ticks of these jobs since their last audit; returns what is wrong.
 
     removed: those of them that are not loaded any more, and have no ticks to come.
     """
@@ -146,14 +146,11 @@ def judged(ledger: Ledger, spec: JobSpec, span: AuditSpan, now: datetime) -> Fin
     schedule = schedule_of(spec)
     named, _ = missed_before(schedule, span.first_at, span.last_at, keep=0)
     overdue, _ = missed_before(schedule, span.last_at, now - OVERDUE_AFTER, keep=0)
-    missing = missing_ticks(ledger, spec, span) if named > span.counted else ()
+    missing: tuple[datetime, ...] = ()
+    if named > span.counted:
+        start, end = span.first_at + INSTANT, span.last_at + INSTANT
+        missing = compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
     return Finding(spec.name, span, named, overdue, missing)
-
-
-def missing_ticks(ledger: Ledger, spec: JobSpec, span: AuditSpan) -> tuple[datetime, ...]:
-    """Nominal times without a record, among those for which single records are kept."""
-    start, end = span.first_at + INSTANT, span.last_at + INSTANT
-    return compare_records(ledger, spec, start, end, 10 * spec.history).missing[:NAMED]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +174,10 @@ def compare_records(
     most: how many ticks are looked at.
     """
     runs = [run for run in ledger.history(spec.name, spec.history) if is_of_a_tick(run)]
-    since = max(start, min((covers(run)[0] for run in runs), default=end))
+    spans = [(run.first_nominal_at or run.nominal_at, run.nominal_at) for run in runs]
+    since = max(start, min((first for first, _ in spans), default=end))
     named = ticks_between(schedule_of(spec), since - INSTANT, end - INSTANT, most)
-    records = {at: sum(is_covered(at, run) for run in runs) for at in named}
+    records = {at: sum(first <= at <= last for first, last in spans) for at in named}
     return Records(
         since=since,
         named=len(named),
@@ -191,12 +189,3 @@ def compare_records(
 def is_of_a_tick(run: Run) -> bool:
     passed_over = run.state in (RunState.MISSED, RunState.EXCLUDED)
     return passed_over or run.id == tick_id(run.job, run.nominal_at)
-
-
-def covers(run: Run) -> tuple[datetime, datetime]:
-    return run.first_nominal_at or run.nominal_at, run.nominal_at
-
-
-def is_covered(at: datetime, run: Run) -> bool:
-    first, last = covers(run)
-    return first <= at <= last

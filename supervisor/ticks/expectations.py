@@ -1,7 +1,7 @@
 """What can be expected of a job: how late it starts, how long it runs, by when it succeeds.
 
 Pure functions of its spec, of what was observed, and of its ticks. Alerts compare with them;
-docs/metrics.md explains the rules.
+docs/reference/metrics.md explains the rules.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def next_ticks(spec: JobSpec, now: datetime, count: int = TICKS) -> tuple[dateti
 
 
 def interval_of(ticks: Sequence[datetime]) -> timedelta | None:
-    """The shortest distance between two of them."""
+    """The shortest time between two of the ticks."""
     return min((later - tick for tick, later in pairwise(ticks)), default=None)
 
 
@@ -106,7 +106,7 @@ def work_until_success(spec: JobSpec, usual: timedelta) -> timedelta:
 
 
 def retry_waits(spec: JobSpec) -> timedelta:
-    """All of them: each is twice as long as the one before, up to the longest."""
+    """The waits before all retries: each is twice the one before, up to the longest."""
     waits, wait = timedelta(), spec.retry_backoff
     for left in range(spec.max_retries if wait else 0, 0, -1):
         if wait >= spec.retry_backoff_max:

@@ -37,7 +37,7 @@ from supervisor.ledger.followers import (
 from supervisor.ledger.replies import instant
 from supervisor.ledger.requests import FollowUp
 
-#: Of so many nominal times, the newest, a job keeps in mind how runs that it follows ended.
+#: A job keeps how runs that it follows ended, of up to this many nominal times, the newest.
 TIMES_KEPT = 100
 
 REMOVED = "the job was removed"
@@ -132,7 +132,7 @@ def on_edit(job: str, known: Known, decisions: Decisions) -> None:
 
 
 def judge_held(spec: JobSpec | None, job: str, known: Known, decisions: Decisions) -> None:
-    """All ticks of the job that wait, by what the job says now."""
+    """Decides about all waiting ticks of the job, by what the job says now."""
     memory = known.memories[job]
     if job in known.unread:
         return
@@ -163,8 +163,8 @@ def is_good(state: RunState, policy: AfterPolicy) -> bool:
 
 
 def remember(memory: Memory, time: str, job: str, state: RunState, run_id: str) -> None:
-    said = memory.times.setdefault(time, {"ended": {}})
-    said["ended"][job] = [state.value, run_id]
+    record = memory.times.setdefault(time, {"ended": {}})
+    record["ended"][job] = [state.value, run_id]
 
 
 def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Decisions) -> None:
@@ -184,23 +184,23 @@ def judge_latest(spec: JobSpec, memory: Memory, end: End | None, decisions: Deci
 
 
 def judge_time(spec: JobSpec, memory: Memory, at: int, decisions: Decisions) -> None:
-    said = memory.times.get(str(at), {})
-    ended = {name: said["ended"][name] for name in spec.after if name in said.get("ended", {})}
+    record = memory.times.get(str(at), {})
+    ended = {name: record["ended"][name] for name in spec.after if name in record.get("ended", {})}
     bad = [run for state, run in ended.values() if not is_good(RunState(state), spec.after_policy)]
     is_all = len(ended) == len(spec.after)
     if not bad and not is_all:
         return
     if spec.has_schedule:
         settle_ticks(memory, at, bad[0] if bad else None, decisions)
-    elif not bad and said.get("decided") != "ran":
+    elif not bad and record.get("decided") != "ran":
         run_id = tick_of(spec.name, at)
-        if said.get("decided"):
+        if record.get("decided"):
             run_id += f"+{made_up_by(ended)}"
         decisions.runs.append(FollowUp(spec, run_id, instant(at)))
-        said["decided"] = "ran"
-    elif bad and not said.get("decided"):
+        record["decided"] = "ran"
+    elif bad and not record.get("decided"):
         decisions.runs.append(FollowUp(spec, tick_of(spec.name, at), instant(at), bad[0]))
-        said["decided"] = "skipped"
+        record["decided"] = "skipped"
 
 
 def settle_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions) -> None:
@@ -212,7 +212,7 @@ def settle_ticks(memory: Memory, at: int, bad: str | None, decisions: Decisions)
 
 
 def made_up_by(ended: Mapping[str, Sequence[str]]) -> str:
-    """What the ids of backfills end with; of the last of them."""
+    """The end of the id of the last backfill among them."""
     names = [run_id.partition("@")[2] for _, run_id in ended.values()]
     return max([name.rpartition("+")[2] for name in names if "+" in name] or names)
 

@@ -19,9 +19,14 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.reads import Loaded
 from supervisor.ledger.records import FILES, Histogram
 from supervisor.logs import get_logger
-from supervisor.schedule import missed_before, schedule_of, ticks_between
-from supervisor.schedule.deadlines import Deadline, next_deadline
-from supervisor.schedule.windows import last_between
+from supervisor.schedule import (
+    Deadline,
+    last_between,
+    missed_before,
+    next_deadline,
+    schedule_of,
+    ticks_between,
+)
 from supervisor.ticks.clock_changes import Surprise, surprises
 from supervisor.ticks.expectations import interval_of, next_ticks
 from supervisor.ticks.simulation import JobTally, SimulatedJob, Tally, simulate
@@ -119,7 +124,7 @@ def foresee(spec: JobSpec, histogram: Histogram, now: datetime) -> Foresight | N
 
 
 def ticks_a_day(spec: JobSpec, ticks: Sequence[datetime], now: datetime) -> float:
-    """On average; the simulated ticks of a frequent job may all be of one day."""
+    """The average number of ticks a day; a frequent job's simulated ticks may all be of one day."""
     if len(ticks) < TICKS:
         return len(ticks) / YEAR.days
     return missed_before(schedule_of(spec), now, now + WEEKS, keep=0)[0] / WEEKS.days
@@ -127,8 +132,8 @@ def ticks_a_day(spec: JobSpec, ticks: Sequence[datetime], now: datetime) -> floa
 
 def simulated(spec: JobSpec, ticks: Sequence[datetime], histogram: Histogram) -> JobTally:
     end = ticks[-1] + INSTANT
-    awake = spec.model_copy(update={"paused": False})
-    job = SimulatedJob(awake, iter(ticks), drawn_from(histogram, len(ticks)), "any")
+    unpaused = spec.model_copy(update={"paused": False})
+    job = SimulatedJob(unpaused, iter(ticks), drawn_from(histogram, len(ticks)), "any")
     return Tally.of(simulate([job], end), ticks[0], end).jobs[spec.name]
 
 
@@ -143,12 +148,12 @@ def drawn_from(histogram: Histogram, number: int) -> Callable[[], timedelta]:
 def is_worth_saying(spec: JobSpec, job: JobTally, a_day: float) -> bool:
     if spec.most_running is None and job.most_running > 1:
         return True
-    troubled = job.skipped.total() + len(job.waits) + job.finished[RunState.REPLACED]
-    return troubled * max(RARE, a_day) >= job.ticks
+    delayed = job.skipped.total() + len(job.waits) + job.finished[RunState.REPLACED]
+    return delayed * max(RARE, a_day) >= job.ticks
 
 
 def growth(spec: JobSpec, histogram: Histogram, a_day: float) -> float:
-    """By how many runs the waiting list grows a day, where the policy has one."""
+    """By how many runs a day the waiting list grows, if the policy has one."""
     if spec.overlap not in (OverlapPolicy.QUEUE_ALL, OverlapPolicy.REQUEUE):
         return 0.0
     mean = histogram.sum_seconds / histogram.observations
@@ -172,7 +177,7 @@ def round_up(duration: timedelta) -> timedelta:
 # Deadlines foreseen: the usual duration against those that the job names.
 
 
-#: For as many days the last tick before `due_by` is looked at.
+#: For this many days the last tick before `due_by` is looked at.
 DAYS_AHEAD = 7
 
 
@@ -200,7 +205,7 @@ def misfits(spec: JobSpec, durations: Durations, now: datetime) -> Iterator[Misf
 
 
 def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
-    """Those of the next days, each with the last of its ticks: the one with the least time."""
+    """The deadlines of the next days, each with its last tick: the one with the least time."""
     schedule, after = schedule_of(spec), now
     for _ in range(DAYS_AHEAD):
         deadline = next_deadline(spec, after)
@@ -217,7 +222,7 @@ def deadlines_ahead(spec: JobSpec, now: datetime) -> Iterator[Deadline]:
 # removal of most jobs at once, as by a wrong mount.
 
 
-#: So many jobs of files are removed at least, and more than half of them, before it is refused.
+#: A removal of this many jobs or more is refused if they are more than half of a source's.
 LEAST_REMOVED = 5
 
 
@@ -250,7 +255,7 @@ def left_behind(loaded: Loaded, wanted: ScheduleSet) -> list[Problem]:
 
 
 def mass_removal(loaded: Loaded, wanted: Collection[str], source: str = FILES) -> str | None:
-    """Says so where a source would remove more than half of the jobs that it has loaded."""
+    """In words, that a source would remove more than half of its loaded jobs; else None."""
     own = loaded.of(source).origins
     removed = len(own.keys() - set(wanted))
     whose = "schedule files" if source == FILES else source
@@ -332,7 +337,7 @@ MOST_SURPRISES = 2
 log = get_logger("supervisor.reloading")
 
 
-def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
+def log_forecast(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
     """Logs the next tick of each job, the clock changes that touch it, and overlaps foreseen."""
     for record in ledger.records_of(list(specs[:MOST_JOBS])):
         spec = record.spec
@@ -344,7 +349,7 @@ def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
         )
         for surprise in surprises(spec, now, now + AHEAD)[:MOST_SURPRISES]:
             log.warning(
-                "clock change ahead",
+                "clock change foreseen",
                 job=spec.name,
                 kind="gap" if surprise.is_gap else "fold",
                 times=[time.isoformat() for time in surprise.times[:1]],
@@ -353,7 +358,7 @@ def foretell(ledger: Ledger, specs: Sequence[JobSpec], now: datetime) -> None:
         durations = durations_of(record.durations)
         for misfit in misfits(spec, durations, now) if durations else ():
             log.warning(
-                "deadline too close",
+                "missed deadline foreseen",
                 job=spec.name,
                 key=misfit.key,
                 usual_seconds=round(misfit.seconds, 1),

@@ -88,10 +88,6 @@ class Lock:
     holders: dict[SimulatedRun, None] = field(default_factory=dict)
     waiting: deque[SimulatedRun] = field(default_factory=deque)
 
-    @property
-    def oldest_holder(self) -> SimulatedRun | None:
-        return next(iter(self.holders), None)
-
     def has_room_for(self, run: SimulatedRun) -> bool:
         most = run.job.spec.most_running
         return most is None or len(self.holders) < most
@@ -110,7 +106,7 @@ class Queue:
         return cls(1 if name.startswith(SERIAL_PREFIX) else slots)
 
     def take(self) -> SimulatedRun | None:
-        """The run that a free slot is for: the one that is queued longest."""
+        """Takes the run for a free slot: the one that has been queued longest."""
         if not self.backlog or (self.slots is not None and self.busy >= self.slots):
             return None
         run = next(iter(self.backlog))
@@ -127,7 +123,7 @@ class Happening(IntEnum):
 
     END = 0
     DEADLINE = 1
-    PATIENCE = 2
+    WAIT_ENDS = 2
     DUE = 3
     TICK = 4
 
@@ -142,8 +138,8 @@ def simulate(
     world = World(slots)
     for job in jobs:
         world.expect_tick(job)
-    while (transitions := world.step(until)) is not None:
-        yield from transitions
+    while world.is_due_before(until):
+        yield from world.step()
 
 
 class World:
@@ -162,10 +158,11 @@ class World:
         if at is not None:
             self._expect(at, Happening.TICK, SimulatedRun(job, at))
 
-    def step(self, until: datetime) -> list[Transition] | None:
-        """What the next entry of the agenda leads to; None when there is none before `until`."""
-        if not self._agenda or self._agenda[0][0] >= until:
-            return None
+    def is_due_before(self, until: datetime) -> bool:
+        return bool(self._agenda) and self._agenda[0][0] < until
+
+    def step(self) -> list[Transition]:
+        """What the next entry of the agenda leads to."""
         at, happening, _, run = heappop(self._agenda)
         self._transitions = []
         match happening:
@@ -175,9 +172,9 @@ class World:
             case Happening.DUE:
                 if run.state is RunState.WAITING:
                     self._place(run, at)
-            case Happening.PATIENCE:
+            case Happening.WAIT_ENDS:
                 if run.state is RunState.WAITING:
-                    self._lose_patience(run, at)
+                    self._end_wait(run, at)
             case Happening.DEADLINE:
                 if run.state is RunState.QUEUED:
                     self._finish(run, RunState.EXPIRED, at)
@@ -218,19 +215,19 @@ class World:
 
     def _wait(self, run: SimulatedRun, at: datetime, reason: str = "") -> bool:
         """Whether the run may wait (longer); it is skipped once it has waited for `max_wait`."""
-        patience = run.job.spec.max_wait
-        if patience is not None and run.nominal_at + patience <= at:
+        longest = run.job.spec.max_wait
+        if longest is not None and run.nominal_at + longest <= at:
             self._skip(run, SkipReason.WAIT_EXPIRED, at)
             return False
         self._keep_waiting(run, at, reason)
         return True
 
     def _keep_waiting(self, run: SimulatedRun, at: datetime, reason: str) -> None:
-        patience = run.job.spec.max_wait
+        longest = run.job.spec.max_wait
         if run.waiting_since is None:
             run.waiting_since = at
-            if patience is not None:
-                self._expect(run.nominal_at + patience, Happening.PATIENCE, run)
+            if longest is not None:
+                self._expect(run.nominal_at + longest, Happening.WAIT_ENDS, run)
         self._change(run, RunState.WAITING, at, reason)
 
     def _replace(self, run: SimulatedRun, lock: Lock, at: datetime) -> None:
@@ -240,10 +237,10 @@ class World:
         run.replaces = True
         lock.waiting.appendleft(run)
         self._keep_waiting(run, at, "replace")
-        if lock.oldest_holder:
-            self._finish(lock.oldest_holder, RunState.REPLACED, at)
+        if lock.holders:
+            self._finish(next(iter(lock.holders)), RunState.REPLACED, at)
 
-    def _lose_patience(self, run: SimulatedRun, at: datetime) -> None:
+    def _end_wait(self, run: SimulatedRun, at: datetime) -> None:
         waiting = self._lock_of(run).waiting
         if run in waiting:  # else it is between two re-queues
             waiting.remove(run)
@@ -298,9 +295,7 @@ class World:
 
     def _queue_of(self, run: SimulatedRun) -> Queue:
         name = run.job.queue
-        if name not in self._queues:
-            self._queues[name] = Queue.named(name, self._slots)
-        return self._queues[name]
+        return self._queues.setdefault(name, Queue.named(name, self._slots))
 
 
 def situation_of(run: SimulatedRun, lock: Lock) -> Situation:
@@ -369,7 +364,7 @@ class QueueTally:
     seen_at: datetime | None = None
 
     def measure_length(self, at: datetime) -> None:
-        """To be called before a change: what passes through at one instant is not counted."""
+        """Call it before a change: what passes through at one instant is not counted."""
         if at != self.seen_at:
             self.longest = max(self.longest, self.length)
             self.seen_at = at
@@ -428,12 +423,12 @@ class Tally:
 
     def _count_wait(self, job: JobTally, run: SimulatedRun, at: datetime) -> None:
         if run.waiting_since is not None:
-            job.waits.append(seconds(at - run.waiting_since))
+            job.waits.append((at - run.waiting_since).total_seconds())
 
     def _count_start(
         self, job: JobTally, queue: QueueTally, run: SimulatedRun, at: datetime
     ) -> None:
-        late = seconds(at - run.nominal_at)
+        late = (at - run.nominal_at).total_seconds()
         for lateness in (job.lateness, queue.lateness):
             lateness.seconds.append(late)
         job.started += 1
@@ -453,7 +448,7 @@ class Tally:
         job.finished[outcome] += 1
         job.running -= 1
         queue.busy -= 1
-        queue.busy_seconds += seconds(run.finished_at - run.started_at)
+        queue.busy_seconds += (run.finished_at - run.started_at).total_seconds()
 
     def _settle(self) -> None:
         """Counts what is open when the simulated time is over."""
@@ -469,12 +464,8 @@ class Tally:
                     job.queued += 1
                 case _:
                     assert run.started_at
-                    busy = seconds(self.ended_at - run.started_at)
+                    busy = (self.ended_at - run.started_at).total_seconds()
                     self.queues[run.job.queue].busy_seconds += busy
-
-
-def seconds(duration: timedelta) -> float:
-    return duration.total_seconds()
 
 
 def ticks_of(spec: JobSpec, start: datetime, end: datetime) -> Iterator[datetime]:

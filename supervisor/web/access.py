@@ -1,41 +1,58 @@
 """Who may do what: the policy of a server, and the check of every request.
 
-1. Bound to a loopback address, everybody on this machine may read, unless the access file says
-   otherwise. A page of any site could make a browser here send requests under a name of its own,
-   so only loopback names are answered to.
+1. Bound to a loopback address, every user of this machine may read, unless the access file says
+   otherwise. A page of another site could make a browser here send requests under a host name of
+   its own, so requests for other host names than loopback ones are refused.
 2. Bound to any other address, or behind a proxy, reading takes a token or a name from the proxy.
-3. Acting takes one of them everywhere: with neither there are no actions, and no server of rule 2.
-4. A visitor has a role, and a scope of jobs; `roles.NEEDS` says which role each route takes.
+3. Acting always takes one of them: with neither configured there are no actions, and a server of
+   rule 2 does not start.
+4. A visitor has a role, and a scope of jobs; `access_file.NEEDS` says which role each route takes.
 
 A program sends a token itself (``Authorization: Bearer``), a browser the cookie of a session, and a
-proxy that knows its visitors their names, together with a secret of its own.
+proxy that authenticates its visitors sends their names, together with a secret of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from ipaddress import ip_address
 from typing import TypeVar
 from urllib.parse import quote
 
 from redis.exceptions import RedisError
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from supervisor.errors import NotConfigured, UnknownJob, UnknownRun
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.scoped import EVERYTHING, ScopedLedger, current_scope
 from supervisor.ledger.scoped import Scope as JobScope
-from supervisor.web.access_file import NO_FILE, AccessFile, Grant, Policy
-from supervisor.web.budget import Budget
+from supervisor.times import to_ms
+from supervisor.web.access_file import (
+    NEEDS,
+    NO_FILE,
+    About,
+    AccessFile,
+    Grant,
+    Need,
+    Policy,
+    Role,
+    digest,
+    is_same,
+)
 from supervisor.web.http import (
+    Budget,
     Problem,
     Refused,
     actor_of,
@@ -43,8 +60,6 @@ from supervisor.web.http import (
     problem_response,
 )
 from supervisor.web.record import Visits, verb_of
-from supervisor.web.roles import NEEDS, About, Need, Role
-from supervisor.web.sessions import COOKIE, Sessions, digest, is_same, split_root
 
 SHORTEST_TOKEN = 16
 
@@ -72,7 +87,7 @@ class Access:
         file: AccessFile | None = None,
         prefix: str = "",
     ) -> Access:
-        """Raises NotConfigured where the address asks for a token that is not there, or is weak."""
+        """Raises NotConfigured where the address requires a token, and it is missing or weak."""
         made = cls(token, is_loopback(host) and not is_proxied, file, checked_prefix(prefix))
         if not made.has_actions and not made.is_local:
             raise NotConfigured(
@@ -85,6 +100,10 @@ class Access:
                 f"SUPERVISOR_TOKEN is no secret: it takes {SHORTEST_TOKEN} ASCII characters or more"
             )
         return made
+
+    def below(self, name: str) -> Access:
+        """The same for the paths below that one."""
+        return replace(self, prefix=f"{self.prefix}/{name}")
 
     @property
     def policy(self) -> Policy:
@@ -100,7 +119,7 @@ class Access:
 
     @property
     def anonymous(self) -> Role | None:
-        """What everybody may who reaches the server."""
+        """The role of a visitor without a token or a name."""
         return Role.VIEWER if self.is_local and self.policy.anonymous == "viewer" else None
 
     def answers_to(self, host: str) -> bool:
@@ -108,21 +127,21 @@ class Access:
         return not self.is_local or is_loopback(without_port(host))
 
     def name_of(self, given: str) -> str | None:
-        """Of the token; None for one that is none."""
+        """The name of the token; None for an unknown one."""
         if self.token is not None and is_same(given, self.token):
             return OWN_NAME
         found = self.policy.token(digest(given))
         return found.name if found else None
 
     def digest_of(self, name: str) -> str | None:
-        """Of the token of that name."""
+        """The digest of the token of that name."""
         if name == OWN_NAME:
             return digest(self.token) if self.token is not None else None
         found = self.policy.named(name)
         return found.hash if found else None
 
     def grant_of(self, name: str) -> Grant | None:
-        """Of the token of that name; None where the file has it no longer."""
+        """The grant of the token of that name; None once the file no longer has it."""
         return Grant(role=Role.EDITOR) if name == OWN_NAME else self.policy.named(name)
 
 
@@ -157,55 +176,109 @@ def without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-#: Of every answer: nothing inline, nothing of another host, in no other page's frame.
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'self'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
+# Sessions of browsers: a cookie, and a key in the address of all their pages.
+#
+# 1. A browser sends a cookie to every port of a host, so other servers on the machine could read
+#    it. So a session takes two secrets that go different ways: the cookie, and the key in the
+#    address, ``/s/<key>/...``. Neither allows anything alone.
+# 2. The cookie's path is that address: browsers send it to no other one, on whatever port.
+# 3. Both are random. The ledger has their digests only, so that reading it gives no session; and a
+#    logout holds for every server on it.
+# 4. Beside them stands the name of the token, and a seal that only this cookie and the same token
+#    make: changing or removing a token ends its sessions. The role is looked up at each request.
+
+COOKIE = "supervisor_session"
+
+#: The addresses of all sessions begin with this.
+ROOTS = "/s/"
+
+SESSION_TTL = timedelta(hours=12)
 
 
-class SecurityHeaders:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Both secrets of a new session."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
+    cookie: str
+    key: str
 
-        await self._app(scope, receive, send_with_headers)
+    @property
+    def root(self) -> str:
+        """What the addresses of its pages begin with."""
+        return ROOTS + self.key
+
+
+class Sessions:
+    def __init__(self, ledger: Ledger) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+
+    def begin(self, name: str, token_digest: str) -> Session:
+        """name: of the token that was shown."""
+        session = Session(secrets.token_urlsafe(32), secrets.token_hex(16))
+        facts = {
+            "name": name,
+            "key": digest(session.key),
+            "seal": seal(session.cookie, token_digest),
+        }
+        self._client.set(self._place(session.cookie), json.dumps(facts), px=to_ms(SESSION_TTL))
+        return session
+
+    def name(self, cookie: str, root: str, digest_of: Callable[[str], str | None]) -> str | None:
+        """The name of the session's token; None without one. root: what the address begins with.
+
+        digest_of: the digest of the token of that name, if there is one.
+        """
+        text = self._client.get(self._place(cookie))
+        if text is None:
+            return None
+        facts = json.loads(text)
+        token_digest = digest_of(facts["name"])
+        is_valid = (
+            token_digest is not None
+            and is_same(digest(root.removeprefix(ROOTS)), facts["key"])
+            and is_same(seal(cookie, token_digest), facts["seal"])
+        )
+        return str(facts["name"]) if is_valid else None
+
+    def end(self, cookie: str) -> None:
+        self._client.delete(self._place(cookie))
+
+    def _place(self, cookie: str) -> str:
+        return self._keys.session(digest(cookie))
+
+
+def seal(cookie: str, token_digest: str) -> str:
+    return hmac.new(cookie.encode(errors="replace"), token_digest.encode(), "sha256").hexdigest()
+
+
+def split_root(path: str) -> tuple[str, str]:
+    """The root of a session, valid or not, and the path below it."""
+    if not path.startswith(ROOTS):
+        return "", path
+    key, _, rest = path.removeprefix(ROOTS).partition("/")
+    return f"{ROOTS}{key}", f"/{rest}"
 
 
 # Every request is checked before the routes.
 #
 # 1. A Host that is not ours is refused (DNS rebinding), and so is what the page of another origin
 #    sends, except a link that is followed: that page cannot read the answer, but could cause it.
-# 2. Health, the login form and the files of the page are for everybody.
+# 2. Health, the login form and the files of the page take no role.
 # 3. Reading takes a role; a browser is sent to the login form, a program gets a 401.
 # 4. The API acts for the bearer of a token, and for nothing that a browser adds by itself: no page
 #    of another site can make it send that header.
-# 5. The page acts for a session or for whom the proxy names, requested from our own origin; for a
-#    session below its own root: the cookie alone, which other servers on this machine may receive,
-#    is no session.
-# 6. Then the route asks for its role (`RoleCheck`). Who sees some jobs only gets a 404 for the
-#    others, and a 403 from what is about all of them.
+# 5. The page acts for a session or for a user that the proxy names, requested from our own origin;
+#    for a session below its own root: the cookie alone, which other servers on this machine may
+#    receive, is no session.
+# 6. Then the route checks the role (`RoleCheck`). A visitor who may see only some jobs gets a 404
+#    for the others, and a 403 from routes that are about all of them.
 
 
-#: The same for every visitor: whose session it is, is not asked.
+#: The same for every visitor: the session is not looked up.
 ALIKE = ("/healthz", "/readyz", "/static/")
 
-FOR_EVERYBODY = (*ALIKE, "/login")
+FOR_EVERYBODY = (*ALIKE, "/login", "/ledgers")
 
 #: Programs ask for these: a redirection to a form is of no use to them.
 FOR_PROGRAMS = ("/api/", "/metrics", "/events")
@@ -227,11 +300,11 @@ NOT_OUR_PAGE = Problem(403, "the request comes from a page of another site")
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """name: of the token or, from the proxy, of the person; empty for one who shows neither.
+    """name: of the token or, from the proxy, of the person; empty without either.
 
-    role: None for one who may not even read. scope: the jobs that it is for. root: what the
-    addresses of the visitor's pages begin with. session: the cookie. is_proxied: the proxy says who
-    it is.
+    role: None without permission to read. scope: the jobs that it is for. root: what the addresses
+    of the visitor's pages begin with. session: the cookie. is_proxied: the proxy authenticated the
+    visitor.
     """
 
     name: str = ""
@@ -244,14 +317,14 @@ class Visitor:
 
     @property
     def is_person(self) -> bool:
-        """Who acts by the page's buttons."""
+        """Whether the visitor acts by the page's buttons."""
         return bool(self.session) or self.is_proxied
 
     def may(self, role: Role) -> bool:
         return self.role is not None and self.role.includes(role)
 
 
-#: Sessions are looked up in as many threads; the answers have others.
+#: The number of threads that look up sessions; answers have threads of their own.
 LOOKUPS = 4
 
 
@@ -286,12 +359,12 @@ class AccessCheck:
         answer = refusal(request, visitor, access)
         is_over = root and not visitor.session and not path_of(request).startswith(ALIKE)
         if is_over and not answer and request.method in READING:
-            # A session that has ended, or another browser's: the page as everybody may see it.
+            # A session that has ended, or another browser's: the page without it.
             answer = RedirectResponse(access.prefix + address_of(request), 303)
         return answer, scope
 
     async def _session(self, request: Request, root: str, patience_seconds: float) -> str | None:
-        """Whose it is. The event loop does not wait for the ledger."""
+        """The name of its token. The event loop does not wait for the ledger."""
         cookie = request.cookies.get(COOKIE, "")
         if not cookie or not root or path_of(request).startswith(ALIKE):
             return None
@@ -310,7 +383,7 @@ def without_roots(scope: Scope, prefix: str) -> tuple[str, Scope]:
 
 
 def visitor_of(request: Request, access: Access, root: str, name: str | None) -> Visitor:
-    """Who shows a token, else who has the session, else whom the proxy names.
+    """The visitor by the token, else by the session, else by the name from the proxy.
 
     root, name: of the session, if there is one.
     """
@@ -340,7 +413,7 @@ def address_of(request: Request) -> str:
 
 
 def to_login(request: Request) -> Response:
-    """To the login form, and from there back."""
+    """Redirects to the login form, which leads back here."""
     there = f"{request.state.visitor.root}/login?next={quote(address_of(request), safe='/')}"
     return RedirectResponse(there, 303)
 
@@ -385,7 +458,7 @@ def refusal_to_act(request: Request, visitor: Visitor, access: Access) -> Proble
 
 
 def is_of_another_page(request: Request) -> bool:
-    """By the headers that browsers add; a link that is followed shows our page in its place."""
+    """Whether another site's page sent it, as browsers say in headers. Links may lead here."""
     headers = request.headers
     if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
         return False
@@ -394,12 +467,12 @@ def is_of_another_page(request: Request) -> bool:
 
 
 def path_of(request: Request) -> str:
-    """As the routes see it; `request.url` depends on the Host header."""
+    """The path as the routes see it; `request.url` depends on the Host header."""
     return str(request.scope["path"])
 
 
 def comes_from_us(request: Request) -> bool:
-    """By the headers that browsers add; a request without them is not from a form."""
+    """Whether our own page sent it, by the headers that browsers add to what a form sends."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -407,7 +480,7 @@ def comes_from_us(request: Request) -> bool:
     return scheme in ("http", "https") and host == request.headers.get("host")
 
 
-# Before each route: the role that it takes, and whether what it is about is there for the visitor.
+# Before each route: the role that it takes, and whether the visitor may see what it is about.
 
 
 Routes = TypeVar("Routes", bound=Sequence[object])
@@ -423,7 +496,7 @@ def guarded(routes: Routes, ledger: ScopedLedger, visits: Visits) -> Routes:
 
 
 def keys_of(route: Route) -> dict[str, str]:
-    """By method, what it is called in `NEEDS`."""
+    """The route's name in `NEEDS`, by method."""
     methods = sorted(route.methods or ())
     return {m: f"{'GET' if m == 'HEAD' else m} {route.path}" for m in methods}
 
@@ -456,7 +529,7 @@ class RoleCheck:
         await (first or self._app)(scope, receive, send)
 
     async def _check(self, request: Request) -> Response | None:
-        """Where to go first, if anywhere. Raises Refused, UnknownJob and UnknownRun."""
+        """A redirection to the login, if needed. Raises Refused, UnknownJob and UnknownRun."""
         first = None
         # A method that the route does not take is answered by the route.
         need = self._needs.get(request.method)
@@ -481,7 +554,7 @@ class RoleCheck:
 
 
 def check_role(request: Request, role: Role) -> Response | None:
-    """Where to go first, if anywhere. Raises Refused."""
+    """A redirection to the login, if needed. Raises Refused."""
     visitor: Visitor = request.state.visitor
     is_form = path_of(request).startswith("/actions/")
     if is_form and not visitor.is_person and request.method in READING:

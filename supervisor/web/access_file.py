@@ -1,4 +1,5 @@
-"""The file that says who may do what: tokens by their digests, and people whom a proxy names.
+"""Who may do what: the roles, what each route takes, and the file that gives roles to visitors:
+tokens by their digests, and people whom a proxy names.
 
     anonymous: viewer                      # or none; of this machine, on a loopback address
     tokens:
@@ -10,15 +11,19 @@
         - {user: ada@example.com, role: editor}
         - {group: ops, role: operator}
 
-There is no secret in it. Tokens are 256 random bits, which nobody finds by trying, whatever the
-digest costs; a slow one would be computed for each request, also of those who have no token.
+There is no secret in it. Tokens are 256 random bits, which cannot be guessed, however quick the
+digest; a slow one would be computed for each request, also for requests without a valid token.
 """
 
 from __future__ import annotations
 
+import hmac
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -30,12 +35,10 @@ from supervisor.errors import AccessFileInvalid, Problem, closest
 from supervisor.files.yaml_source import Document, UnusableFile, read, shown, text_of
 from supervisor.ledger.scoped import Scope
 from supervisor.logs import get_logger
-from supervisor.web.roles import Role
-from supervisor.web.sessions import digest, is_same
 
 log = get_logger("supervisor.web")
 
-#: Names of visitors whom no file names.
+#: Names that stand for visitors outside the file.
 OWN_NAMES = ("token", "anonymous")
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}"
@@ -43,6 +46,97 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}"
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 Text = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+# The roles, and which of them each route takes. A server with a route that is not in `NEEDS` does
+# not start.
+
+
+class Role(StrEnum):
+    """Each may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    EDITOR = "editor"
+
+    def includes(self, other: Role) -> bool:
+        order = list(Role)
+        return order.index(self) >= order.index(other)
+
+
+class About(StrEnum):
+    """What a route is about. Visitors who may see only some jobs are refused what is about ALL.
+
+    SEEN: those that its visitor sees, or one that is not there yet. JOB, RUN: the one in its path.
+    """
+
+    ALL = auto()
+    SEEN = auto()
+    JOB = auto()
+    RUN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """role: None for a route that takes none."""
+
+    role: Role | None
+    about: About = About.ALL
+
+
+NO_ROLE = Need(None)
+
+#: "<method> <path>", as the routes spell it. HEAD is GET.
+NEEDS: Mapping[str, Need] = {
+    "GET /healthz": NO_ROLE,
+    "GET /readyz": NO_ROLE,
+    "GET /login": NO_ROLE,
+    "POST /login": NO_ROLE,
+    "POST /logout": NO_ROLE,
+    "GET /metrics": Need(Role.VIEWER, About.ALL),
+    "GET /events": Need(Role.VIEWER, About.SEEN),
+    "GET /": Need(Role.VIEWER, About.SEEN),
+    "GET /failures": Need(Role.VIEWER, About.SEEN),
+    "GET /queues": Need(Role.VIEWER, About.ALL),
+    "GET /record": Need(Role.VIEWER, About.ALL),
+    "GET /jobs/{target:path}": Need(Role.VIEWER, About.JOB),
+    "GET /runs/{target:path}": Need(Role.VIEWER, About.RUN),
+    "GET /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/trigger/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/pause/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "POST /actions/resume/{target:path}": Need(Role.OPERATOR, About.JOB),
+    "GET /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
+    "POST /actions/cancel/{target:path}": Need(Role.OPERATOR, About.RUN),
+    "GET /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
+    "POST /actions/remove/{target:path}": Need(Role.EDITOR, About.JOB),
+    "GET /actions/new": Need(Role.EDITOR, About.SEEN),
+    "GET /actions/edit/{target:path}": Need(Role.EDITOR, About.JOB),
+    "POST /actions/check": Need(Role.EDITOR, About.SEEN),
+    "POST /actions/put": Need(Role.EDITOR, About.SEEN),
+    "GET /api/v1/openapi.json": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/jobs": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/jobs/{job:path}": Need(Role.VIEWER, About.JOB),
+    "PUT /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.SEEN),
+    "DELETE /api/v1/jobs/{job:path}": Need(Role.EDITOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/check": Need(Role.EDITOR, About.SEEN),
+    "POST /api/v1/jobs/{job:path}/trigger": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/pause": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/jobs/{job:path}/resume": Need(Role.OPERATOR, About.JOB),
+    "POST /api/v1/runs/{run:path}/cancel": Need(Role.OPERATOR, About.RUN),
+    "GET /api/v1/runs": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/failures": Need(Role.VIEWER, About.SEEN),
+    "GET /api/v1/runs/{run:path}/log": Need(Role.VIEWER, About.RUN),
+    "GET /api/v1/runs/{run:path}": Need(Role.VIEWER, About.RUN),
+    "GET /api/v1/queues": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/actions": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/unguarded": Need(Role.VIEWER, About.ALL),
+    "GET /api/v1/beat": Need(Role.VIEWER, About.SEEN),
+}
+
+
+# The file.
 
 
 class Part(BaseModel):
@@ -77,7 +171,7 @@ class Person(Grant):
 
 
 class Proxy(Part):
-    """A proxy that knows who its visitors are, and what its headers are called."""
+    """A proxy that authenticates its visitors, and the names of its headers."""
 
     hash: Digest
     people: tuple[Person, ...]
@@ -87,12 +181,12 @@ class Proxy(Part):
     sign_out: Text | None = None
 
     def sent(self, headers: Headers) -> bool:
-        """Whether a request came through it: nobody else has its secret."""
+        """Whether a request came through it: only the proxy has the secret."""
         secret = headers.getlist(self.secret_header)
         return len(secret) == 1 and is_same(f"sha256:{digest(secret[0])}", self.hash)
 
     def user(self, headers: Headers) -> str:
-        """Empty where the proxy names nobody, or several."""
+        """Empty where the proxy names no user, or several."""
         named = headers.getlist(self.user_header)
         return named[0].strip() if len(named) == 1 else ""
 
@@ -110,7 +204,7 @@ class Policy(Part):
     proxy: Proxy | None = None
 
     def token(self, token_digest: str) -> Token | None:
-        """All are compared, so that the time says nothing."""
+        """Compares with all of them, so that the time it takes reveals nothing."""
         found = [t for t in self.tokens if is_same(f"sha256:{token_digest}", t.hash)]
         return found[0] if found else None
 
@@ -121,7 +215,7 @@ class Policy(Part):
 NO_FILE = Policy()
 
 
-# Reading it: all that is wrong at once, each in its line.
+# Reading it: all problems at once, each with its line.
 
 HINTS = {
     "hash": "as `supervisor token new` prints it",
@@ -168,7 +262,7 @@ def problem(path: Path, document: Document, detail: ErrorDetails) -> Problem:
 
 
 def keys_of(place: Sequence[str | int]) -> Iterable[str]:
-    """Of the mapping that this is a key of."""
+    """The keys of the mapping that this is a key of."""
     models: dict[str | int, type[Part]] = {"tokens": Token, "people": Person, "proxy": Proxy}
     parts = [models[part] for part in place[:-1] if part in models]
     return [*(parts[-1] if parts else Policy).model_fields]
@@ -192,12 +286,13 @@ def contradictions(path: Path, document: Document, policy: Policy) -> Iterator[P
             yield Problem(str(path), line, None, "give a user or a group", "one of the two")
 
 
-#: Seconds between two looks at a file.
+#: Seconds between two checks for a changed file.
 LOOKS_EVERY = 1.0
 
 
 class AccessFile:
-    """The policy as the file has it. One with problems changes nothing, and is logged once."""
+    """The policy as the file has it. One with problems changes nothing, is logged once, and makes
+    the file invalid (`supervisor_access_file_valid`) until it is corrected."""
 
     def __init__(self, path: Path) -> None:
         """Raises AccessFileInvalid."""
@@ -205,6 +300,7 @@ class AccessFile:
         self._version = version_of(path)
         self._looked_at = time.monotonic()
         self._policy = policy_in(path)
+        self.is_valid = True
 
     @property
     def policy(self) -> Policy:
@@ -221,21 +317,32 @@ class AccessFile:
         try:
             self._policy = policy_in(self._path)
         except AccessFileInvalid as error:
+            self.is_valid = False
             problems = [str(problem) for problem in error.problems]
             log.error("access file refused, the one before stays in force", problems=problems)
             return
+        self.is_valid = True
         log.info("access file loaded", tokens=len(self._policy.tokens))
 
 
-def version_of(path: Path) -> tuple[int, int, int] | None:
+def version_of(path: Path) -> tuple[int, ...] | None:
+    """Another one also once a file that could not be read is given the right owner or mode."""
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size
 
 
 # Tokens.
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode(errors="replace")).hexdigest()
+
+
+def is_same(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), expected.encode())
 
 
 def new_token() -> str:
@@ -244,7 +351,7 @@ def new_token() -> str:
 
 
 def line_for(token: str, name: str, role: Role, jobs: Sequence[str], labels: Sequence[str]) -> str:
-    """What the list `tokens` of the file has for it."""
+    """The line of the token for the list `tokens` of the file."""
     parts = [f"name: {name}", f"role: {role}"]
     for key, words in (("jobs", jobs), ("labels", labels)):
         if words:

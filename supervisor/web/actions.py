@@ -28,17 +28,17 @@ from supervisor.errors import (
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate import control
+from supervisor.operate import control, shapes
 from supervisor.operate.job_edits import JobEdits
-from supervisor.web import api_shapes
-from supervisor.web.access import Access, Visitor
-from supervisor.web.budget import Threads
+from supervisor.web.access import COOKIE, SESSION_TTL, Access, Sessions, Visitor, split_root
 from supervisor.web.editor import version_in
 from supervisor.web.http import (
     TEMPLATES,
     Refused,
+    Threads,
     actor_of,
     form_body,
+    form_endpoint,
     job_url,
     place_of,
     run_url,
@@ -47,7 +47,6 @@ from supervisor.web.http import (
     visitor_at,
 )
 from supervisor.web.record import Visits
-from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, split_root
 
 Fields = Mapping[str, str]
 
@@ -56,52 +55,38 @@ Fields = Mapping[str, str]
 STATES = (RunEnded, InvalidJob, JobConflict, JobElsewhere, NotConfigured)
 
 
-#: Does what a form asks for, to a job or run, in the name of who sent it, and returns the address
-#: of the result.
+#: Does what a form asks for, to a job or run, in the name of its sender; returns the address of the
+#: result.
 Act = Callable[[Ledger, str, Fields, Actor], str]
 
 
 def action_routes(ledger: Ledger, edits: JobEdits, threads: Threads) -> list[Route]:
     actions: dict[str, Act] = {**ACTIONS, "remove": partial(remove, edits)}
     return [
-        Route(f"/actions/{verb}/{{target:path}}", endpoint, methods=[method])
+        Route(f"/actions/{verb}/{{target:path}}", form_endpoint(threads, answer), methods=[method])
         for verb, act in actions.items()
-        for method, endpoint in (
-            ("GET", confirmation(ledger, verb, threads)),
-            ("POST", execution(ledger, verb, act, threads)),
+        for method, answer in (
+            ("GET", partial(form, ledger, verb)),
+            ("POST", partial(result, ledger, verb, act)),
         )
     ]
 
 
-def confirmation(ledger: Ledger, verb: str, threads: Threads) -> Callable[[Request], Any]:
-    async def confirm(request: Request) -> Response:
-        return await threads.run(request, form, ledger, verb, request)
-
-    return confirm
-
-
-def execution(ledger: Ledger, verb: str, act: Act, threads: Threads) -> Callable[[Request], Any]:
-    async def execute(request: Request) -> Response:
-        fields = await form_body(request)
-        return await threads.run(request, result, request, fields)
-
-    def result(request: Request, fields: Fields) -> Response:
-        try:
-            address = act(ledger, request.path_params["target"], fields, actor_of(request))
-        except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
-            status = 409 if isinstance(error, STATES) else 400
-            status = error.problem.status if isinstance(error, Refused) else status
-            return form(ledger, verb, request, fields, str(error), status)
-        return RedirectResponse(f"{request.state.visitor.root}/{address}", 303)
-
-    return execute
+def result(ledger: Ledger, verb: str, act: Act, request: Request, fields: Fields) -> Response:
+    try:
+        address = act(ledger, request.path_params["target"], fields, actor_of(request))
+    except (Refused, InvalidKey, InvalidRequest, *STATES) as error:
+        status = 409 if isinstance(error, STATES) else 400
+        status = error.problem.status if isinstance(error, Refused) else status
+        return form(ledger, verb, request, fields, str(error), status)
+    return RedirectResponse(f"{request.state.visitor.root}/{address}", 303)
 
 
 def form(
     ledger: Ledger,
     verb: str,
     request: Request,
-    fields: Fields | None = None,
+    fields: Fields,
     error: str = "",
     status: int = 200,
 ) -> Response:
@@ -114,7 +99,7 @@ def form(
         spec=None if is_about_run else ledger.spec(target),
         version=ledger.loaded([target]).origins[target].version if verb == "remove" else None,
         policies=list(OverlapPolicy),
-        fields=fields or {},
+        fields=fields,
         error=error,
         is_alone="part" not in request.query_params,
         **place_of(request),
@@ -130,10 +115,10 @@ def trigger(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     given = {name: text.strip() for name, text in fields.items() if text.strip()}
     request: dict[str, Any] = {
         name: parsed(name, given[name]) if name in AS_JSON else given[name]
-        for name in api_shapes.Trigger.model_fields
+        for name in shapes.Trigger.model_fields
         if name in given
     }
-    asked = validated(api_shapes.Trigger, json.dumps(request))
+    asked = validated(shapes.Trigger, json.dumps(request))
     run = control.trigger(ledger, job, asked.as_request(), asked.at, by=by, reason=asked.reason)
     return run_url(unless_skipped(run).id)
 
@@ -148,7 +133,7 @@ def parsed(name: str, text: str) -> Any:
 def pause(ledger: Ledger, job: str, fields: Fields, by: Actor) -> str:
     """The note is the reason."""
     request = {"note": fields.get("note", ""), "until": fields.get("until") or None}
-    asked = validated(api_shapes.Pause, json.dumps(request))
+    asked = validated(shapes.Pause, json.dumps(request))
     control.pause(ledger, job, asked.note, asked.until, by=by)
     return job_url(job)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -20,22 +20,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import JobConflict
-from supervisor.files.schedule_schema import json_schema
-from supervisor.job.log_url import log_link
+from supervisor.files.schedule_files import json_schema
 from supervisor.job.run import RunState
 from supervisor.ledger.actions import Action, Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, latest_failures, search
 from supervisor.ledger.queues import Queues
-from supervisor.operate import control
-from supervisor.operate.job_documents import Document
-from supervisor.operate.job_edits import JobEdits, LoadedJob, verdict_shape
-from supervisor.operate.record import RecordedAction
-from supervisor.operate.shapes import Failure, Job, LogLine, Run, Step, params_shape
-from supervisor.web import api_shapes
-from supervisor.web.api_shapes import Error, WholeJob, WholeRun
-from supervisor.web.budget import Threads
-from supervisor.web.http import Refused, actor_of, document_body, json_body, unless_skipped
+from supervisor.operate import control, shapes
+from supervisor.operate.job_edits import Document, JobEdits, LoadedJob, verdict_shape
+from supervisor.operate.shapes import (
+    Error,
+    Job,
+    LogLine,
+    RecordedAction,
+    Run,
+    WholeJob,
+    WholeRun,
+)
+from supervisor.web.http import Refused, Threads, actor_of, document_body, json_body, unless_skipped
 from supervisor.web.jobs_page import Filter, JobsQuery, Sort, names_of, queue_status
 from supervisor.web.record import wanted_actions
 
@@ -97,11 +99,11 @@ def etag(version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A parameter of the query. `schema` is JSON Schema."""
+    """A parameter of the query. `schema` is JSON Schema; by default any text."""
 
     name: str
     about: str
-    schema: Schema
+    schema: Schema = field(default_factory=lambda: {"type": "string"})
 
     def check(self, text: str) -> None:
         """Raises Refused."""
@@ -120,10 +122,10 @@ def up_to(most: int, about: str) -> Query:
 RUN_LIMIT = up_to(MOST_RUNS, "Up to that many of those that match, newest first.")
 SORTS = [sign + word.value for word in Sort for sign in ("", "-")]
 JOBS_QUERIES = (
-    Query("search", "Only jobs with this in their name.", {"type": "string"}),
-    Query("prefix", "Only jobs whose names begin with this.", {"type": "string"}),
-    Query("label", "Only jobs with this label: tenant=acme, or tenant.", {"type": "string"}),
-    Query("source", "Only jobs of this source: files, runtime, django.", {"type": "string"}),
+    Query("search", "Only jobs with this in their name."),
+    Query("prefix", "Only jobs whose names begin with this."),
+    Query("label", "Only jobs with this label: tenant=acme, or tenant."),
+    Query("source", "Only jobs of this source: files, runtime, django."),
     Query(
         "state",
         "Only jobs in this state; late: half a minute past a time, and not started.",
@@ -135,10 +137,10 @@ JOBS_QUERIES = (
         {"type": "string", "enum": SORTS},
     ),
     up_to(MOST_JOBS, "Up to that many."),
-    Query("after", "Only jobs that come after this one.", {"type": "string"}),
+    Query("after", "Only jobs that come after this one."),
 )
 RUNS_QUERIES = (
-    Query("job", "Only runs of this job.", {"type": "string"}),
+    Query("job", "Only runs of this job."),
     Query(
         "outcome",
         "Only runs in this state.",
@@ -149,64 +151,44 @@ RUNS_QUERIES = (
 
 
 ACTIONS_QUERIES = (
-    Query("job", "Only on this job, or on those that match: report-*.", {"type": "string"}),
-    Query("by", "Only by this name or system user, or deploy-*.", {"type": "string"}),
-    Query("verb", "Only this: trigger, cancel, put ...", {"type": "string"}),
+    Query("job", "Only on this job, or on those that match: report-*."),
+    Query("by", "Only by this name or system user, or deploy-*."),
+    Query("verb", "Only this: trigger, cancel, put ..."),
     Query("since", "Only from then on.", {"type": "string", "format": "date-time"}),
     up_to(MOST_ACTIONS, "Up to that many, newest first."),
-    Query("before", "Only older ones than the one of this id.", {"type": "string"}),
+    Query("before", "Only older ones than the one of this id."),
 )
-REASON = Query("reason", "Why, for the record of actions.", {"type": "string"})
+REASON = Query("reason", "Why, for the record of actions.")
 
 Method = Literal["get", "post", "put", "delete"]
 
 
-@dataclass(frozen=True, slots=True)
 class Operation:
-    """call: the method of Api. status: of success. errors: other statuses that it may answer."""
+    """call: the method of Api. status: of success. errors: other statuses that it may answer.
 
-    call: Callable[..., Any]
-    method: Method
-    path: str
-    status: int
-    queries: Sequence[Query]
-    errors: frozenset[int]
+    What the method takes and returns is read from its annotations once, not at each request.
+    """
 
-    @property
-    def name(self) -> str:
-        return self.call.__name__
-
-    @property
-    def about(self) -> str:
-        return str(self.call.__doc__)
-
-    @property
-    def is_tagged(self) -> bool:
-        """Whether the answer has a version."""
-        return get_origin(get_type_hints(self.call)["return"]) is Tagged
-
-    @property
-    def answer(self) -> TypeAdapter[Any]:
-        found = get_type_hints(self.call)["return"]
-        return TypeAdapter(get_args(found)[0] if self.is_tagged else found)
-
-    @property
-    def body(self) -> type[BaseModel] | None:
-        return get_type_hints(self.call).get("asked")
-
-    @property
-    def takes_document(self) -> bool:
-        """Whether its body is the keys of a job."""
-        return "document" in get_type_hints(self.call)
-
-    @property
-    def takes_preconditions(self) -> bool:
-        return "preconditions" in get_type_hints(self.call)
-
-    @property
-    def is_action(self) -> bool:
-        """Whether it is entered in the record of actions."""
-        return "by" in get_type_hints(self.call)
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        method: Method,
+        path: str,
+        status: int,
+        queries: Sequence[Query],
+        errors: frozenset[int],
+    ) -> None:
+        hints = get_type_hints(call)
+        returned = hints["return"]
+        self.call, self.name, self.about = call, call.__name__, str(call.__doc__)
+        self.method, self.path, self.status = method, path, status
+        self.queries, self.errors = queries, errors
+        self.has_version = get_origin(returned) is Tagged
+        self.answer = TypeAdapter[Any](get_args(returned)[0] if self.has_version else returned)
+        self.body: type[BaseModel] | None = hints.get("asked")
+        self.takes_document = "document" in hints
+        self.takes_preconditions = "preconditions" in hints
+        self.is_recorded = "by" in hints
 
 
 OPERATIONS: list[Operation] = []
@@ -244,7 +226,7 @@ class Api:
         """The loaded jobs."""
         wanted = replace(JobsQuery.of(query), search=query.get("search", ""))
         limit = int(query.get("limit", MOST_JOBS))
-        names = after(names_of(self._ledger, wanted, self._ledger.now()), query)[:limit]
+        names = after([*names_of(self._ledger, wanted, self._ledger.now())], query)[:limit]
         specs = self._ledger.some_specs(names)
         known = [specs[name] for name in names if name in specs]
         return [Job.model_validate(record) for record in self._ledger.records_of(known)]
@@ -281,9 +263,9 @@ class Api:
         self._edits.remove(job, version, by, reason)
 
     @operation("post", "/jobs/{job}/check")
-    def check_job(self, job: str, document: Document) -> api_shapes.Check:
+    def check_job(self, job: str, document: Document) -> shapes.Check:
         """What saving a job would do, and what is wrong with it; nothing is saved."""
-        return api_shapes.Check.model_validate(verdict_shape(self._edits.verdict(job, document)))
+        return shapes.Check.model_validate(verdict_shape(self._edits.verdict(job, document)))
 
     def _whole(self, job: LoadedJob, *, is_new: bool = False) -> Tagged[WholeJob]:
         [record] = self._ledger.records_of([job.spec])
@@ -317,36 +299,26 @@ class Api:
     @operation("get", "/runs/{run}")
     def run(self, run: str) -> WholeRun:
         """One run, with its steps."""
-        found = self._ledger.run(run)
-        whole = WholeRun.model_validate(found)
-        if found.has_steps:
-            whole.steps = [Step.model_validate(step) for step in self._ledger.steps.records(run)]
-            whole.params = params_shape(found, self._ledger.steps.params(run))
-        spec = self._ledger.some_specs([found.job]).get(found.job)
-        if spec:
-            whole.log_url = log_link(spec.log_url, found, self._ledger.now())
-        failures = self._ledger.reports.failures(run)
-        whole.failures = [Failure.model_validate(failure) for failure in failures]
-        return whole
+        return shapes.whole_run(self._ledger, self._ledger.run(run))
 
     @operation("get", "/queues")
-    def queues(self) -> api_shapes.Queues:
+    def queues(self) -> shapes.Queues:
         """Queues, workers, and the runs that are running."""
         found = queue_status(self._ledger, self._broker)
         at_work = {process: [run.id for run in runs] for process, runs in found.running.items()}
-        return api_shapes.Queues.model_validate(
+        return shapes.Queues.model_validate(
             {"queues": found.queues, "workers": found.workers, "at_work": at_work}
         )
 
     @operation("get", "/unguarded", errors=(409,))
-    def unguarded(self) -> list[api_shapes.Unguarded]:
+    def unguarded(self) -> list[shapes.Unguarded]:
         """RedBeat's entries that are no job, up to 1,000; none where no Celery app was named."""
-        return [api_shapes.Unguarded.model_validate(found) for found in self._edits.unguarded()]
+        return [shapes.Unguarded.model_validate(found) for found in self._edits.unguarded()]
 
     @operation("get", "/beat")
-    def beat(self) -> api_shapes.Beat:
+    def beat(self) -> shapes.Beat:
         """The beat that leads, and its last tick and reload."""
-        return api_shapes.Beat.model_validate(self._ledger.beat())
+        return shapes.Beat.model_validate(self._ledger.beat())
 
     @operation("get", "/actions", queries=ACTIONS_QUERIES)
     def actions(self, query: Mapping[str, str]) -> list[RecordedAction]:
@@ -356,31 +328,31 @@ class Api:
         return [RecordedAction.model_validate(entry) for entry in found]
 
     @operation("post", "/jobs/{job}/trigger", 201, errors=(409,))
-    def trigger(self, job: str, asked: api_shapes.Trigger, by: Actor) -> Run:
+    def trigger(self, job: str, asked: shapes.Trigger, by: Actor) -> Run:
         """Run a job now or at a time to come, paused or not."""
         request = asked.as_request()
         run = control.trigger(self._ledger, job, request, asked.at, by=by, reason=asked.reason)
         return Run.model_validate(unless_skipped(run))
 
     @operation("post", "/jobs/{job}/pause")
-    def pause(self, job: str, asked: api_shapes.Pause, by: Actor) -> api_shapes.Paused:
+    def pause(self, job: str, asked: shapes.Pause, by: Actor) -> shapes.Paused:
         """Exclude the job's ticks."""
         note, reason = asked.note, asked.reason
         until = control.pause(self._ledger, job, note, asked.until, by=by, reason=reason)
-        return api_shapes.Paused(job=job, until=until)
+        return shapes.Paused(job=job, until=until)
 
     @operation("post", "/jobs/{job}/resume")
-    def resume(self, job: str, asked: api_shapes.Resume, by: Actor) -> api_shapes.Resumed:
+    def resume(self, job: str, asked: shapes.Resume, by: Actor) -> shapes.Resumed:
         """Emit the job's ticks again."""
         catch_up, reason = asked.catch_up, asked.reason
         caught_up = control.resume(self._ledger, job, catch_up=catch_up, by=by, reason=reason)
-        return api_shapes.Resumed(job=job, caught_up=caught_up)
+        return shapes.Resumed(job=job, caught_up=caught_up)
 
     @operation("post", "/runs/{run}/cancel", 202, errors=(409,))
-    def cancel(self, run: str, asked: api_shapes.Cancel, by: Actor) -> api_shapes.Cancelled:
+    def cancel(self, run: str, asked: shapes.Cancel, by: Actor) -> shapes.Cancelled:
         """End a run."""
         done = control.cancel(self._ledger, run, by=by, reason=asked.reason)
-        return api_shapes.Cancelled(run=run, cancellation=done)
+        return shapes.Cancelled(run=run, cancellation=done)
 
 
 def after(names: list[str], query: Mapping[str, str]) -> list[str]:
@@ -477,11 +449,11 @@ def schemas_of_keys() -> dict[str, Schema]:
 
 
 def answers_of(operation: Operation, schema: Schema) -> dict[str, Schema]:
-    """Those of success."""
+    """The answers of success."""
     if operation.status == 204:
         return {"204": {"description": "Done."}}
     answer = described("Done.", schema)
-    if operation.is_tagged:
+    if operation.has_version:
         about = "The version of the job, for If-Match."
         answer["headers"] = {"ETag": {"description": about, "schema": {"type": "string"}}}
     made = {"201": {**answer, "description": "Made."}} if operation.method == "put" else {}
@@ -495,32 +467,18 @@ PRECONDITIONS = {
 
 
 def parameters_of(operation: Operation) -> list[Schema]:
-    in_path = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", operation.path)
+    text = {"type": "string"}
+    headers = PRECONDITIONS if operation.takes_preconditions else {}
+    return [
+        *(parameter("path", name, text) for name in re.findall(r"{(\w+)}", operation.path)),
+        *(parameter("query", query.name, query.schema, query.about) for query in operation.queries),
+        *(parameter("header", name, text, about) for name, about in headers.items()),
     ]
-    in_query = [
-        {
-            "name": query.name,
-            "in": "query",
-            "required": False,
-            "description": query.about,
-            "schema": query.schema,
-        }
-        for query in operation.queries
-    ]
-    in_header = [
-        {
-            "name": name,
-            "in": "header",
-            "required": False,
-            "description": about,
-            "schema": {"type": "string"},
-        }
-        for name, about in PRECONDITIONS.items()
-        if operation.takes_preconditions
-    ]
-    return in_path + in_query + in_header
+
+
+def parameter(place: str, name: str, schema: Schema, about: str | None = None) -> Schema:
+    found = {"name": name, "in": place, "required": place == "path", "schema": schema}
+    return found if about is None else {**found, "description": about}
 
 
 def described(text: str, schema: Schema) -> Schema:
@@ -564,7 +522,7 @@ def route_of(operation: Operation, call: Callable[..., Any], threads: Threads) -
                 if query.name in request.query_params:
                     query.check(request.query_params[query.name])
             given.append(request.query_params)
-        if operation.is_action:
+        if operation.is_recorded:
             given.append(actor_of(request))
         return await threads.run(request, respond, given)
 

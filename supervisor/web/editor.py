@@ -2,13 +2,17 @@
 
 The form is checked while it is filled in: the page's script sends it to `actions/check` and shows
 the answer. Without the script its button does the same. Saving names the version that the form was
-made of; where another was saved meanwhile, nothing is saved, and the form comes back with what
-differs and with the version that a second try would replace.
+made of; if another was saved since, nothing is saved, and the form comes back with what differs and
+with the version that a second try would replace.
+
+The keys that most jobs have are fields of their own; all others are one field, which is read as a
+schedule file is. So the form has every key that a schedule file has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +21,21 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import InvalidJob, JobConflict, JobElsewhere, NotConfigured, TooManyJobs
+from supervisor.files.yaml_source import UNREADABLE, plain_value, read
 from supervisor.job.changes import Edit
 from supervisor.job.policies import OverlapPolicy
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.job_documents import document_text
-from supervisor.operate.job_edits import JobEdits, Verdict
-from supervisor.web.budget import Threads
-from supervisor.web.http import TEMPLATES, Refused, actor_of, form_body, job_url, place_of
-from supervisor.web.job_form import TIMES, InvalidForm, document_in, fields_of
+from supervisor.operate.job_edits import Document, JobEdits, Verdict, document_text
+from supervisor.web.http import (
+    TEMPLATES,
+    Refused,
+    Threads,
+    actor_of,
+    form_endpoint,
+    job_url,
+    loads,
+    place_of,
+)
 
 Fields = Mapping[str, str]
 
@@ -136,22 +147,109 @@ def version_in(fields: Fields) -> int:
 def editor_routes(ledger: Ledger, jobs: JobEdits, threads: Threads) -> list[Route]:
     editor = Editor(ledger, jobs)
 
-    def shown(answer: Callable[[Request, Fields], Response]) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            return await threads.run(request, answer, request, {})
-
-        return endpoint
-
-    def sent(answer: Callable[[Request, Fields], Response]) -> Callable[[Request], Any]:
-        async def endpoint(request: Request) -> Response:
-            fields = await form_body(request)
-            return await threads.run(request, answer, request, fields)
-
-        return endpoint
-
     return [
-        Route("/actions/new", shown(editor.new)),
-        Route("/actions/edit/{target:path}", shown(editor.edit)),
-        Route("/actions/check", sent(editor.check), methods=["POST"]),
-        Route("/actions/put", sent(editor.save), methods=["POST"]),
+        Route("/actions/new", form_endpoint(threads, editor.new)),
+        Route("/actions/edit/{target:path}", form_endpoint(threads, editor.edit)),
+        Route("/actions/check", form_endpoint(threads, editor.check), methods=["POST"]),
+        Route("/actions/put", form_endpoint(threads, editor.save), methods=["POST"]),
     ]
+
+
+# The keys of a job as the fields of a form, and back.
+
+
+#: Schedules that are one line of text; others are among the further keys.
+TIMES = ("every", "cron", "rrule")
+
+#: Keys that are texts as they are written.
+TEXTS = ("task", "description", "timezone", "overlap", "queue")
+
+#: Keys that are numbers or durations: 3, 90s, 5m.
+AMOUNTS = ("max_retries", "time_limit")
+
+#: Keys that are JSON, as when a job is triggered.
+JSONS = {"args": list, "kwargs": dict}
+
+
+class InvalidForm(Exception):
+    """What stands in the fields cannot be read; `problems` has all of it."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def fields_of(document: Document) -> dict[str, str]:
+    """The fields of a form that says the same as the document."""
+    rest = dict(document)
+    fields = {"kind": "", "times": ""}
+    for key in TIMES:
+        if is_line(rest.get(key)):
+            fields |= {"kind": key, "times": rest.pop(key)}
+    fields |= {key: rest.pop(key) for key in TEXTS if is_line(rest.get(key))}
+    fields |= {key: str(rest.pop(key)) for key in AMOUNTS if key in rest}
+    for key, kind in JSONS.items():
+        if isinstance(rest.get(key), kind):
+            value = rest.pop(key)
+            text = json.dumps(value, ensure_ascii=False)
+            fields[key] = text if text.isprintable() else json.dumps(value)
+    if rest.get("paused") is True:
+        fields["paused"] = str(rest.pop("paused"))
+    return fields | {"more": document_text(rest)}
+
+
+def is_line(value: Any) -> bool:
+    """Whether a field of one line keeps the text as it is."""
+    return isinstance(value, str) and value.isprintable() and value == value.strip()
+
+
+def document_in(fields: Fields) -> Document:
+    """What the fields say; an empty one says nothing. Raises InvalidForm."""
+    document: Document = {}
+    problems: list[str] = []
+    more = further_keys(fields.get("more", ""), problems)
+    for key, value in given(fields, problems):
+        if key in more:
+            problems.append(f"{key!r} is given twice: in its field, and among the further keys")
+        document[key] = value
+    if problems:
+        raise InvalidForm(problems)
+    return document | more
+
+
+def given(fields: Fields, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of the fields that are keys of a job."""
+    kind, times = fields.get("kind", ""), fields.get("times", "").strip()
+    if kind in TIMES and times:
+        yield kind, times
+    elif times:
+        problems.append(f"{times!r}: choose what kind of schedule it is")
+    readers: dict[str, Callable[[str], Any]] = {
+        **dict.fromkeys(TEXTS, str),
+        **dict.fromkeys(AMOUNTS, plain_value),
+        **dict.fromkeys(JSONS, loads),
+    }
+    for key, reader in readers.items():
+        if text := fields.get(key, "").strip():
+            try:
+                yield key, reader(text)
+            except (ValueError, RecursionError) as error:
+                problems.append(f"{key!r}: {error}")
+    if "paused" in fields:
+        yield "paused", True
+
+
+def further_keys(text: str, problems: list[str]) -> Document:
+    document = read(text)
+    problems += [
+        f"further keys, line {fault.line}: {fault.what}"
+        + (f" ({fault.hint})" if fault.hint else "")
+        for fault in document.faults
+    ]
+    data = document.data
+    if data is None or data is UNREADABLE:
+        return {}
+    if not isinstance(data, dict):
+        problems.append("further keys: not keys and values, such as start_deadline: 10m")
+        return {}
+    return data

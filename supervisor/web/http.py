@@ -1,15 +1,22 @@
-"""What all routes share: templates, errors as answers, bodies of requests."""
+"""What all routes share: budgets and threads, templates, errors as answers, bodies of requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
+import redis
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
@@ -32,23 +39,160 @@ from supervisor.job.changes import value
 from supervisor.job.run import Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.actions import Actor
-from supervisor.ledger.connection import explained
+from supervisor.ledger.connection import connect_for_answers, explained
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.queues import Queues
 from supervisor.logs import get_logger
-from supervisor.operate.job_documents import Document
-from supervisor.operate.record import targets, what_words, where, who
-from supervisor.operate.shapes import (
+from supervisor.operate import shapes
+from supervisor.operate.job_edits import Document
+from supervisor.operate.plans import surprise_text
+from supervisor.operate.shapes import iso_utc
+from supervisor.operate.words import (
+    age,
+    ahead,
+    dropped_words,
+    duration,
     harmless,
-    instant,
     items_words,
     param_words,
+    pause_words,
     progress_words,
-    run_shape,
+    reason_words,
     share_of_step,
+    span,
+    stamp,
+    targets,
+    what_words,
+    where,
+    who,
 )
-from supervisor.operate.tables import dropped_words, surprise_text, why
-from supervisor.operate.words import age, ahead, duration, pause_words, span, stamp
-from supervisor.web.budget import OutOfTime
-from supervisor.web.job_form import loads
+from supervisor.settings import Settings
+
+# How long an answer may take, and the threads that answers are made in.
+#
+# 1. Calls to Redis block, so requests run in threads. The event loop waits for one until the
+#    request's budget is spent; then the answer is a 503, whatever the thread does.
+# 2. A request that has waited for a thread until then is never begun.
+# 3. A request whose budget is spent, or whose client has left, ends at its next call to Redis or
+#    its next `check`: no thread works for an answer that is not read.
+# 4. Requests that hang occupy threads. So /metrics and /readyz have threads of their own.
+
+
+#: Of a whole request. Prometheus gives up a scrape after 10 s, most proxies and people later.
+BUDGET_SECONDS = 4.0
+
+#: The broker's part of it; lengths that it has not answered within it are left out.
+BROKER_SECONDS = 1.0
+
+THREADS = 16
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class OutOfTime(Exception):
+    """The answer took too long, or its client has left."""
+
+
+class Budget:
+    """The time that a request has, from its arrival."""
+
+    def __init__(self, seconds: float = BUDGET_SECONDS) -> None:
+        self._ends_at = time.monotonic() + seconds
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._ends_at - time.monotonic())
+
+    def end(self) -> None:
+        self._ends_at = 0.0
+
+
+_current: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+def check() -> None:
+    """Raises OutOfTime in the thread of a request whose budget is spent."""
+    budget = _current.get()
+    if budget is not None and not budget.seconds_left:
+        raise OutOfTime("this takes too long: ask for less")
+
+
+class BudgetedRedis(redis.Redis):
+    """Refuses calls of a request whose budget is spent."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        check()
+        return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, *args: Any, **options: Any) -> Any:
+        check()
+        return super().pipeline(*args, **options)
+
+
+def ledger_for_answers(settings: Settings) -> Ledger:
+    """Raises InvalidRedisUrl."""
+    return Ledger(connect_for_answers(settings, BudgetedRedis), Keys.of(settings))
+
+
+class Threads:
+    """Threads for requests of one kind. seconds: of a request's budget, the most that one takes."""
+
+    def __init__(self, number: int = THREADS, seconds: float = BUDGET_SECONDS) -> None:
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(number, thread_name_prefix="answers")
+
+    async def run(
+        self, request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """What the function returns. Raises OutOfTime, and what the function raises.
+
+        The request's body must have been read, or have none.
+        """
+        budget = Budget(min(self._seconds, request.state.budget.seconds_left))
+        context = copy_context()
+        context.run(_current.set, budget)
+        submitted = self._pool.submit(lambda: context.run(function, *args, **kwargs))
+        work = asyncio.wrap_future(submitted)
+        leaving = asyncio.ensure_future(left(request))
+        try:
+            await asyncio.wait(
+                (work, leaving), timeout=budget.seconds_left, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done():
+                return work.result()
+            raise OutOfTime("the answer took too long: the ledger is slow, or much was asked for")
+        finally:
+            budget.end()
+            work.cancel()
+            leaving.cancel()
+
+
+async def left(request: Request) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class BoundedQueues:
+    """The queues of a broker that may hang; their lengths are unknown then."""
+
+    def __init__(self, broker: Queues) -> None:
+        self._broker = broker
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="broker")
+
+    def of(self, spec: JobSpec) -> tuple[str, ...]:
+        return self._broker.of(spec)
+
+    def lengths(self, queues: Sequence[str]) -> Mapping[str, int]:
+        asked = self._threads.submit(self._broker.lengths, queues)
+        try:
+            return asked.result(BROKER_SECONDS)
+        except TimeoutError:
+            asked.cancel()
+            return {}
+
 
 # Templates. Everything is escaped.
 
@@ -56,6 +200,11 @@ from supervisor.web.job_form import loads
 def shown(value: Any) -> Any:
     """A value in a page, without characters that would reverse the text beside it."""
     return harmless(value) if type(value) is str else value
+
+
+def coded(text: str) -> Markup:
+    """What stands between backticks is code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(harmless(text)))))
 
 
 TEMPLATES = Environment(
@@ -73,25 +222,30 @@ def brief(run_id: str, job: str, now: datetime) -> str:
     return run_id.removeprefix(f"{job}@").removeprefix(f"{now.astimezone(UTC):%Y-%m-%d}T")
 
 
+#: In the scope of a request: the name of its ledger, and the address of the list of them.
+ONE_OF_SEVERAL = "supervisor.ledger"
+
+
 def place_of(request: Request) -> dict[str, Any]:
-    """For the layout: the root that addresses are relative to, that of the page itself, and who
-    sees it.
+    """For the layout: the root that addresses are relative to, the page's own address, its
+    visitor, and its ledger where the server shows several.
     """
     visitor = request.state.visitor
     path = request.scope["raw_path"].decode("latin-1").lstrip("/")
     query = request.scope["query_string"].decode("latin-1")
     here = f"./{path}" + (f"?{query}" if query else "")
-    return {"root": visitor.root, "here": here, "visitor": visitor}
+    ledger = request.scope.get(ONE_OF_SEVERAL)
+    return {"root": visitor.root, "here": here, "visitor": visitor, "ledger": ledger}
 
 
 def actor_of(request: Request) -> Actor:
-    """Who asks, for the record of actions."""
+    """The visitor, for the record of actions."""
     visitor = request.state.visitor
     return visitor_at(request, visitor.name, "page" if visitor.is_person else "api")
 
 
 def visitor_at(request: Request, name: str = "", origin: str = "page") -> Actor:
-    """Without a name: one who is not known."""
+    """Without a name: an unknown visitor."""
     peer = request.client
     return Actor(name, origin, peer.host if peer else "")
 
@@ -112,7 +266,7 @@ def action_url(verb: str, target: str) -> str:
 
 
 def local(moment: datetime, spec: JobSpec) -> str:
-    """By the clocks of the job."""
+    """The time by the clocks of the job."""
     there = moment.astimezone(spec.zone)
     return f"{there:%a %Y-%m-%d %H:%M}{f':{there:%S}' if there.second else ''} {there:%Z}"
 
@@ -122,10 +276,11 @@ TEMPLATES.filters.update(
     age=age,
     ahead=ahead,
     brief=brief,
+    code=coded,
     dropped=dropped_words,
     duration=duration,
     host=lambda url: urlsplit(url).hostname,
-    instant=instant,
+    instant=iso_utc,
     items=items_words,
     job_url=job_url,
     local=local,
@@ -142,7 +297,7 @@ TEMPLATES.filters.update(
     stamp=stamp,
     surprise=surprise_text,
     value=value,
-    why=why,
+    why=reason_words,
 )
 
 
@@ -169,7 +324,7 @@ class Refused(Exception):
 def unless_skipped(run: Run) -> Run:
     """Raises Refused for a run that was skipped; it stays on record as such."""
     if run.state is RunState.SKIPPED:
-        raise Refused(409, f"skipped: {why(run)}", run=run_shape(run))
+        raise Refused(409, f"skipped: {reason_words(run)}", run=shapes.Run.dumped(run))
     return run
 
 
@@ -209,7 +364,7 @@ def invalid_job(request: Request, error: Exception) -> Response:
     return problem_response(request, Problem(422, str(error)), problems=error.problems)
 
 
-def changed_meanwhile(request: Request, error: Exception) -> Response:
+def job_conflict(request: Request, error: Exception) -> Response:
     assert isinstance(error, JobConflict)
     return problem_response(request, Problem(412, str(error)), version=error.version)
 
@@ -230,7 +385,7 @@ EXCEPTION_HANDLERS = {
     InvalidRequest: answered_with(400),
     RunEnded: answered_with(409),
     InvalidJob: invalid_job,
-    JobConflict: changed_meanwhile,
+    JobConflict: job_conflict,
     JobElsewhere: answered_with(409),
     TooManyJobs: answered_with(409),
     NotConfigured: answered_with(409),
@@ -286,6 +441,18 @@ async def json_text(request: Request) -> bytes:
     return text
 
 
+def form_endpoint(
+    threads: Threads, answer: Callable[[Request, Mapping[str, str]], Response]
+) -> Callable[[Request], Any]:
+    """Answers in a thread, with the fields of the form that is sent; none for a GET."""
+
+    async def endpoint(request: Request) -> Response:
+        fields = await form_body(request) if request.method == "POST" else {}
+        return await threads.run(request, answer, request, fields)
+
+    return endpoint
+
+
 async def form_body(request: Request) -> dict[str, str]:
     text = (await bounded_body(request)).decode(errors="replace")
     try:
@@ -307,3 +474,48 @@ def fault_text(fault: object) -> str:
     assert isinstance(fault, dict)
     place = ".".join(map(str, fault["loc"]))
     return f"{place}: {fault['msg']}" if place else str(fault["msg"])
+
+
+# JSON as people send it.
+
+
+#: As deep as a schedule file may be.
+DEEPEST = 20
+
+
+def loads(text: str | bytes) -> Any:
+    """JSON without what other readers of JSON would take for something else. Raises ValueError."""
+    try:
+        value = json.loads(text, object_pairs_hook=without_repeats, parse_constant=refused_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    check_depth(value, DEEPEST)
+    return value
+
+
+TOO_DEEP = f"nested deeper than {DEEPEST} levels"
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{again!r} is given twice")
+    return found
+
+
+def refused_constant(word: str) -> Any:
+    raise ValueError(f"{word} is not JSON")
+
+
+def check_depth(value: Any, levels: int) -> None:
+    """Raises ValueError."""
+    if not isinstance(value, dict | list):
+        return
+    if levels == 0:
+        raise ValueError(TOO_DEEP)
+    for item in value.values() if isinstance(value, dict) else value:
+        check_depth(item, levels - 1)

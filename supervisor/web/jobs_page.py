@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from statistics import median
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlencode
+
+from redis.exceptions import RedisError
 
 from supervisor.job.run import FAILURES, OPEN_STATES, Run, RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import (
+    OpenJobs,
+    Standing,
     Trace,
     open_jobs,
     open_runs,
@@ -24,12 +31,15 @@ from supervisor.ledger.page_reads import (
 from supervisor.ledger.presence import Roll, WorkerFacts
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import JobRecord
-from supervisor.ledger.scoped import current_scope
+from supervisor.ledger.scoped import EVERYTHING, current_scope
+from supervisor.logs import get_logger
+from supervisor.operate.shapes import Worker
 from supervisor.operate.words import duration, stamp
 from supervisor.ticks.expectations import LATE_LEAST, interval_of, next_ticks
-from supervisor.web.api_shapes import Worker
 
 PAGE_SIZE = 50
+
+log = get_logger("supervisor.web")
 
 #: Last outcomes of jobs that are failing.
 BAD = frozenset({*FAILURES, RunState.MISSED})
@@ -62,6 +72,10 @@ class Sort(StrEnum):
 
 #: Sorted by these, the greatest comes first.
 GREATEST_FIRST = frozenset({Sort.LAST, Sort.FAILURES})
+
+
+#: Texts of a query that leave jobs out, as the address names them.
+NARROWING = ("search", "label", "source", "prefix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,44 +125,35 @@ class JobsQuery:
         return ", ".join(["Jobs", *filter(None, parts)])
 
     @property
+    def words(self) -> dict[str, str]:
+        """What it asks for beyond the first page of all jobs by name, as in the address."""
+        asked = {name: getattr(self, name) for name in NARROWING}
+        asked["state"] = self.filter.value if self.filter is not Filter.ALL else ""
+        asked["sort"] = self.order if self.order != Sort.NAME.value else ""
+        return {name: word for name, word in asked.items() if word}
+
+    @property
     def is_narrowed(self) -> bool:
         """Whether it leaves jobs out, whatever their state."""
-        return bool(self.search or self.label or self.source or self.prefix)
+        return any(getattr(self, name) for name in NARROWING)
 
     @property
     def narrowed(self) -> Mapping[str, str]:
-        """What else than the search and the state leaves jobs out, and the address without it."""
-        found = {self.label: "label", self.source: "source", self.prefix: "prefix"}
+        """What leaves jobs out beside the search and the state, and the address without it."""
         return {
             f"{name} {word}": replace(self, **{name: ""}).url()  # type: ignore[arg-type]
-            for word, name in found.items()
-            if word
+            for name, word in self.words.items()
+            if name in NARROWING[1:]
         }
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """What the form that searches keeps, by the names of the address."""
-        words = {
-            "label": self.label,
-            "source": self.source,
-            "prefix": self.prefix,
-            "state": self.filter.value if self.filter is not Filter.ALL else "",
-            "sort": self.order if self.order != Sort.NAME.value else "",
-        }
-        return {name: word for name, word in words.items() if word}
+        """The hidden fields of the form that searches."""
+        return {name: word for name, word in self.words.items() if name != "search"}
 
     def url(self, filter: str | None = None, page: int = 1) -> str:
-        words = {
-            "search": self.search,
-            "label": self.label,
-            "source": self.source,
-            "prefix": self.prefix,
-            "state": filter or self.filter.value,
-            "sort": self.order,
-            "page": str(page),
-        }
-        default = {"state": Filter.ALL.value, "sort": Sort.NAME.value, "page": "1"}
-        return "./?" + urlencode({k: v for k, v in words.items() if v != default.get(k, "")})
+        shown = replace(self, filter=Filter(filter)) if filter else self
+        return "./?" + urlencode(shown.words | ({"page": str(page)} if page > 1 else {}))
 
     def labelled_url(self, label: str) -> str:
         return replace(self, label=label).url()
@@ -159,7 +164,7 @@ class JobsQuery:
         return replace(self, sort=Sort(column), is_reversed=is_again).url()
 
     def direction(self, column: str) -> str | None:
-        """Of aria-sort; None for a column that the list is not sorted by."""
+        """The value of aria-sort; None for a column that the list is not sorted by."""
         if self.sort.value != column:
             return None
         is_descending = self.is_reversed != (self.sort in GREATEST_FIRST)
@@ -178,9 +183,91 @@ class Listing:
     pages: int
 
 
-def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
-    jobs = Standings(ledger, names_with(ledger, query), now)
-    counts = {word.value: len(jobs.filtered(word)) for word in Filter}
+#: Of more jobs, the page shows counts and an order that are a little old: to read how all of them
+#: stand takes seconds. What it shows of single jobs is always read for it.
+MANY = 5_000
+
+#: How long a look is shown, in times of what it took: up to a fifth of a processor goes into it.
+SHOWN_FOR = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobsLook:
+    """How all jobs stood. specs: of jobs that go to different queues, one for each."""
+
+    names: Sequence[str]
+    standings: Mapping[str, Standing]
+    open: OpenJobs
+    specs: Sequence[JobSpec]
+    version: int
+    counts: Mapping[str, int]
+
+
+class Overview:
+    """Looks at all jobs in the background, one look after the other, while pages are asked for."""
+
+    def __init__(self, ledger: Ledger, broker: Queues | None) -> None:
+        self._ledger = ledger
+        self._broker = broker
+        self._lock = Lock()
+        self._last: JobsLook | None = None
+        self._looking: Thread | None = None
+        self._again_at = 0.0
+
+    def look_first(self) -> None:
+        """So that no page has to wait for it."""
+        with suppress(RedisError, OSError):  # the first page says so
+            self.last()
+
+    def last(self) -> JobsLook | None:
+        """None for a ledger of few jobs, which are better looked at now."""
+        if self._ledger.job_count() <= MANY:
+            return None
+        with self._lock:
+            is_looking = self._looking is not None and self._looking.is_alive()
+            if not is_looking and time.monotonic() >= self._again_at:
+                self._looking = Thread(target=self._look, name="jobs-look", daemon=True)
+                self._looking.start()
+            first = None if self._last else self._looking
+        if first:
+            first.join()
+        return self._last
+
+    def _look(self) -> None:
+        started = time.monotonic()
+        try:
+            self._last = look_at(self._ledger, self._broker, self._last)
+        except (RedisError, OSError) as error:
+            log.warning("jobs not read", error=str(error))
+        self._again_at = time.monotonic() + SHOWN_FOR * (time.monotonic() - started)
+
+
+def look_at(ledger: Ledger, broker: Queues | None, last: JobsLook | None) -> JobsLook:
+    version, names = ledger.newest_version(), sorted(ledger.job_names())
+    standing, open_now = standings(ledger, names), open_jobs(ledger)
+    specs = last.specs if last and last.version == version else specs_by_queue(ledger, broker)
+    look = JobsLook(names, standing, open_now, specs, version, {})
+    return replace(look, counts=counts_of(Standings(look, names, ledger.now())))
+
+
+def specs_by_queue(ledger: Ledger, broker: Queues | None) -> list[JobSpec]:
+    broker = broker or LedgerQueues(ledger.client, ledger.presences.roll())
+    scheduled = (spec for spec in ledger.each_spec() if not spec.is_of_code)
+    return [*{broker.of(spec): spec for spec in scheduled}.values()]
+
+
+def counts_of(jobs: Standings) -> dict[str, int]:
+    return {word.value: len(jobs.filtered(word)) for word in Filter}
+
+
+def listing_of(
+    ledger: Ledger, query: JobsQuery, now: datetime, look: JobsLook | None = None
+) -> Listing:
+    names = names_with(ledger, query, look.names if look else None)
+    known = look or JobsLook(names, standings(ledger, names), open_jobs(ledger), (), 0, {})
+    jobs = Standings(known, names, now)
+    is_whole = look is not None and len(names) == len(look.names)
+    counts = known.counts if is_whole else counts_of(jobs)
     wanted = jobs.sorted(jobs.filtered(query.filter), query)
     pages = max(1, -(-len(wanted) // PAGE_SIZE))
     page = min(max(1, query.page), pages)
@@ -188,19 +275,28 @@ def listing_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Listing:
     return Listing(query, tuple(shown), len(wanted), counts, page, pages)
 
 
-def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> list[str]:
+def names_of(ledger: Ledger, query: JobsQuery, now: datetime) -> Sequence[str]:
     """All that the query finds, on whatever page."""
     names = names_with(ledger, query)
     if query.filter is Filter.ALL and query.sort is Sort.NAME:
         return names[::-1] if query.is_reversed else names
-    jobs = Standings(ledger, names, now)
+    look = JobsLook(names, standings(ledger, names), open_jobs(ledger), (), 0, {})
+    jobs = Standings(look, names, now)
     return jobs.sorted(jobs.filtered(query.filter), query)
 
 
-def names_with(ledger: Ledger, query: JobsQuery) -> list[str]:
+def names_with(
+    ledger: Ledger, query: JobsQuery, known: Sequence[str] | None = None
+) -> Sequence[str]:
+    """known: all names, sorted, as they were a moment ago."""
+    is_scoped = not current_scope.get(EVERYTHING).is_everything
+    if known is None or is_scoped:
+        known = sorted(ledger.job_names())
+    if not query.is_narrowed:
+        return known
     needle = query.search.lower()
-    named = (name for name in ledger.job_names() if name.startswith(query.prefix))
-    names = sorted(name for name in named if needle in name.lower())
+    named = (name for name in known if name.startswith(query.prefix))
+    names = [name for name in named if needle in name.lower()]
     if not (query.label or query.source):
         return names
     loaded = ledger.loaded(names)
@@ -215,19 +311,20 @@ def names_with(ledger: Ledger, query: JobsQuery) -> list[str]:
 class Standings:
     """What jobs are filtered and sorted by. `names`: sorted."""
 
-    def __init__(self, ledger: Ledger, names: Sequence[str], now: datetime) -> None:
-        self._names = names
+    def __init__(self, look: JobsLook, names: Sequence[str], now: datetime) -> None:
+        self._names = [name for name in names if name in look.standings]
         self._now = now
-        self._standings = standings(ledger, names)
-        found = open_jobs(ledger)
+        self._standings = look.standings
+        found = look.open
         self._queued_for = found.queued_for
         self._running = found.at[RunState.RUNNING]
         self._held = set().union(*(found.at[state] for state in OPEN_STATES - {RunState.RUNNING}))
 
-    def filtered(self, filter: Filter) -> list[str]:
+    def filtered(self, filter: Filter) -> Sequence[str]:
+        if filter is Filter.ALL:
+            return self._names
         standing = self._standings
         fits: Mapping[Filter, Callable[[str], bool]] = {
-            Filter.ALL: lambda name: True,
             Filter.RUNNING: self._running.__contains__,
             Filter.WAITING: self._held.__contains__,
             Filter.LATE: self._is_late,
@@ -237,11 +334,12 @@ class Standings:
         }
         return [name for name in self._names if fits[filter](name)]
 
-    def sorted(self, names: Sequence[str], query: JobsQuery) -> list[str]:
-        """Those that are equal by name; those without a value come last."""
+    def sorted(self, names: Sequence[str], query: JobsQuery) -> Sequence[str]:
+        """Sorted; equal ones by name, those without a value last."""
+        if query.sort is Sort.NAME:
+            return names[::-1] if query.is_reversed else names
         standing = self._standings
         values: Mapping[Sort, Callable[[str], Any]] = {
-            Sort.NAME: lambda name: name,
             Sort.STATE: self._place_of_state,
             Sort.NEXT: self._next_at,
             Sort.LAST: lambda name: standing[name].last_start_at,
@@ -291,24 +389,32 @@ def queue_status(ledger: Ledger, broker: Queues | None) -> QueueStatus:
     )
 
 
-def troubles_of(ledger: Ledger, broker: Queues | None) -> Iterable[str]:
+def troubles_of(
+    ledger: Ledger, broker: Queues | None, look: JobsLook | None = None
+) -> Iterable[str]:
     """Why queued runs do not begin."""
     roll = ledger.presences.roll()
     asked = broker or LedgerQueues(ledger.client, roll)
-    specs, drained = ledger.scheduled().values(), ledger.drains.since()
+    is_everything = current_scope.get().is_everything
+    specs = look.specs if look and is_everything else ledger.scheduled().values()
+    drained = ledger.drains.since()
     for queue in queues(specs, roll, asked, drained):
-        if not queue.jobs and not current_scope.get().is_everything:
+        if not queue.jobs and not is_everything:
             continue
         if queue.drained_at:
             yield f"The queue {queue.name} is drained: nothing begins from it."
         elif queue.jobs and not queue.consumers:
-            yield f"No worker consumes the queue {queue.name}: what is sent there does not begin."
+            start = f"celery -A proj worker -Q {queue.name}" + " -c 1" * queue.is_serial
+            yield (
+                f"No worker consumes the queue {queue.name}: what is sent there does not begin."
+                f" Start one: `{start}`"
+            )
         elif queue.is_serial and queue.consumers > 1:
             yield f"{queue.consumers} workers consume the serial queue {queue.name}: one too many."
 
 
 def workers_of(roll: Roll) -> Iterable[Worker]:
-    """Those that are there, and those that disappeared without signing off."""
+    """The workers that are there, and those that disappeared without signing off."""
     names = set()
     for present in roll.present:
         if isinstance(facts := present.facts, WorkerFacts):

@@ -106,7 +106,7 @@ class Watch:
                 continue
             try:
                 await self._round()
-            except Exception:  # whatever it was, it must not be the last round
+            except Exception:  # whatever failed, the next round must happen
                 log.exception("round failed")
 
     async def _round(self) -> None:

@@ -1,4 +1,4 @@
-"""The metrics, computed from the ledger at scrape. docs/metrics.md explains each.
+"""The metrics, computed from the ledger at scrape. docs/reference/metrics.md explains each.
 
 Counters live in Redis, written by the functions, so they survive the restart of every process. All
 series of a loaded job are there from the start: a counter that first appears as 1 never increased.
@@ -11,26 +11,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate, chain
+from operator import add, sub
 from threading import Lock
 
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
 
-from supervisor.errors import NotConfigured
+from supervisor.errors import InvalidRequest, NotConfigured
 from supervisor.job.fields import LABEL_PATTERN, MOST_LABELS
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import BOUNDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.queues import Queues
 from supervisor.ledger.reads import chunks
+from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
-from supervisor.web.metrics_scrape import Job, Scrape, Scraper
+from supervisor.web.access_file import AccessFile
+from supervisor.web.metrics_scrape import EVERYTHING, MOST_REMOVED, Job, Scrape, Scraper, Shard
 from supervisor.web.metrics_table import (
+    ACCESS_FILE,
     BUILD,
     COUNTERS,
     GAUGES,
     HISTOGRAMS,
     JOB,
+    JOBS_GAUGES,
     KEY_COUNTERS,
     LABELS,
     SERVICE,
@@ -38,6 +43,7 @@ from supervisor.web.metrics_table import (
     JobCounter,
     JobGauge,
     JobHistogram,
+    JobsGauge,
     KeyCounter,
     ServiceMetric,
 )
@@ -257,6 +263,137 @@ def created(name: str, label: str = "") -> list[str]:
 PLAIN, WITH_CREATED = template(has_created=False), template(has_created=True)
 
 
+# Series summed by a label of jobs, for more jobs than Prometheus is to have series of.
+#
+# The counters of a group of jobs cannot be the sum of theirs: it would fall when a job is removed,
+# and Prometheus would take that for a reset, and count all of the rest again. So they are of this
+# process, as those of most programs: from when it first saw the ledger they count what the jobs
+# count from scrape to scrape.
+
+
+def label_pair(label: str, value: str) -> str:
+    return labels_of(**{f"label_{label}": value})
+
+
+class Totals:
+    """By the value of one label, empty for jobs without it. Not thread-safe."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._since: int | None = None
+        self._counted: dict[str, tuple[Job, Sequence[float]]] = {}
+        self._sums: dict[str, list[float]] = {}
+
+    def add(self, scrape: Scrape) -> dict[str, list[Job]]:
+        """What the jobs have counted since the last scrape; gives them by the value."""
+        if self._since is None:
+            self._since = ms_of(scrape.at)
+        groups: dict[str, list[Job]] = {}
+        for job in scrape.jobs:
+            value = job.spec.labels.get(self._label, "")
+            groups.setdefault(value, []).append(job)
+            known = self._counted.get(job.spec.name)
+            if known is None or known[0] is not job:
+                self._count(value, job, known)
+        if len(self._counted) > 2 * len(scrape.jobs) + MOST_REMOVED:
+            names = {job.spec.name for job in scrape.jobs}
+            self._counted = {n: seen for n, seen in self._counted.items() if n in names}
+        return dict(sorted(groups.items()))
+
+    def _count(self, value: str, job: Job, known: tuple[Job, Sequence[float]] | None) -> None:
+        counted = (*counts(job), *observations(job), *key_counts(job))
+        before = known[1] if known and known[0].status.created == job.status.created else None
+        if before is None:
+            is_new = known is not None or job.status.created > (self._since or 0)
+            before = (0.0,) * len(counted) if is_new else counted
+        self._counted[job.spec.name] = job, counted
+        sums = self._sums.setdefault(value, [0.0] * len(counted))
+        if before != counted:
+            sums[:] = map(add, sums, map(sub, counted, before))
+
+    def lines(self, form: Format, scrape: Scrape) -> Iterator[str]:
+        groups, now = self.add(scrape), scrape.at.timestamp()
+        texts = [self._text(value) for value in groups]
+        for place, row in enumerate(SUMMED_FAMILIES):
+            yield form.head(row.name, row.kind, row.help)
+            yield from (text[place] for text in texts)
+        for gauge_row in JOBS_GAUGES:
+            yield form.head(gauge_row.name, "gauge", gauge_row.help)
+            for value, jobs in groups.items():
+                if (found := of_several(gauge_row, jobs, now)) is not None:
+                    pair = label_pair(self._label, value)
+                    yield f"{PREFIX}{gauge_row.name}{{{pair}}} {number(found)}"
+
+    def _text(self, value: str) -> Texts:
+        found = SUMMED % tuple(self._sums[value])
+        return found.replace(LABEL, label_pair(self._label, value)).split(END)
+
+
+def of_several(row: JobsGauge, jobs: Sequence[Job], now: float) -> float | None:
+    values = (row.value(job, now) for job in jobs)
+    if row.is_least:
+        return min((value for value in values if value is not None), default=None)
+    return sum(value or 0 for value in values)
+
+
+def key_counts(job: Job) -> Sequence[float]:
+    return job.counters[len(COUNTED_OF_ALL) :]
+
+
+SUMMED_FAMILIES: tuple[JobCounter | JobHistogram | KeyCounter, ...] = (
+    *COUNTERS,
+    *HISTOGRAMS,
+    *KEY_COUNTERS,
+)
+
+SUMMED = END.join(
+    [
+        *("\n".join(counter_lines(row, has_created=False)) for row in COUNTERS),
+        *("\n".join(histogram_lines(row, has_created=False)) for row in HISTOGRAMS),
+        *(f"{PREFIX}{row.name}_total{{{LABEL}}} %d.0" for row in KEY_COUNTERS),
+    ]
+)
+
+#: Up to this many jobs, the first scrape makes the text of all of them. A ledger with more is
+#: scraped in shards, or summed.
+MOST_TEXTS_AHEAD = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of the metrics is asked for. by: the label by which series are summed, none of a job."""
+
+    shard: Shard = EVERYTHING
+    by: str | None = None
+
+
+def view_of(query: Mapping[str, str], by: str | None = None) -> View:
+    """``shard=2&total_shards=8``, counted from 0, or ``by=tenant``. by: what it is by default.
+
+    Raises InvalidRequest.
+    """
+    if "by" in query:
+        by = query["by"] or None
+    number, of = query.get("shard", "0"), query.get("total_shards", "1")
+    are_numbers = all(text.isdecimal() and len(text) <= 4 for text in (number, of))
+    is_shard = are_numbers and int(number) < int(of) <= MOST_SHARDS
+    if not is_shard or ("shard" in query) != ("total_shards" in query):
+        raise InvalidRequest(
+            "shard and total_shards: say ?shard=0&total_shards=8 and so on to shard=7; there may be"
+            f" {MOST_SHARDS}"
+        )
+    if by is not None and not re.fullmatch(LABEL_PATTERN, by):
+        raise InvalidRequest(f"by: {by[:100]!r} cannot be the name of a label")
+    if "shard" in query and by is not None:
+        raise InvalidRequest("sums are of all jobs: ask either for a shard or by a label")
+    return View(Shard(int(number), int(of)), by)
+
+
+MOST_SHARDS = 1_000
+
+#: Labels of which sums are kept at a time: those of 100,000 jobs by one label take 70 MB.
+MOST_SUMS = 5
+
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -279,7 +416,8 @@ class Metrics:
 
     queues: of the app's broker; without it, as the ledger and the workers report them.
     has_created: in OpenMetrics, each counter comes with the time since when it counts. labels:
-    names of those of jobs that are shown.
+    names of those of jobs that are shown. access_file: of this server, if it has one. by: the label
+    by which series are summed unless a scrape says otherwise.
     """
 
     def __init__(
@@ -289,44 +427,63 @@ class Metrics:
         *,
         has_created: bool = True,
         labels: Sequence[str] = (),
+        access_file: AccessFile | None = None,
+        by: str | None = None,
     ) -> None:
+        self.by = by
+        self._totals: dict[str, Totals] = {}
+        self._access_file = access_file
         self._scraper = Scraper(ledger, queues, COUNTED)
         self._has_created = has_created
         self._labels = labels
         self._texts: dict[str, Kept] = {}
         self._lock = Lock()
 
-    def exposed(self, accept: str = "") -> tuple[Iterator[str], str]:
+    def exposed(self, accept: str = "", view: View | None = None) -> tuple[Iterator[str], str]:
         """The text and its content type, as the header of a request asks for it.
 
         The text comes in parts of whole lines: for thousands of jobs it has tens of megabytes,
         which would be in memory twice while they are sent.
         """
-        form = self._form(accept)
+        form, view = self._form(accept), view or View(by=self.by)
         try:
             with self._lock:
-                scrape = self._scraper.scrape()
-                texts = self._texts_of(form, scrape.jobs)
+                scrape = self._scraper.scrape(view.shard)
+                if view.by is None:
+                    jobs = of_jobs(form, self._texts_of(form, scrape))
+                else:
+                    jobs = iter(["\n".join(self._totals_by(view.by).lines(form, scrape))])
         except (RedisError, OSError) as error:
             log.warning("scrape failed", error=str(error))
             return self.without_ledger(accept)
-        parts = chain(
-            up(form, is_up=True),
-            build(form, VERSION),
-            of_jobs(form, texts),
-            ["\n".join(chain.from_iterable(service_lines(form, row, scrape) for row in SERVICE))],
-        )
-        return whole(form, parts)
+        service = self._of_service(form, scrape) if view.shard.is_first else ()
+        return whole(form, chain(gauge(form, UP, 1), jobs, service))
+
+    def _totals_by(self, label: str) -> Totals:
+        """Those asked for longest ago are forgotten: their counters begin again at 0."""
+        self._totals[label] = totals = self._totals.pop(label, None) or Totals(label)
+        if len(self._totals) > MOST_SUMS:
+            del self._totals[next(iter(self._totals))]
+        return totals
+
+    def _of_service(self, form: Format, scrape: Scrape) -> Iterator[str]:
+        yield from build(form, VERSION)
+        if file := self._access_file:
+            yield from gauge(form, ACCESS_FILE, file.is_valid)
+        yield "\n".join(chain.from_iterable(service_lines(form, row, scrape) for row in SERVICE))
 
     def without_ledger(self, accept: str = "") -> tuple[Iterator[str], str]:
         """``supervisor_up 0``, without a call to Redis."""
         form = self._form(accept)
-        return whole(form, up(form, is_up=False))
+        return whole(form, gauge(form, UP, 0))
 
     def scrape_first(self) -> None:
         """Computes what later scrapes remember, so that no request has to wait for it."""
         try:
-            self.exposed(OPENMETRICS)
+            with self._lock:
+                scrape = self._scraper.scrape()
+            if self.by is not None or scrape.loaded <= MOST_TEXTS_AHEAD:
+                self.exposed(OPENMETRICS)
         except Exception:  # the next request reports it
             log.exception("first scrape failed")
 
@@ -335,17 +492,20 @@ class Metrics:
         is_openmetrics = chosen.startswith("application/openmetrics-text")
         return Format(is_openmetrics, has_created=is_openmetrics and self._has_created)
 
-    def _texts_of(self, form: Format, jobs: Sequence[Job]) -> list[Texts]:
-        known, self._texts = self._texts, {}
-        for job in jobs:
+    def _texts_of(self, form: Format, scrape: Scrape) -> list[Texts]:
+        known, found = self._texts, []
+        for job in scrape.jobs:
             name = job.spec.name
             kept = known.pop(name, None)  # so that the old text is freed first
             if kept is None or kept.job is not job or kept.form != form:
                 is_same_spec = kept is not None and kept.job.spec is job.spec
                 infos = kept.texts[:2] if kept and is_same_spec else None
                 kept = Kept(job, form, job_texts(form, job, self._labels, infos))
-            self._texts[name] = kept
-        return [kept.texts for kept in self._texts.values()]
+            known[name] = kept
+            found.append(kept.texts)
+        if len(known) > scrape.loaded:
+            self._texts = {job.spec.name: known[job.spec.name] for job in scrape.jobs}
+        return found
 
 
 def whole(form: Format, parts: Iterable[str]) -> tuple[Iterator[str], str]:
@@ -355,7 +515,7 @@ def whole(form: Format, parts: Iterable[str]) -> tuple[Iterator[str], str]:
     return lines, OPENMETRICS if form.is_openmetrics else TEXT
 
 
-def up(form: Format, *, is_up: bool) -> Iterator[str]:
-    name, text = UP
+def gauge(form: Format, row: tuple[str, str], value: float) -> Iterator[str]:
+    name, text = row
     yield form.head(name, "gauge", text)
-    yield f"{PREFIX}{name} {number(is_up)}"
+    yield f"{PREFIX}{name} {number(value)}"

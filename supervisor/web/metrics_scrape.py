@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import ge
 from typing import NamedTuple
+from zlib import crc32
 
 from redis.exceptions import RedisError
 
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notices import NoticeFigures
+from supervisor.ledger.notifications import NoticeFigures
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
 from supervisor.ledger.records import (
@@ -25,8 +26,7 @@ from supervisor.ledger.records import (
     histogram_of,
 )
 from supervisor.ledger.replies import instant
-from supervisor.schedule import schedule_of
-from supervisor.schedule.deadlines import next_due_at
+from supervisor.schedule import next_due_at, schedule_of
 from supervisor.ticks.expectations import (
     SLACK,
     interval_of,
@@ -60,8 +60,8 @@ class CounterResets:
         self._served[job] = created, counts
         return counts
 
-    def forget_all_but(self, jobs: Iterable[str]) -> None:
-        self._served = {job: self._served[job] for job in jobs}
+    def forget_all_but(self, jobs: Mapping[str, object]) -> None:
+        self._served = {job: served for job, served in self._served.items() if job in jobs}
 
 
 class Status(NamedTuple):
@@ -109,7 +109,7 @@ FIELDS = (
 
 
 def in_seconds(instant: int) -> float | None:
-    """From ms; None for 0."""
+    """Seconds from milliseconds; None for 0."""
     return instant / 1000 if instant else None
 
 
@@ -222,10 +222,34 @@ class Read(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several scrapes that together have all jobs, each job in one of them."""
+
+    number: int = 0
+    of: int = 1
+
+    def has(self, job: str) -> bool:
+        return self.of == 1 or crc32(job.encode()) % self.of == self.number
+
+    @property
+    def is_first(self) -> bool:
+        """Which has what is of no job."""
+        return self.number == 0
+
+
+EVERYTHING = Shard()
+
+
+@dataclass(frozen=True, slots=True)
 class Scrape:
-    """`started`: on the monotonic clock."""
+    """`started`: on the monotonic clock. at: by the ledger's clock.
+
+    loaded: how many jobs there are in all shards. queues: of the first shard.
+    """
 
     started: float
+    at: datetime
+    loaded: int
     jobs: Sequence[Job]
     beat: BeatRecord
     roll: Roll
@@ -235,6 +259,39 @@ class Scrape:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+
+class Specs:
+    """All jobs, of which those are read again that were edited since."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._version = -1
+        self._scheduled: dict[str, JobSpec] = {}
+        self._guarded: Mapping[str, JobSpec] = {}
+        self._all: dict[str, JobSpec] = {}
+
+    def now(self) -> Mapping[str, JobSpec]:
+        """By name, sorted."""
+        version, guarded = self._ledger.newest_version(), self._ledger.guarded()
+        is_same = version == self._version > 0
+        if not is_same:
+            self._read(version)
+        if not is_same or guarded != self._guarded:
+            self._guarded = guarded
+            self._all = dict(sorted({**guarded, **self._scheduled}.items()))
+        return self._all
+
+    def _read(self, version: int) -> None:
+        # After a loss of data, versions may be lower than before.
+        edited = self._ledger.edited_since(self._version) if version > self._version > 0 else None
+        if edited is None or 2 * len(edited) > len(self._scheduled):
+            self._scheduled = self._ledger.scheduled()
+        else:
+            now = self._ledger.loaded(edited).specs
+            left = {n: spec for n, spec in self._scheduled.items() if n not in edited}
+            self._scheduled = {**left, **now}
+        self._version = version
 
 
 class Scraper:
@@ -251,10 +308,12 @@ class Scraper:
         self._expectations = Expectations()
         self._resets = CounterResets()
         self._known: dict[str, tuple[Read, Job]] = {}
+        self._specs = Specs(ledger)
 
-    def scrape(self) -> Scrape:
+    def scrape(self, shard: Shard = EVERYTHING) -> Scrape:
         started, ledger = time.monotonic(), self._ledger
-        specs = ledger.specs()
+        loaded = self._specs.now()
+        specs = {name: spec for name, spec in loaded.items() if shard.has(name)}
         now, roll, open_runs = ledger.now(), ledger.presences.roll(), ledger.open_runs_of([*specs])
         lines = ledger.figures.of([*specs], self._fields)
         known: dict[str, tuple[Read, Job]] = {}
@@ -267,18 +326,23 @@ class Scraper:
         except RedisError:
             self._known |= known
             raise
-        self._known = known
-        self._expectations.forget_removed(len(specs))
-        self._resets.forget_all_but(known)
+        others = self._known.items()
+        self._known = {name: of_job for name, of_job in others if name in loaded} | known
+        self._expectations.forget_removed(len(loaded))
+        self._resets.forget_all_but(loaded)
         broker = self._broker or LedgerQueues(ledger.client, roll)
         beat, notices = ledger.notices.figures()
         return Scrape(
             started=started,
+            at=now,
+            loaded=len(loaded),
             jobs=[job for _, job in known.values()],
             beat=beat,
             roll=roll,
             notices=notices,
-            queues=queues(list(specs.values()), roll, broker, ledger.drains.since()),
+            queues=queues(loaded.values(), roll, broker, ledger.drains.since())
+            if shard.is_first
+            else (),
         )
 
     def _job(self, read: Read, now: datetime) -> Job:

@@ -1,6 +1,6 @@
 """The table of metrics: name, help, labels, and how the value is taken from a scrape.
 
-A new metric is a row here and a line in docs/metrics.md.
+A new metric is a row here and a line in docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -285,6 +285,85 @@ GAUGES = (
     ),
 )
 
+
+@dataclass(frozen=True, slots=True)
+class JobsGauge:
+    """A gauge of several jobs: the sum, or with `is_least` the least, of what each of them has.
+
+    value: of a job, at this time since 1970 in seconds.
+    """
+
+    name: str
+    help: str
+    value: Callable[[Job, float], float | None]
+    is_least: bool = False
+
+
+def is_past(due: datetime | None, now: float, allowed: timedelta | None = timedelta()) -> bool:
+    return due is not None and allowed is not None and now > (due + allowed).timestamp()
+
+
+#: In place of GAUGES where series are summed by a label of jobs.
+JOBS_GAUGES = (
+    JobsGauge("jobs", "Jobs that are known.", lambda job, now: 1),
+    JobsGauge("jobs_paused", "Jobs that are paused.", lambda job, now: job.status.paused),
+    JobsGauge(
+        "jobs_failing",
+        "Jobs whose last failure is later than their last success.",
+        lambda job, now: job.status.last_failure > job.status.last_success,
+    ),
+    JobsGauge(
+        "jobs_overdue",
+        "Jobs of which no run has succeeded when one should have.",
+        lambda job, now: is_past(job.expected.success_by, now),
+    ),
+    JobsGauge(
+        "jobs_past_due",
+        "Jobs that have not succeeded by their `due_by`.",
+        lambda job, now: is_past(job.expected.success_due_at, now),
+    ),
+    JobsGauge(
+        "jobs_late",
+        "Jobs of which a run has not started in time.",
+        lambda job, now: is_past(job.open_runs.oldest_queued_at, now, job.expected.late_after),
+    ),
+    JobsGauge(
+        "jobs_running_too_long",
+        "Jobs of which a run has been running for too long.",
+        lambda job, now: is_past(job.open_runs.oldest_running_at, now, job.expected.running_limit),
+    ),
+    JobsGauge(
+        "jobs_skipping",
+        "Jobs with too many skips in a row.",
+        lambda job, now: (
+            job.status.consecutive_skips > (job.spec.max_consecutive_skips or SKIPS_IN_A_ROW)
+        ),
+    ),
+    JobsGauge("runs_running", "Runs that are running now.", lambda job, now: job.open_runs.running),
+    JobsGauge(
+        "runs_waiting",
+        "Runs that wait for the lock of their job.",
+        lambda job, now: job.open_runs.waiting,
+    ),
+    JobsGauge(
+        "unaccounted_ticks",
+        "Nominal times not counted exactly once, or without an outcome, in the last audits.",
+        lambda job, now: job.status.unaccounted_ticks,
+    ),
+    JobsGauge(
+        "oldest_queued_timestamp_seconds",
+        "The nominal time of the oldest run that is queued or waits and has not begun.",
+        lambda job, now: at(job.open_runs.oldest_queued_at),
+        is_least=True,
+    ),
+    JobsGauge(
+        "oldest_running_timestamp_seconds",
+        "When the oldest running attempt began.",
+        lambda job, now: at(job.open_runs.oldest_running_at),
+        is_least=True,
+    ),
+)
+
 SERVICE = (
     queue_gauge("queue_length", "Messages that no worker has taken.", lambda queue: queue.length),
     queue_gauge(
@@ -379,5 +458,9 @@ SERVICE = (
 
 UP = ("up", "1 when the ledger answered this scrape.")
 BUILD = ("build", "The version that serves this.")
+ACCESS_FILE = (
+    "access_file_valid",
+    "1 while the access file is in force, 0 while it has problems and an earlier version is.",
+)
 JOB = ("job", "How a job is scheduled, in labels.")
 LABELS = ("job_labels", "Labels of a job, those that SUPERVISOR_METRIC_LABELS names.")

@@ -3,16 +3,16 @@
 The leading beat sends all other notices, and cannot send these. `serve` depends on neither:
 
 1. A thread looks at the ledger every `LOOK_SECONDS`.
-2. An outage is told once it has lasted for a grace, again every `REPEAT`, and once more when it is
-   over (`recovered`). One that is over within the grace is not told: a planned restart. While Redis
-   is unavailable nothing is known of beats; from its return they have the grace again.
+2. An outage is reported once it has lasted for a grace, again every `REPEAT`, and once more when it
+   is over (`recovered`). One that ends within the grace is not reported: a planned restart. While
+   Redis is unavailable nothing is known of beats; once it is back they have the grace again.
 3. Each destination has a thread, which sends what there is in order, and tries again after waits
    that double. One that hangs delays nothing else.
 
-The outages are in this process' memory: after a restart of `serve` one that lasts is told again,
-and the end of one before it is not told. Several `serve` tell each for itself, with the same keys:
-that of a beat names its last turn, that of Redis when it was seen, in steps of the grace: no two
-outages that are told begin within one.
+Outages are kept in this process' memory: after a restart of `serve` one that lasts is reported
+again, and the end of an earlier one is not. Several `serve` report independently, with the same
+keys: that of a beat names its last turn, that of Redis when it was seen, in steps of the grace,
+within which no two reported outages begin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from threading import Thread
 
 from redis.exceptions import RedisError
 
-from supervisor.errors import InvalidDuration, NotConfigured
 from supervisor.integrations import sender
 from supervisor.job.changes import masked_url
 from supervisor.job.notices import Answer, Destination, Event, Notice
@@ -36,13 +35,12 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.logs import get_logger
 from supervisor.settings import Settings, database_of
-from supervisor.times import parse_duration
 
 log = get_logger("supervisor.notices")
 
 LOOK_SECONDS = 3.0
 
-#: The variable that says how long an outage lasts before it is told.
+#: The variable that says how long an outage lasts before it is reported.
 NOTIFY_AFTER = "SUPERVISOR_NOTIFY_AFTER"
 
 GRACE = timedelta(minutes=1)
@@ -66,19 +64,19 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """`seen_at`: by the first look that found it. told: how often it was; last at `told_at`."""
+    """`seen_at`: by the first look that found it. reports: how many, the last at `reported_at`."""
 
     incident: str
     seen_at: datetime
     first_at: datetime
     reason: str
-    told: int = 0
-    told_at: datetime | None = None
+    reports: int = 0
+    reported_at: datetime | None = None
 
     def is_due(self, now: datetime, grace: timedelta) -> bool:
-        if self.told_at is None:
+        if self.reported_at is None:
             return now - self.seen_at >= grace
-        return now - self.told_at >= REPEAT
+        return now - self.reported_at >= REPEAT
 
 
 Outages = Mapping[Event, Outage]
@@ -89,7 +87,7 @@ def after_look(
 ) -> tuple[Outages, list[Notice]]:
     """The outages that there are after a look, and what is to be sent of them now.
 
-    ledger: what the keys are to name, for a destination hears of several.
+    ledger: its name in the keys: a destination may get notices of several.
     """
     outages, notices = {}, []
     for event in (Event.REDIS_UNAVAILABLE, Event.NO_BEAT):
@@ -98,19 +96,19 @@ def after_look(
             case True:
                 outage = outage or found(event, seen, grace, ledger)
                 if outage.is_due(seen.at, grace):
-                    outage = replace(outage, told=outage.told + 1, told_at=seen.at)
-                    notices.append(notice_of(event, outage, seen.at, f"{outage.told}"))
+                    outage = replace(outage, reports=outage.reports + 1, reported_at=seen.at)
+                    notices.append(notice_of(event, outage, seen.at, f"{outage.reports}"))
                 outages[event] = outage
-            case False if outage and outage.told:
+            case False if outage and outage.reports:
                 outage = replace(outage, reason=OVER[event])
                 notices.append(notice_of(Event.RECOVERED, outage, seen.at, "over"))
-            case None if outage and outage.told:
+            case None if outage and outage.reports:
                 outages[event] = outage
     return outages, notices
 
 
 def is_there(event: Event, seen: Seen) -> bool | None:
-    """None when it cannot be known."""
+    """Whether it is there; None when that cannot be known."""
     if event is Event.REDIS_UNAVAILABLE:
         return bool(seen.error)
     return None if seen.error else not seen.leads
@@ -210,21 +208,12 @@ def watch(
             for notice in notices:
                 for courier in couriers:
                     courier.take(replace(notice, link=page))
-        except Exception:  # whatever it was, it must not be the last look
+        except Exception:  # whatever failed, the next look must happen
             log.exception("look failed")
         time.sleep(LOOK_SECONDS)
 
 
-def grace_of(environ: Mapping[str, str]) -> timedelta:
-    """Raises NotConfigured."""
-    text = environ.get(NOTIFY_AFTER, "")
-    try:
-        return parse_duration(text) if text else GRACE
-    except InvalidDuration as error:
-        raise NotConfigured(f"{NOTIFY_AFTER}: {error}") from None
-
-
 def name_of(settings: Settings) -> str:
-    """Of the ledger: the same for all that name it alike. It does not reveal the address."""
+    """A name for the ledger, the same wherever its settings are; it does not reveal the address."""
     database = database_of(settings.redis_url)
     return sha256(f"{database} {settings.prefix}".encode()).hexdigest()[:12]

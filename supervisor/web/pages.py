@@ -14,24 +14,24 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from supervisor.errors import NotConfigured, UnknownJob
-from supervisor.job.log_url import log_link
 from supervisor.job.run import LogLine, Run, RunState, StepId
+from supervisor.job.templates import log_link
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import MOST_OPEN, Kind, Topic, latest_failures, open_runs, traces
 from supervisor.ledger.queues import Queues
-from supervisor.operate.job_documents import document_text
-from supervisor.operate.job_edits import JobEdits
-from supervisor.operate.record import removal_words
-from supervisor.operate.shapes import LogText, params_shape
+from supervisor.operate.job_edits import JobEdits, document_text
+from supervisor.operate.shapes import params_shape
 from supervisor.operate.why import answer
 from supervisor.operate.why_facts import facts_of_run_id, is_tick
-from supervisor.schedule.deadlines import due_at
+from supervisor.operate.words import LogText, removal_words
+from supervisor.schedule import due_at
 from supervisor.web.access import Access
-from supervisor.web.budget import Threads, check
-from supervisor.web.following import picture_of
-from supervisor.web.http import TEMPLATES, Refused, place_of
+from supervisor.web.access_file import Role
+from supervisor.web.http import TEMPLATES, Refused, Threads, check, place_of
 from supervisor.web.jobs_page import (
+    JobsLook,
     JobsQuery,
+    Overview,
     listing_of,
     pace_of,
     queue_status,
@@ -39,10 +39,9 @@ from supervisor.web.jobs_page import (
     troubles_of,
 )
 from supervisor.web.live import events_url
+from supervisor.web.pictures import SPANS, picture_of, timeline_of
 from supervisor.web.record import last_actions
 from supervisor.web.record import listing_of as record_of
-from supervisor.web.roles import Role
-from supervisor.web.timeline import SPANS, timeline_of
 
 Context = dict[str, Any]
 
@@ -56,7 +55,8 @@ KEPT_ITEMS_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """target: the job or run of the page, if it is about one. now: by the ledger's clock."""
+    """target: the job or run of the page, if it is about one. now: by the ledger's clock. look: at
+    all jobs, where they are many."""
 
     ledger: Ledger
     target: str
@@ -64,6 +64,7 @@ class Asked:
     now: datetime
     broker: Queues | None
     edits: JobEdits
+    look: JobsLook | None = None
 
 
 Part = Callable[[Asked], Context]
@@ -74,7 +75,7 @@ def beat(asked: Asked) -> Context:
     return {
         "beat": found,
         "is_silent": not found.leads(asked.now),
-        "troubles": list(troubles_of(asked.ledger, asked.broker)),
+        "troubles": list(troubles_of(asked.ledger, asked.broker, asked.look)),
     }
 
 
@@ -93,7 +94,7 @@ def now(asked: Asked) -> Context:
 
 
 def jobs(asked: Asked) -> Context:
-    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now)
+    listing = listing_of(asked.ledger, JobsQuery.of(asked.query), asked.now, asked.look)
     return {"listing": listing, "rows": rows_of(asked.ledger, listing.names, asked.now)}
 
 
@@ -101,7 +102,7 @@ def job(asked: Asked) -> Context:
     try:
         record = asked.ledger.job(asked.target)
     except UnknownJob as error:
-        raise Refused(404, f"{error}{gone(asked)}") from error
+        raise Refused(404, f"{error}{removal_of(asked)}") from error
     last = traces(asked.ledger, [asked.target], RUNS_SHOWN)[asked.target]
     loaded = asked.edits.job(asked.target)
     return {
@@ -113,8 +114,8 @@ def job(asked: Asked) -> Context:
     }
 
 
-def gone(asked: Asked) -> str:
-    """Who removed the job, if it is known."""
+def removal_of(asked: Asked) -> str:
+    """How the job was removed, if that is known."""
     words = removal_words(asked.ledger, asked.target)
     return f"; {words}" if words else ""
 
@@ -128,7 +129,12 @@ def timeline(asked: Asked) -> Context:
 def runs(asked: Asked) -> Context:
     limit = MOST_RUNS if asked.query.get("runs") == "all" else RUNS_SHOWN
     found = asked.ledger.history(asked.target, limit)
-    return {"runs": found, "target": asked.target, "has_more": len(found) == RUNS_SHOWN}
+    return {
+        "runs": found,
+        "target": asked.target,
+        "has_more": len(found) == RUNS_SHOWN,
+        "without_runs": None if found else asked.ledger.job(asked.target),
+    }
 
 
 def job_log(asked: Asked) -> Context:
@@ -146,13 +152,13 @@ def run(asked: Asked) -> Context:
     log_url = spec and log_link(spec.log_url, found, asked.now)
     return {
         "run": found,
-        "why": why(asked.ledger, found),
+        "why": explanation(asked.ledger, found),
         "success_due_at": due,
         "log_url": log_url,
     }
 
 
-def why(ledger: Ledger, run: Run) -> list[str]:
+def explanation(ledger: Ledger, run: Run) -> list[str]:
     """Nothing for a running run, whose times would stand still; nor what its page shows anyway: for
     several attempts, and for a run that succeeded as it should.
     """
@@ -281,11 +287,16 @@ def whole(run_id: str) -> str:
 
 
 def page_routes(
-    ledger: Ledger, access: Access, broker: Queues | None, edits: JobEdits, threads: Threads
+    ledger: Ledger,
+    access: Access,
+    broker: Queues | None,
+    edits: JobEdits,
+    threads: Threads,
+    overview: Overview,
 ) -> list[Route]:
     def asked(request: Request) -> Asked:
-        target = request.path_params.get("target", "")
-        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits)
+        target, look = request.path_params.get("target", ""), overview.last()
+        return Asked(ledger, target, request.query_params, ledger.now(), broker, edits, look)
 
     return [Route(page.path, endpoint_of(page, asked, access, threads)) for page in PAGES]
 

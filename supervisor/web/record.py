@@ -17,7 +17,8 @@ from supervisor.ledger.connection import explained
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.scoped import EVERYTHING, current_scope
 from supervisor.logs import get_logger
-from supervisor.operate.record import LOOKED_AT, entry_shape
+from supervisor.operate import shapes
+from supervisor.operate.words import LOOKED_AT
 from supervisor.web.http import Refused
 
 log = get_logger("supervisor.record")
@@ -40,7 +41,7 @@ def wanted_actions(query: Mapping[str, str], limit: int = ENTRIES_SHOWN) -> Want
 
 
 def moment_in(text: str) -> datetime:
-    """In UTC, where it names no offset. Raises Refused."""
+    """The moment, in UTC if it names no offset. Raises Refused."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -68,8 +69,8 @@ def listing_of(ledger: Ledger, query: Mapping[str, str]) -> Listing:
 
 
 def last_actions(ledger: Ledger, job: str) -> list[Entry]:
-    """Those on one job, among the newest of all. Who sees some jobs only is shown none that was on
-    others as well.
+    """The last ones on a job, among the newest of all. Visitors who may see only some jobs get none
+    that was on others as well.
     """
     wanted = WantedActions(job=job, limit=LAST_SHOWN, look_at=LOOKED_AT)
     found = ledger.actions.search(wanted)
@@ -78,11 +79,11 @@ def last_actions(ledger: Ledger, job: str) -> list[Entry]:
     return [entry for entry in found if set(entry.action.jobs) <= {job}]
 
 
-# The lines of the log, for who keeps them for years.
+# The record as lines of the log, to be kept for longer than the ledger keeps it.
 #
-# 1. Where the last server came to stands in the ledger. A server goes on from there: what was
-#    entered while none ran is logged as well, as long as the record has it.
-# 2. Each of several servers logs all: the id tells which lines are the same.
+# 1. The ledger has the last entry that was logged. A server goes on from there: what was entered
+#    while none ran is logged as well, as long as the record has it.
+# 2. Each of several servers logs all entries: lines with the same id are duplicates.
 
 
 LOOK_SECONDS = 1.0
@@ -91,7 +92,8 @@ LOOK_SECONDS = 1.0
 class RecordLog:
     """Logs what is entered, each entry as a line with its fields.
 
-    may_write: where it came to is kept. Without it only what is entered from now on is logged.
+    may_write: the last logged entry is kept in the ledger. Without it only what is entered from now
+    on is logged.
     """
 
     def __init__(self, ledger: Ledger, *, may_write: bool) -> None:
@@ -101,15 +103,15 @@ class RecordLog:
 
     def follow(self, is_stopping: Callable[[], bool]) -> None:
         """Until the server stops, in a thread of its own."""
-        is_away = False
+        is_unavailable = False
         while not is_stopping():
             try:
                 self.log_new()
-                is_away = False
+                is_unavailable = False
             except (RedisError, OSError) as error:
-                if not is_away:
+                if not is_unavailable:
                     log.warning("record unavailable", error=explained(error))
-                is_away = True
+                is_unavailable = True
             time.sleep(LOOK_SECONDS)
 
     def log_new(self) -> None:
@@ -128,17 +130,17 @@ class RecordLog:
 
 
 def facts_of(entry: Entry) -> dict[str, Any]:
-    return {key: value for key, value in entry_shape(entry).items() if value}
+    return {key: value for key, value in shapes.RecordedAction.dumped(entry).items() if value}
 
 
-# What visitors do that no function of the ledger does: logins, and what their role does not allow.
+# What visitors do without a function of the ledger: logins, and what their role does not allow.
 
 
-#: What one visitor is refused is entered once in so many seconds: who may do nothing else cannot
-#: empty the record by trying.
+#: Refusals of one visitor are entered once in this time, so that repeating them cannot push
+#: everything else out of the record.
 REFUSED_SECONDS = 60.0
 
-#: Nor can who logs in all the time, which each role may: logins of one name in so many seconds.
+#: Nor can repeated logins, which each role may do: up to this many of one name in this time.
 MOST_LOGINS, LOGIN_SECONDS = 20, 60.0
 
 
@@ -149,7 +151,7 @@ class Visits:
         self._logins: dict[str, list[float]] = {}
 
     def may_log_in(self, name: str) -> bool:
-        """Counts it, if so."""
+        """Whether another login is allowed now; if so, it is counted."""
         now = time.monotonic()
         recent = [at for at in self._logins.get(name, ()) if now - at < LOGIN_SECONDS]
         may = len(recent) < MOST_LOGINS
@@ -157,7 +159,7 @@ class Visits:
         return may
 
     def enter(self, by: Actor, verb: str) -> None:
-        """A person may log in while it cannot be entered: the page says what is unavailable."""
+        """A login that cannot be entered succeeds: the page says that the ledger is unavailable."""
         self._enter(Action(by, verb, "page"), Outcome.DONE)
 
     def enter_refused(self, by: Actor, verb: str, target: str, error: str = "") -> None:
@@ -170,8 +172,8 @@ class Visits:
     def _enter(self, action: Action, outcome: Outcome, error: str = "") -> None:
         try:
             self._ledger.actions.enter(action, outcome, error)
-        except (RedisError, OSError) as away:
-            log.warning("action not recorded", verb=action.verb, error=explained(away))
+        except (RedisError, OSError) as unavailable:
+            log.warning("action not recorded", verb=action.verb, error=explained(unavailable))
 
 
 def verb_of(method: str, path: str) -> str:

@@ -17,9 +17,9 @@
 4. **Of those of runs, the broker keeps no record.** Redis has no acknowledgements, so kombu keeps a
    copy of each message until it is acknowledged: two transactions a message, and a second delivery
    of whatever takes longer than the visibility timeout. A run's message names its run and nothing
-   more. One that vanishes with its worker is sent again within seconds (beat/vanished.py), one that
-   comes twice is refused, and so the copy is of no use. Messages of tasks that are not supervised
-   are kept as ever.
+   more. One that vanishes with its worker is sent again within seconds (beat/queued_messages.py),
+   one that comes twice is refused, and so the copy is of no use. Messages of tasks that are not
+   supervised are kept as ever.
 5. **No run is fetched ahead.** A run that a busy worker has fetched would wait for the one before
    it, for nothing. So a worker of a queue that jobs go to, as far as the ledger knows when it
    starts, or that gets a run all the same, fetches as many messages as it has places. Other workers
@@ -28,23 +28,30 @@
    storing it raised. In a pool without child processes nothing hears of that, and the task would
    keep its place until the worker ends. In a worker that counts places it has failed then, as in
    a child process.
+7. **A result is read whole.** What a child sends, once it is more than 16 KiB (a traceback is),
+   comes in two parts, and Celery's loop reads the first as soon as it is there. Where the broker's
+   connection is lost just then, the loop starts afresh and forgets that part: it would take the
+   next bytes for a length, and the worker would end, or never hear of that child again. Here it
+   reads on where it was, also in a worker that is asked to stop before it has a connection again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from logging import getLogger
 from math import isfinite
+from types import GeneratorType
 from typing import Any, cast
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from billiard import get_start_method
 from billiard.einfo import ExceptionInfo
 from celery import Celery, bootsteps
 from celery.app.defaults import DEFAULTS
-from celery.concurrency import prefork
+from celery.concurrency import asynpool, prefork
 from celery.exceptions import InvalidTaskError
 from celery.worker import state
 from kombu.exceptions import OperationalError
@@ -83,11 +90,14 @@ REPORTED_FOR = 900
 MOST_KNOWN = 20
 LONGEST_NAME = 200
 
-HINT = "give each deployment queues of its own (docs/settings.md, Two deployments on one Redis)"
+HINT = (
+    "give each deployment queues of its own"
+    " (docs/reference/settings.md, Two deployments on one Redis)"
+)
 
 POOLS_HINT = (
     "have its queue consumed by workers that were started with -P prefork alone, or remove from the"
-    " job what it needs (docs/adopting.md, Pools)"
+    " job what it needs (docs/how-to/adopting.md, Pools)"
 )
 
 #: Of this process: other ledger and queue -> when it was seen last, and when it was logged.
@@ -440,12 +450,65 @@ class RunQoS(redis.QoS):
             channel._do_restore_message(message._raw, *place, connected, leftmost)
 
     def restore_unacked(self, client: Any = None) -> None:
-        super().restore_unacked(client)
+        """Puts back what is unacknowledged, as far as the broker can be reached.
+
+        The rest comes again by itself: runs from the ledger, other messages from kombu's copies.
+        Raises nothing: a worker that has lost its connection is about to make a new one, and
+        Celery takes an error from here for its own end.
+        """
+        delivered = cast(Any, self._delivered)
+        try:
+            if client or self.channel.connection.client:  # it has none once it is collected
+                super().restore_unacked(client)
+        except (RedisError, OSError) as error:
+            log.warning("messages not put back", messages=len(delivered), error=str(error))
+        delivered.clear()
         self._of_runs.clear()
 
     def _forget(self, delivery_tag: str) -> None:
         self._of_runs.discard(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
+
+
+#: What is read of each child's result, for as long as there is the child.
+_reading: WeakKeyDictionary[Any, GeneratorType[None, None, None]] = WeakKeyDictionary()
+
+read_result = cast(Any, asynpool.ResultHandler)._recv_message
+flush = cast(Any, asynpool.ResultHandler)._flush_outqueue
+
+#: How long a worker that stops waits for the rest of a child's result, and how often it looks.
+LONGEST_READING_SECONDS, POLL_SECONDS = 10.0, 0.1
+
+
+def read_on(self: Any, add_reader: Any, fd: int, callback: Any) -> Generator[None, None, None]:
+    """The result that is read in part, or the next one."""
+    child = self.fileno_to_outq[fd]
+    reading = _reading.get(child)
+    if reading is None or reading.gi_frame is None:
+        reading = _reading[child] = read_result(self, add_reader, fd, callback)
+    return reading
+
+
+def finish_reading(self: Any, fd: int, remove: Any, children: Mapping[int, Any], end: Any) -> Any:
+    """Before a worker that stops reads what is left: as the loop forgot it, so does Celery."""
+    child: Any = children.get(fd)
+    reading = _reading.get(child) if child else None
+    until = clock() + LONGEST_READING_SECONDS
+    try:
+        while reading and reading.gi_frame is not None:
+            if clock() > until:
+                return remove(fd)
+            next(reading, None)
+            child.outq._reader.poll(POLL_SECONDS)
+    except (OSError, EOFError):
+        return remove(fd)
+    return flush(self, fd, remove, children, end)
+
+
+def read_results_whole() -> None:
+    """In this worker's main process, if its pool has children."""
+    handler = cast(Any, asynpool.ResultHandler)
+    handler._recv_message, handler._flush_outqueue = read_on, finish_reading
 
 
 def keep_no_record_of_runs() -> None:

@@ -19,8 +19,7 @@ from celery.worker import state
 from supervisor.errors import WrongSchema
 from supervisor.guard.liveness import Witness, WitnessThread, let_go, own_process
 from supervisor.job.topology import pool_name
-from supervisor.ledger.connection import RedisError, connect_for_heartbeat
-from supervisor.ledger.keys import Keys
+from supervisor.ledger.connection import RedisError
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import (
     PRESENCE_INTERVAL,
@@ -56,9 +55,8 @@ class WorkerAttendance(threading.Thread):
         self._consumer = consumer
         app = consumer.app
         settings = required_settings(app)
-        client = connect_for_heartbeat(settings)
-        broker = broker_of(app, settings)
-        self._attendance = Attendance(client, Keys(settings.prefix), broker)
+        ledger, broker = Ledger.open_without_retries(settings), broker_of(app, settings)
+        self._attendance = Attendance(ledger.client, ledger.keys, broker)
         self._has_brokers_ledger = broker.is_ledger
         self._tasks = [name for name in app.tasks if not name.startswith("celery.")]
         self._digest = digest_of(self._tasks)
@@ -80,7 +78,7 @@ class WorkerAttendance(threading.Thread):
                 log.warning("presence not written", error=str(error))
                 self._loop.begin_again()  # what is silent as well has no fault of its own
             except WrongSchema as error:
-                log.critical("worker stops", error=str(error))
+                log.critical("worker stopped", error=str(error))
                 # A warm shutdown, by the consumer's own loop; Celery declares it as None.
                 state.should_stop = EX_FAILURE  # type: ignore[assignment]
                 return
@@ -146,7 +144,7 @@ class MainLoop:
         self._rounds = 0
 
     def look(self, *, broker_answers: bool) -> tuple[str | None, bool]:
-        """Why it does no work, if it does none; and whether it waits for its broker.
+        """Why it does no work, if it does not, and whether it waits for its broker.
 
         Called once in a round. Rounds are counted and no time is measured: a process that was
         suspended has not turned for long either. broker_answers: to others, at this time.
@@ -205,7 +203,7 @@ class MainLoop:
 
 
 def innermost_frame() -> Any:
-    """Of the call that the main thread is in, sockets aside."""
+    """The frame that the main thread is in, not counting sockets."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and module_of(frame) in SOCKETS:
         frame = frame.f_back
@@ -229,7 +227,7 @@ def consumed(task_consumer: Any) -> tuple[str, ...]:
 
 
 def size_of(pool: Any) -> int:
-    """0 once it has been stopped, which comes before the worker's own end."""
+    """The pool's size; 0 once it has been stopped, which is before the worker ends."""
     return 0 if getattr(pool, "_pool", pool) is None else places(pool)
 
 
@@ -242,7 +240,7 @@ def broker_of(app: Celery, settings: Settings) -> Broker:
 
 def witness_of(app: Celery) -> Witness:
     settings = required_settings(app)
-    ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    ledger = Ledger.open_without_retries(settings)
     return Witness(ledger, Publisher(app, Ledger.open(settings)).publish)
 
 

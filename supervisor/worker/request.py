@@ -31,10 +31,8 @@ from supervisor.guard.lease import Lease
 from supervisor.guard.liveness import Witness, hold
 from supervisor.guard.run_log import mark_records
 from supervisor.job.run import RunState
-from supervisor.ledger.connection import RedisError, connect_for_heartbeat, explained
-from supervisor.ledger.keys import Keys
+from supervisor.ledger.connection import RedisError, explained
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.requests import CallArguments
 from supervisor.logs import get_logger
 from supervisor.sending import tracing
@@ -43,17 +41,17 @@ from supervisor.sending.calls import asked_of, guard_in_code, register_all
 from supervisor.sending.publisher import Publisher, publisher_of
 from supervisor.sending.queues import AppQueues, queue_of
 from supervisor.times import clock
-from supervisor.worker.adopting import trace_run
 from supervisor.worker.intake import (
     TakesAnyMessage,
     fetch_no_run_ahead,
     forks,
     keep_no_record_of_runs,
+    read_results_whole,
     run_header,
     take_any_message,
 )
 from supervisor.worker.presence import attend
-from supervisor.worker.task import NotBegun, worker_name
+from supervisor.worker.task import NotBegun, trace_run, worker_name
 
 _starting = Lock()
 
@@ -92,11 +90,11 @@ class GuardedRequest(Request):
             )
 
     def _is_active(self, pid: int) -> bool:
-        """Celery takes a task for over that it is about to end: its child may still be running."""
+        """Celery considers a task over before it ends it: its child may still be running."""
         return self in state.active_requests or child_table.is_running(pid, self._token)
 
     def _asked(self) -> CallArguments:
-        """For a ledger that forgot the run. Called by the heartbeat: it waits for nothing."""
+        """For a ledger that forgot the run. The heartbeat calls it, so it must not wait."""
         context = self._context  # type: ignore[attr-defined]
         return asked_of(self._header, context, self.task) if self._header else CallArguments()
 
@@ -158,7 +156,7 @@ class Instead:
 
 
 class RunStrategies(dict[str, Any]):
-    """By a task's name what takes the message of a run; made when the first one comes.
+    """What takes the message of a run, by the task's name; made when its first message comes.
 
     It is the task's own strategy, with the guard's request class over the task's own, and with
     `trace_run` as what the pool calls.
@@ -256,7 +254,7 @@ def expects_runs(app: Celery) -> bool:
 
 
 class TellsChildren(bootsteps.StartStopStep):
-    """However the worker is stopped: a child that waits for the ledger has to know."""
+    """Lets a child that waits for the ledger know that the worker stops, however it is stopped."""
 
     def close(self, worker: Any) -> None:
         child_table.set_stopping()
@@ -273,10 +271,11 @@ def prepare(sender: Any) -> None:
     sender.app.steps["consumer"] |= {TakesAnyMessage, TakesRuns}
     take_any_message()
     keep_no_record_of_runs()
+    read_results_whole()
     attend(sender.app)
     try:
         ledger = publisher_of(sender.app).ledger
-        for schema in upgrade(ledger.client, ledger.keys):
+        for schema in ledger.upgrade():
             log.warning("ledger upgraded", schema=schema)
         register_all(sender.app)
     except WrongSchema as error:
@@ -293,7 +292,7 @@ def prepare(sender: Any) -> None:
 
 
 def prove_life(app: Celery) -> None:
-    """And looks after workers of before, one of which this one may replace."""
+    """Also looks for earlier workers that are gone: this one may replace one of them."""
     publisher = publisher_of(app)
     try:
         Witness(publisher.ledger, publisher.publish).look()
@@ -331,7 +330,7 @@ def heartbeat_of(app: Any) -> Heartbeat:
 @cache
 def _heartbeat_of(app: Celery) -> Heartbeat:
     settings = required_settings(app)
-    ledger = Ledger(connect_for_heartbeat(settings), Keys(settings.prefix))
+    ledger = Ledger.open_without_retries(settings)
     # The publish thread reads by a connection of its own, which may retry.
     heartbeat = Heartbeat(ledger, Publisher(app, Ledger.open(settings)).publish)
     heartbeat.start()

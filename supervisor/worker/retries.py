@@ -92,7 +92,7 @@ def given_once(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def options_again(options: Mapping[str, Any]) -> dict[str, Any]:
-    """`expires` counts from now, and is sent later."""
+    """Makes `expires` an instant: it counts from now, and the message is sent later."""
     kept = sendable(options)
     left = from_now(kept.pop("expires", None))
     if left is not None:
@@ -104,7 +104,7 @@ def retry_of(error: Any, delay: timedelta) -> Retry:
     return Retry(exc=error, when=delay.total_seconds())  # type: ignore[arg-type]
 
 
-def until(eta: Any, countdown: Any, default: float) -> timedelta:
-    """How long from now; Celery gives the one or the other, and `Retry.when` may be either."""
+def delay_of(eta: Any, countdown: Any, default: float) -> timedelta:
+    """How long from now. Celery passes `eta` or `countdown`, and `Retry.when` may be either."""
     moment = eta if eta is not None else countdown
     return from_now(default if moment is None else moment) or timedelta()

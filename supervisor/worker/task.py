@@ -2,7 +2,7 @@
 
 The way of a tick goes on in guard/heartbeat.py, which keeps the lease of what begins here.
 
-The hooks are those that were measured to hold (docs/design.md):
+The hooks are those that were measured to hold (docs/explanation/design.md):
 
 * begin in `before_start`: the last hook before the body, and one that can veto.
 * the body in `__call__`: a failure with retries left becomes Celery's Retry, without the ETA
@@ -22,14 +22,12 @@ from typing import Any
 from uuid import uuid4
 
 from billiard.common import terminate_handler_fired  # type: ignore[attr-defined]
-from celery import Celery, Task, signals, states
-from celery.exceptions import (
-    Ignore,
-    Reject,
-    Retry,
-    SoftTimeLimitExceeded,
-    TimeLimitExceeded,
-)
+from celery import Celery, Task, current_app, signals, states
+from celery.app import trace
+from celery.app.registry import TaskRegistry
+from celery.backends.base import DisabledBackend
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded, TimeLimitExceeded
+from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from supervisor.errors import (
@@ -40,27 +38,29 @@ from supervisor.errors import (
     RunInterrupted,
     UnusableReturn,
 )
-from supervisor.guard.attempt import (
-    Attempt,
-    Guard,
-    NextAttempt,
-    Phase,
-    current_attempt,
-    raise_in_current_run,
-)
-from supervisor.guard.current_run import current_run
+from supervisor.guard.attempt import Attempt, Guard, NextAttempt, Phase, raise_in_current_run
+from supervisor.guard.child_table import receive_interrupts
+from supervisor.guard.current_run import current_attempt, current_run
 from supervisor.guard.delivery import TOKEN, Delivery, supervised
-from supervisor.guard.interrupts import receive_interrupts
-from supervisor.job.run import RunState
+from supervisor.guard.progress import Reporter
+from supervisor.job.run import ReportedProgress, RunState
 from supervisor.job.steps import filled, handed_on
 from supervisor.ledger.connection import RedisError
+from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Refusal, Refused
+from supervisor.ledger.runs import Reports
 from supervisor.logs import get_logger
-from supervisor.sending.calls import call_guarded, given, is_guarded_call, without_parent
+from supervisor.sending.app_settings import required_settings
+from supervisor.sending.calls import (
+    call_guarded,
+    given,
+    guard_in_code,
+    is_guarded_call,
+    without_parent,
+)
 from supervisor.sending.publisher import as_json, publisher_of
 from supervisor.sending.tracing import traced
-from supervisor.worker.results import publisher_of_progress, reporter_of, store_started
-from supervisor.worker.retries import asked_again, is_sent_again, retry_of, sent_again, until
+from supervisor.worker.retries import asked_again, delay_of, is_sent_again, retry_of, sent_again
 
 Body = Callable[..., Any]
 
@@ -73,7 +73,7 @@ log = get_logger("supervisor.tasks")
 
 
 class GuardedCalls(Task):  # type: ignore[type-arg]
-    """Comes after a task's own class, whose `apply_async` and `retry` hear of a call first."""
+    """Comes after a task's own class, whose `apply_async` and `retry` are called first."""
 
     abstract = True
 
@@ -121,7 +121,7 @@ class GuardedCalls(Task):  # type: ignore[type-arg]
         limit = self.max_retries if max_retries is None else max_retries
         if limit is not None and attempt.delivery.retries >= limit:
             raise exc or self.MaxRetriesExceededError(f"{self.name} was retried {limit} times")
-        delay = until(eta, countdown, self.default_retry_delay)
+        delay = delay_of(eta, countdown, self.default_retry_delay)
         asked = asked_again(attempt, self, args, kwargs, options)
         again = retry_of(exc, delay)
         attempt.next = NextAttempt(delay, exc, asked, deferred=None if throw else again)
@@ -186,10 +186,7 @@ class GuardedTask(Task):  # type: ignore[type-arg]
         """What the body returns; what it raises is raised as Celery is to take it."""
         reporter = reporter_of(self.app, os.getpid())
         try:
-            with (
-                traced(self, attempt),
-                attempt.running(reporter, publisher_of_progress(self)),
-            ):
+            with traced(self, attempt), attempt.running(reporter, publisher_of_progress(self)):
                 returned = self._call(attempt, body, args, kwargs)
             if attempt.next and attempt.next.deferred:
                 raise attempt.next.deferred
@@ -273,7 +270,7 @@ def report_end(task: Any = None, retval: Any = None, state: str | None = None, *
             report(attempt, task, retval, state)
     except Exception as error:
         # Celery would swallow it, and a run without an end would keep its lock.
-        log.exception("end cannot be reported as it was", run=attempt.run_id)
+        log.exception("end not reported as it was", run=attempt.run_id)
         attempt.end(RunState.FAILED, reason_of(error))
     finally:
         attempt.discard()
@@ -294,7 +291,9 @@ def report(attempt: Attempt, task: Any, retval: Any, state: str | None) -> None:
         case states.RETRY:
             following = attempt.next
             delay = (
-                following.delay if following else until(None, value.when, task.default_retry_delay)
+                following.delay
+                if following
+                else delay_of(None, value.when, task.default_retry_delay)
             )
             error = (following.error if following else None) or value.exc or value
             attempt.retry(delay, reason_of(error), failure_in(error))
@@ -305,15 +304,15 @@ def report(attempt: Attempt, task: Any, retval: Any, state: str | None) -> None:
         case states.IGNORED | states.REJECTED:  # the job itself raised Ignore or Reject
             attempt.end(RunState.SUCCEEDED, state.lower())
         case _:
-            attempt.end(RunState.LOST, "the worker's process was told to stop")
+            attempt.end(RunState.LOST, "the worker's process was asked to stop")
 
 
 def end_of(attempt: Attempt, retval: Any, state: str | None) -> tuple[str | None, Any]:
-    """Celery's word for the end and what was raised, if anything; no word for one told to stop.
+    """Celery's state for the end, and what was raised, if anything; no state if it had to stop.
 
     Celery says it with `task_postrun`. Where it could not store how a task failed - the result
     backend is unavailable, a handler of the task's own raises - it says nothing, as for a process
-    that is told to stop, or what the backend had of an earlier delivery. Then what the body raised
+    that is asked to stop, or what the backend had of an earlier delivery. Then what the body raised
     or returned counts. To be called while what ends the task, if Celery could not deal with it, is
     on its way.
     """
@@ -339,14 +338,14 @@ def is_of_a_stop(error: BaseException) -> bool:
 
 
 def of_base(error: BaseException) -> Exception:
-    """What counts as raised by the job; of gevent's Timeout, Celery's word for its time limit."""
+    """What counts as raised by the job: for gevent's Timeout, Celery's own time limit error."""
     if type(error).__module__ == "gevent.timeout":
         return TimeLimitExceeded(getattr(error, "seconds", None))
     return JobRaised(error)
 
 
 def failure_in(error: Any) -> BaseException | None:
-    """What has a traceback: `retry` may be given a text, or an exception that nobody raised."""
+    """What has a traceback: `retry` may be given a text, or an exception that was never raised."""
     return error if isinstance(error, BaseException) and error.__traceback__ else None
 
 
@@ -358,7 +357,7 @@ def reason_of(error: Any) -> str:
 
 @cache
 def guard_of(app: Celery, pid: int) -> Guard:
-    """One guard a process, and the handlers of what may interrupt a run in it."""
+    """One guard for each process. Installs the handlers of what may interrupt a run in it."""
     receive_interrupts(raise_in_current_run)
     publisher = publisher_of(app)
     return Guard(publisher.ledger, without_parent()(publisher.publish), worker_name(pid), loads)
@@ -366,3 +365,128 @@ def guard_of(app: Celery, pid: int) -> Guard:
 
 def worker_name(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
+
+
+# How tasks are put under the guard: those with a `guard`, and those of jobs.
+#
+# All others keep Celery's class, or their app's own. A task with a `guard` is put under it when it
+# is made, since calls of it are runs. One that is a job's looks like any other, and may become one
+# by an edit of a schedule file: a process puts it under the guard when it first has to run it.
+
+
+class AdoptsGuarded(TaskRegistry):
+    """Of an app's tasks; all come to it when they are made, also of an app that never finalizes."""
+
+    def __setitem__(self, name: str, task: Any) -> None:
+        super().__setitem__(name, task)
+        adopt_if_guarded(task)
+
+
+def adopt_guarded(app: Celery) -> None:
+    """The tasks with a `guard` that the app has, and those it will have."""
+    registry: Any = app._tasks  # type: ignore[attr-defined]
+    own = type(registry)
+    if not issubclass(own, AdoptsGuarded):
+        registry.__class__ = type(own.__name__, (AdoptsGuarded, own), {})
+    for task in list(registry.values()):
+        adopt_if_guarded(task)
+
+
+def adopt_if_guarded(task: Any) -> None:
+    if guard_in_code(task) is not None:
+        adopt(task)
+
+
+def adopt(task: Any) -> None:
+    own = type(task)
+    if not issubclass(own, GuardedTask):
+        bases = (GuardedTask, own, GuardedCalls)
+        task.__class__ = type(own.__name__, bases, {"__module__": own.__module__})
+
+
+def trace_run(
+    name: str, uuid: str, request: Any, body: Any, content_type: Any, encoding: Any, **_: Any
+) -> Any:
+    """What the pool calls for a run, in the place of Celery's own function for a task.
+
+    Runs are JSON, whatever else the app takes.
+    """
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    hostname = request.get("hostname") or socket.gethostname()
+    prepare_to_run(app.tasks[name], hostname)
+    accepted = prepare_accept_content([*app.conf.accept_content, "json"])
+    known = [app.tasks, accepted, hostname]
+    return trace.fast_trace_task(name, uuid, request, body, content_type, encoding, _loc=known)
+
+
+@cache
+def prepare_to_run(task: Any, hostname: str) -> None:
+    adopt(task)
+    take_over_started(task)
+    # Looked up when it is called: Sentry and others put theirs in its place.
+    task.__trace__ = trace.build_tracer(task.name, task, task.app.loader, hostname, app=task.app)
+
+
+# What is stored of a running task in Celery's result backend, where it has one.
+#
+# Celery stores STARTED before a delivery can be refused; here it is stored after `begin`. PROGRESS
+# comes from the reporter's thread, with a backend of its own (Celery keeps one for each thread,
+# unless one may be shared); the report is closed before Celery stores how the task ended.
+
+PROGRESS = "PROGRESS"
+
+#: Names of the tasks whose start Celery would store, with `task_track_started`.
+_tracked: set[str] = set()
+
+
+def take_over_started(task: Any) -> None:
+    """From now on only `store_started` stores in this process that the task has started.
+
+    Celery would before a delivery can be refused, over what is stored of the running attempt.
+    """
+    if task.track_started:
+        task.track_started = False
+        _tracked.add(task.name)
+
+
+def store_started(task: Any, *, is_run: bool) -> None:
+    """For every run, and else as Celery does; a backend that is unavailable fails no run."""
+    if not (is_run or task.name in _tracked) or not keeps_results(task):
+        return
+    meta = {"pid": os.getpid(), "hostname": task.request.hostname}
+    try:
+        task.backend.store_result(task.request.id, meta, states.STARTED, request=task.request)
+    except SoftTimeLimitExceeded:
+        raise
+    except Exception:  # each backend has errors of its own
+        log.exception("start not stored", run=task.request.id)
+
+
+def publisher_of_progress(task: Any) -> Callable[[ReportedProgress], None] | None:
+    if not keeps_results(task):
+        return None
+    request = task.request  # of this thread: the reporter's knows no request
+
+    def publish(said: ReportedProgress) -> None:
+        meta = {"current": said.done, "total": said.total, "text": said.text}
+        task.backend.store_result(request.id, meta, PROGRESS, request=request)
+
+    return publish
+
+
+def keeps_results(task: Task[Any, Any]) -> bool:
+    # A message may say otherwise than its task.
+    ignored = vars(task.request).get("ignore_result")
+    return not isinstance(task.backend, DisabledBackend) and not (
+        task.ignore_result if ignored is None else ignored
+    )
+
+
+@cache
+def reporter_of(app: Celery, pid: int) -> Reporter:
+    """One for each process: a child makes its own."""
+
+    def connect() -> Reports:
+        return Ledger.open_without_retries(required_settings(app)).reports
+
+    return Reporter(connect)

@@ -7,6 +7,7 @@ from typing import Any
 
 from supervisor.guard.delivery import Delivery
 from supervisor.job.spec import JobSpec
+from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Grant, LeaseState
 from supervisor.ledger.requests import Tick
@@ -90,11 +91,15 @@ def try_often(ledger: Ledger, run: str, times: int) -> None:
         ledger.rescue()
 
 
+def slot_key(keys: Keys, lock: str, number: int) -> str:
+    return keys.lock(lock) + ("" if number == 1 else f":{number}")
+
+
 def lease_runs_out(ledger: Ledger, spec: JobSpec, run: str) -> None:
     """What the server does when nobody renews for the lease's time, without the waiting.
 
     Of two that ran out, the one in the lower slot did so first.
     """
     slot = int(ledger.client.hget(ledger.keys.run(run), "slot"))
-    ledger.client.delete(ledger.keys.slot(spec.lock, slot))
+    ledger.client.delete(slot_key(ledger.keys, spec.lock, slot))
     ledger.client.zadd(ledger.keys.leases, {run: slot})

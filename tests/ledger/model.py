@@ -68,6 +68,14 @@ class ModelRun:
     given_up: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class End:
+    """How a run ended, and the runs that were held for it by then."""
+
+    state: RunState
+    followers: tuple[str, ...]
+
+
 class Model:
     """Methods answer as the ledger should have."""
 
@@ -87,7 +95,7 @@ class Model:
         self.in_grace = True
         self.intervals: dict[str, Interval] = {}
         self.followers: dict[str, list[str]] = {}
-        self.endings: list[str] = []
+        self.endings: list[End | str] = []
         for attempt in self.attempts.values():
             attempt.is_forgotten = attempt.has_lease and attempt.is_alive
 
@@ -134,12 +142,12 @@ class Model:
         while self.endings:
             looked_at, self.endings = self.endings, []
             ended = {run.id: run.state for run in self.runs.values() if not run.state.is_open}
-            for run_id in looked_at:
-                held = self.runs[run_id].held
-                if held and held[0] in ended:
-                    self._let_go(run_id, ended[held[0]])
-                for follower in self.followers.get(run_id, ()) if run_id in ended else ():
-                    self._let_go(follower, ended[run_id])
+            for noted in looked_at:
+                if isinstance(noted, End):
+                    for follower in noted.followers:
+                        self._let_go(follower, noted.state)
+                elif (held := self.runs[noted].held) and held[0] in ended:
+                    self._let_go(noted, ended[held[0]])
 
     def _let_go(self, run_id: str, state: RunState) -> None:
         run = self.runs[run_id]
@@ -153,7 +161,7 @@ class Model:
 
     def _note_end(self, run: ModelRun) -> None:
         if run.id in self.followers:
-            self.endings.append(run.id)
+            self.endings.append(End(run.state, tuple(self.followers[run.id])))
 
     def begin(self, run_id: str, token: str) -> str:
         run = self.runs.get(run_id)
@@ -285,6 +293,11 @@ class Model:
         self._leave_waiting(run)
         self._end_early(run, RunState.CANCELLED)
         return "stopping" if run.state is RunState.RUNNING else "cancelled"
+
+    def give_up(self, run_id: str) -> None:
+        run = self.runs[run_id]
+        if run.state is RunState.QUEUED:
+            self._finish(run, RunState.FAILED)
 
     def rescue(self, due: str | None = None) -> None:
         """One pass; `due`: the run whose delay is over."""

@@ -10,6 +10,7 @@ from typing import Any
 from supervisor.job.run import StepId
 from supervisor.job.spec import JobSpec, StepSpec
 from supervisor.ledger.ledger import Ledger
+from tests.ledger.jobs import slot_key
 
 OPEN = ("waiting", "queued", "running", "retrying")
 LETTERS = {
@@ -172,7 +173,7 @@ def of_the_lock(seen: Seen, silent: set[str], cut: set[str]) -> Iterator[str]:
     most = seen.spec.most_running
     if most is not None and len(holders) > most:
         yield f"more than {most} hold the lock: {holders}"
-    slots = {keys.slot(lock, slot): run for run, slot in holders.items()}
+    slots = {slot_key(keys, lock, slot): run for run, slot in holders.items()}
     for key, run in slots.items():
         if run in silent:
             continue

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError
-from supervisor.ledger.ledger import RUNS_PER_CALL, Ledger
-from supervisor.ledger.replies import Placement, instant, ms_of
-from supervisor.ledger.requests import Message, PassedOver, RunRequest, Tick
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import Admission, Placement, Refusal, Refused, instant, ms_of
+from supervisor.ledger.requests import RUNS_PER_CALL, Message, PassedOver, RunRequest, Tick
+from supervisor.settings import Settings
 from tests.ledger.jobs import (
     MIDNIGHT,
     admitted,
@@ -26,6 +29,7 @@ from tests.ledger.jobs import (
     run_id,
     ticks,
 )
+from tests.proxy import Proxy, proxy_to
 from tests.waiting import wait_until
 
 
@@ -84,15 +88,6 @@ def test_a_run_says_how_what_blocked_it_was(ledger: Ledger) -> None:
     assert by_run.lease_ends_at == instant(leased_until)
     assert (by_stranger.state, by_stranger.attempt) == ("unknown", 0)
     assert by_stranger.lease_ends_at is None
-
-
-def test_a_requeued_run_is_tried_again_and_skipped_at_its_bound(ledger: Ledger) -> None:
-    spec = admitted(ledger, 0, 1, overlap="requeue", requeue_delay="10ms", max_requeues=2)
-    second = run_id(spec, 1)
-    wait_until(lambda: ledger.rescue() and ledger.run(second).state is RunState.SKIPPED)
-    run = ledger.run(second)
-    assert (run.reason, run.requeues) == ("requeues_exhausted", 2)
-    assert ledger.job(spec.name).counters["requeued"] == 2
 
 
 def test_a_tick_is_counted_once_also_when_the_watermark_is_set_back(ledger: Ledger) -> None:
@@ -229,6 +224,25 @@ def test_runs_of_one_call_get_their_places_in_order(ledger: Ledger) -> None:
     assert pushed == [f"message of {calls[n].run_id}" for n in (0, 1, 2, 5)]
 
 
+def test_a_run_sees_the_lease_of_one_that_started_in_the_same_call(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.admit([sent(spec, 0), sent(spec, 1)])
+    blocker = ledger.run(run_id(spec, 1)).blocker
+    leased_until = ledger.client.zscore(ledger.keys.leases, run_id(spec, 0))
+    assert blocker and leased_until and blocker.lease_ends_at == instant(leased_until)
+
+
+def test_a_queue_that_refuses_messages_leaves_its_runs_to_the_outbox(ledger: Ledger) -> None:
+    broken, sound = job(ledger, "broken"), job(ledger, "sound")
+    ledger.client.set("no list", "but a string")
+    [refused] = ticks(broken, 0)
+    ledger.admit([refused.sent_as(Message("no list", "no list", "a message")), sent(sound, 0)])
+    assert ledger.outbox(10) == [refused.run_id]
+    assert ledger.client.zrange(ledger.keys.sent, 0, -1) == [run_id(sound, 0)]
+    run = ledger.run(refused.run_id)
+    assert (run.state, run.queue) == (RunState.QUEUED, None)
+
+
 def sent(spec: JobSpec, second: int) -> Tick:
     [tick] = ticks(spec, second)
     return tick.sent_as(Message("celery", "celery", f"message of {tick.run_id}"))
@@ -256,6 +270,16 @@ def test_open_runs_at_the_head_of_a_history_do_not_keep_those_behind_them(ledger
     assert len(ledger.history(spec.name, 1000)) < 100
 
 
+def test_a_few_old_runs_that_are_open_do_not_keep_ended_ones(ledger: Ledger) -> None:
+    spec = job(ledger, history=5, overlap="allow")
+    for second in range(3):
+        at_work(ledger, spec, second)
+    for second in range(3, 43):
+        at_work(ledger, spec, second)
+        ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+    assert len(ledger.history(spec.name, 1_000)) < 20
+
+
 def test_the_ticks_of_a_job_are_placed_by_one_call(ledger: Ledger) -> None:
     """Were they parted, the later ones would move the watermark past those of a refused call."""
     specs = [job(ledger, name) for name in ("a", "b", "c")]
@@ -269,3 +293,163 @@ def test_the_ticks_of_a_job_are_placed_by_one_call(ledger: Ledger) -> None:
 def calls_of_functions(ledger: Ledger) -> int:
     found = ledger.client.info("commandstats")
     return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "fcall"))
+
+
+# A reply that never arrives: asked again, it is one run
+
+
+@pytest.fixture
+def way(redis_url: str) -> Iterator[Proxy]:
+    with proxy_to(redis_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def caller(way: Proxy) -> Iterator[Ledger]:
+    """The ledger of who asks; its connection is there, and the server knows the functions."""
+    opened = Ledger.open(Settings(redis_url=way.url))
+    opened.admit_request(job(opened, "other"), RunRequest())
+    yield opened
+    opened.client.close()
+
+
+def asked(caller: Ledger, way: Proxy, spec: JobSpec, request: RunRequest) -> Admission:
+    way.replies_to_lose = 1
+    admission = caller.admit_request(spec, request)
+    assert way.replies_to_lose == 0
+    return admission
+
+
+@pytest.mark.parametrize(
+    ("keys", "request_", "placement", "is_blocked"),
+    [
+        ({"overlap": "allow"}, RunRequest(), Placement.START, False),
+        ({"overlap": "allow"}, RunRequest(run_id="mine"), Placement.START, False),
+        ({"overlap": "skip"}, RunRequest(), Placement.SKIP, True),
+        ({"overlap": "skip"}, RunRequest(run_id="mine"), Placement.SKIP, True),
+        ({"overlap": "queue_one"}, RunRequest(), Placement.WAIT, True),
+        ({"overlap": "replace", "stop_grace": "1s"}, RunRequest(), Placement.REPLACE, True),
+        ({"overlap": "requeue"}, RunRequest(), Placement.REQUEUE, True),
+        ({"overlap": "skip"}, RunRequest(delay=timedelta(minutes=1)), Placement.DELAY, False),
+    ],
+)
+def test_a_run_has_the_place_that_the_lost_reply_told(
+    caller: Ledger,
+    way: Proxy,
+    keys: dict[str, Any],
+    request_: RunRequest,
+    placement: Placement,
+    is_blocked: bool,
+) -> None:
+    spec = job(caller, **keys)
+    first = caller.admit_request(spec, RunRequest()).run_id
+    caller.begin(first, "token", "worker")
+    admission = asked(caller, way, spec, request_)
+    told = (admission.placement, admission.blocked_by)
+    assert told == (placement, first if is_blocked else None)
+    assert admission.reason == ("overlap" if placement is Placement.SKIP else None)
+    assert {run.id for run in caller.history(spec.name)} == {first, admission.run_id}
+    assert caller.job(spec.name).counters["triggered"] == 2
+
+
+def test_an_id_that_was_known_before_is_a_duplicate_whatever_was_lost(
+    caller: Ledger, way: Proxy
+) -> None:
+    spec = job(caller)
+    caller.admit_request(spec, RunRequest(run_id="mine"))
+    caller.client.zincrby(caller.keys.history(spec.name), -60_000, "mine")  # a minute ago
+    admission = asked(caller, way, spec, RunRequest(run_id="mine"))
+    assert admission.placement is Placement.DUPLICATE
+
+
+def test_several_runs_have_the_places_that_the_lost_reply_told(caller: Ledger, way: Proxy) -> None:
+    spec = job(caller, overlap="queue_one")
+    way.replies_to_lose = 1
+    admissions = caller.admit_requests(spec, [RunRequest()] * 3)
+    places = [admission.placement for admission in admissions]
+    assert places == [Placement.START, Placement.WAIT, Placement.SKIP]
+    assert len(caller.history(spec.name)) == 3
+
+
+def test_who_is_told_nothing_at_all_asks_again_under_the_same_id(
+    caller: Ledger, way: Proxy
+) -> None:
+    spec = job(caller)
+    way.replies_to_lose = 1_000
+    with pytest.raises(RedisConnectionError):
+        caller.admit_request(spec, RunRequest(run_id="mine"))
+    way.replies_to_lose = 0
+    assert caller.admit_request(spec, RunRequest(run_id="mine")).placement is Placement.DUPLICATE
+    assert [run.id for run in caller.history(spec.name)] == ["mine"]
+
+
+# A call that says when it expires: no worker has begun it by then, or none ever does
+
+
+LATER = timedelta(minutes=10)
+
+
+def test_waiting_for_the_lock_is_part_of_its_time(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    first = ledger.trigger(spec)
+    begin(ledger, first.id)
+    second = ledger.admit_request(spec, RunRequest(expires=LATER))
+    expires_at = ledger.run(second.run_id).expires_at
+    assert expires_at is not None
+    assert ledger.client.zscore(ledger.keys.leases, second.run_id) == ms(ledger, second.run_id)
+    ledger.client.hincrby(
+        ledger.keys.run(second.run_id), "expires", -5 * 60_000
+    )  # half of it passed
+    ledger.finish(first.id, "token", RunState.SUCCEEDED)
+    assert ledger.run(second.run_id).state is RunState.QUEUED
+    assert ledger.client.pttl(ledger.keys.lock(spec.lock)) <= 5 * 60_000
+    assert ledger.client.zscore(ledger.keys.leases, second.run_id) == ms(ledger, second.run_id)
+
+
+def test_it_is_skipped_when_it_waits_until_then(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    begin(ledger, ledger.trigger(spec).id)
+    waits = ledger.admit_request(spec, RunRequest(expires=timedelta(milliseconds=20)))
+    assert waits.placement is Placement.WAIT
+    wait_until(ledger.rescue)
+    run = ledger.run(waits.run_id)
+    assert (run.state, run.reason) == (RunState.SKIPPED, "wait_expired")
+
+
+def test_a_start_later_than_that_never_comes(ledger: Ledger) -> None:
+    spec = job(ledger)
+    asked = RunRequest(expires=timedelta(milliseconds=10), delay=timedelta(milliseconds=30))
+    late = ledger.admit_request(spec, asked)
+    assert late.placement is Placement.DELAY
+    wait_until(lambda: ledger.rescue() and ledger.run(late.run_id).state is not RunState.WAITING)
+    wait_until(lambda: lock_is_free(ledger, spec))  # it is given a millisecond at least
+    answer = ledger.begin(late.run_id, "token", "worker")
+    assert answer == Refused(late.run_id, Refusal.EXPIRED)
+    run = ledger.run(late.run_id)
+    assert (run.state, run.reason) == (RunState.EXPIRED, "expires passed")
+
+
+def test_one_that_was_begun_in_time_is_tried_again_after_it(ledger: Ledger) -> None:
+    spec = job(ledger)
+    called = ledger.admit_request(spec, RunRequest(expires=LATER))
+    begin(ledger, called.run_id)
+    ledger.client.hset(ledger.keys.run(called.run_id), "expires", 1)
+    ledger.retry(called.run_id, "token", timedelta(), "not yet")
+    wait_until(ledger.rescue)
+    assert ledger.client.pttl(ledger.keys.lock(spec.lock)) > spec.start_deadline / timedelta(
+        milliseconds=2
+    )
+    assert begin(ledger, called.run_id, "second").attempt == 2
+
+
+def test_a_drained_queue_does_not_hold_it_beyond_that(ledger: Ledger) -> None:
+    spec = job(ledger)
+    called = ledger.admit_request(spec, RunRequest(expires=timedelta(milliseconds=20)))
+    ledger.sent({called.run_id: "mail"})
+    ledger.drains.drain("mail")
+    wait_until(ledger.rescue)
+    assert ledger.run(called.run_id).state is RunState.EXPIRED
+
+
+def ms(ledger: Ledger, run_id: str) -> int:
+    return int(ledger.client.hget(ledger.keys.run(run_id), "expires"))

@@ -214,7 +214,7 @@ def test_an_entry_without_a_translation_stays_unguarded_and_is_named_once(
     with capture_logs() as logs:
         beat.tick()
         beat.tick()
-    said = [log["reason"] for log in logs if log["event"] == "entry stays unguarded"]
+    said = [log["reason"] for log in logs if log["event"] == "entry left unguarded"]
     assert len(said) == 1
     assert why in said[0]
     assert adopted(app) == []

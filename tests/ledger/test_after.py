@@ -14,8 +14,7 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.following import Following
 from supervisor.beat.load import load
 from supervisor.errors import InvalidJob
-from supervisor.files.schedule_files import ScheduleSet
-from supervisor.job.policies import AfterPolicy
+from supervisor.files.schedule_files import Listing, ScheduleSet
 from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -269,15 +268,6 @@ def test_a_held_run_leaves_the_lock_to_others(ledger: Ledger, entries: Entries) 
     assert ledger.admit_request(jobs["report"], RunRequest()).placement is Placement.START
 
 
-def test_a_held_run_can_be_cancelled(ledger: Ledger, entries: Entries) -> None:
-    jobs = scheduled(ledger, entries)
-    ledger.admit(ticks(jobs["report"], 1))
-    ledger.cancel(run_id(jobs["report"], 1), "not today")
-    ran(ledger, jobs["extract"], 1)
-    turn(ledger)
-    assert states(ledger, jobs["report"]) == ["cancelled"]
-
-
 @pytest.mark.parametrize(
     ("keys", "state"), [({"every": "1s"}, "queued"), (None, "cancelled")], ids=["freed", "removed"]
 )
@@ -310,38 +300,6 @@ def test_a_job_that_nobody_follows_leaves_nothing(ledger: Ledger, entries: Entri
     turn(ledger)
     end(ledger, run_id(jobs["b"], 1))
     assert not ledger.followers.endings(10)
-
-
-@pytest.mark.parametrize("has_ended", [False, True])
-@pytest.mark.parametrize(
-    ("policy", "state", "then"),
-    [
-        ("success", SUCCEEDED, RunState.QUEUED),
-        ("success", FAILED, RunState.SKIPPED),
-        ("done", FAILED, RunState.QUEUED),
-    ],
-)
-def test_a_run_is_triggered_after_another(
-    ledger: Ledger,
-    entries: Entries,
-    has_ended: bool,
-    policy: str,
-    state: RunState,
-    then: RunState,
-) -> None:
-    jobs = loaded(ledger, entries, a={}, b={})
-    ledger.admit(ticks(jobs["a"], 1))
-    first = run_id(jobs["a"], 1)
-    if has_ended:
-        end(ledger, first, state)
-    request = RunRequest(run_id="b@order", after=first, after_policy=AfterPolicy(policy))
-    assert ledger.admit_request(jobs["b"], request).placement is Placement.HOLD
-    if not has_ended:
-        turn(ledger)
-        assert ledger.run("b@order").state is RunState.WAITING
-        end(ledger, first, state)
-    turn(ledger)
-    assert ledger.run("b@order").state is then
 
 
 def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) -> None:
@@ -433,6 +391,6 @@ def test_files_keep_the_jobs_that_others_follow(
 ) -> None:
     loaded(ledger, entries, a={})
     at_run_time.put("b", task="t", after=["a"], app=app, by="ann")
-    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}))
+    [problem] = clashes(ledger.loaded(), ScheduleSet({}, "", {}, Listing("", 2026, {}, {})))
     assert "job 'b' (put at" in problem.what
     assert "follows this job, which is gone" in problem.what

@@ -8,13 +8,13 @@ import pytest
 
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.audit import Audited
+from supervisor.ledger.counts import Audited
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
+from supervisor.operate.control import backfill
 from supervisor.ticks import audit as auditing
 from supervisor.ticks.audit import AUDIT_INTERVAL, Auditor, audit, compare_records
-from supervisor.ticks.backfill import backfill
 from tests.ledger.jobs import MIDNIGHT, admitted, begin, job, pause, run_id, ticks
 
 

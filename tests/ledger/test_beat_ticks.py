@@ -26,8 +26,8 @@ from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
 from supervisor.sending.app_settings import required_settings
+from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import states
-from tests.ledger.test_envelopes import envelopes_of
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -49,8 +49,7 @@ def entries(app: Celery, ledger: Ledger) -> Entries:
 
 
 def emitter(app: Celery, ledger: Ledger, entries: Entries, leader: Leader) -> Emitter:
-    envelopes = envelopes_of(app, ledger)
-    return Emitter(ledger, entries, envelopes, leader.leadership)
+    return Emitter(ledger, entries, Publisher(app, ledger), leader.leadership)
 
 
 def test_a_tick_with_nothing_to_do_is_one_call(
@@ -123,9 +122,12 @@ def test_jobs_that_are_due_soon_are_prebuilt_once(
     app: Celery, ledger: Ledger, entries: Entries
 ) -> None:
     leader = ledger.leader(*REDBEAT)
-    envelopes = envelopes_of(app, ledger)
-    beat = Emitter(ledger, entries, envelopes, leader.leadership)
-    soon = {name: JobSpec(name=name, task="t", every="20s") for name in "abc"}
+    publisher = Publisher(app, ledger)
+    envelopes = publisher.envelopes
+    beat = Emitter(ledger, entries, publisher, leader.leadership)
+    # Within AHEAD, and not before this test is over.
+    when = f"{ledger.now() + timedelta(seconds=50):%Y-%m-%d %H:%M:%S}"
+    soon = {name: JobSpec(name=name, task="t", at=[when]) for name in "abc"}
     specs = {**soon, "later": JobSpec(name="later", task="t", at=["2100-01-01 00:00"])}
     load(ledger, entries, specs, "first", ledger.now())
     ledger.client.ping()  # a connection beside that of the functions
@@ -147,7 +149,7 @@ def test_jobs_that_are_due_soon_are_prebuilt_once(
     [[command, _, _, _]] = asked(5)
     assert command == "ZRANGEBYSCORE"
 
-    others = {**specs, "new": JobSpec(name="new", task="t", every="20s")}
+    others = {**specs, "new": JobSpec(name="new", task="t", at=[when])}
     load(ledger, entries, others, "second", ledger.now())
     beat.prebuild(leader.look(), 5)
     assert envelopes.unknown_of(others) == ["later"]

@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
 from supervisor.beat import scheduler
+from supervisor.beat.following import Starts, may_run
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
+from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.errors import ForeignLedger
 from supervisor.integrations import notify
-from supervisor.job.run import RunState
+from supervisor.job.run import Run, RunState, start_id
+from supervisor.job.spec import JobSpec
 from supervisor.ledger import leader
 from supervisor.ledger.leader import SILENCE, SILENCES_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import silences
 from supervisor.ledger.replies import ms_of
+from supervisor.operate import why
+from supervisor.operate.doctor import owner
+from supervisor.operate.doctor_facts import read
+from supervisor.operate.why_facts import facts_of_job
+from supervisor.sending.app_settings import owner_of
 from supervisor.settings import Settings
 from supervisor.ticks import emission
+from tests.ledger.contents import digests
+from tests.ledger.jobs import MIDNIGHT
 from tests.logged import capture_logs
 from tests.proxy import proxy_to
 from tests.waiting import patience, wait_until
@@ -185,3 +200,249 @@ def test_the_newest_times_without_a_beat_are_remembered(ledger: Ledger) -> None:
     found = [(ms_of(start), ms_of(end)) for start, end in silences(ledger)]
     newest = spans[-SILENCES_KEPT:]
     assert found == [(ms_of(start), ms_of(end)) for start, end in reversed(newest)]
+
+
+# Jobs with `run_at_start`: one run when the service starts, and none when a beat is relieved
+
+
+JOBS = """
+jobs:
+  warm: {task: t, run_at_start: true}
+  nightly: {task: t, at: [2099-01-01T00:00:00], run_at_start: true}
+  held: {task: t, run_at_start: true, paused: true}
+  plain: {task: t, at: [2099-01-01T00:00:00]}
+"""
+
+Beats = Callable[[], SupervisedScheduler]
+
+
+@pytest.fixture
+def beats(redis_url: str, tmp_path: Path) -> Iterator[Beats]:
+    (tmp_path / "jobs.yaml").write_text(JOBS)
+    app, made = supervise(Celery("starts", broker=redis_url), schedules=tmp_path), []
+
+    def beat() -> SupervisedScheduler:
+        made.append(SupervisedScheduler(app, lazy=True))
+        return made[-1]
+
+    yield beat
+    for each in made:
+        each.close()
+    app.close()
+
+
+def until_settled(beat: SupervisedScheduler, ledger: Ledger) -> None:
+    """Turns of a beat until its files are loaded and a start, if there is one, is over."""
+
+    def turn() -> bool:
+        beat.tick()
+        assert beat._reloading
+        return beat._reloading.is_settled and beat._starts.at is None
+
+    wait_until(turn)
+    assert ledger.client.hget(ledger.keys.beat, "starting") is None
+    beat.tick()
+
+
+def runs_of(ledger: Ledger) -> dict[str, list[Run]]:
+    return {name: ledger.history(name) for name in ledger.scheduled() if ledger.history(name)}
+
+
+def ago(ledger: Ledger, time: timedelta) -> None:
+    """As if the last turn of a beat were that long ago."""
+    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - time))
+
+
+def test_a_job_runs_once_when_the_service_starts_with_its_files(
+    beats: Beats, ledger: Ledger
+) -> None:
+    beat = beats()
+    until_settled(beat, ledger)
+    found = runs_of(ledger)
+    assert found.keys() == {"warm", "nightly"}
+    for name, [run] in found.items():
+        assert run.id == start_id(name, run.nominal_at)
+        assert run.sends == 1
+        assert ledger.job(name).counters["triggered"] == 1
+    beat.tick()
+    assert runs_of(ledger) == found
+
+
+def test_it_runs_again_after_a_time_without_a_beat_and_not_at_once(
+    beats: Beats, ledger: Ledger
+) -> None:
+    first, second, third = beats(), beats(), beats()
+    until_settled(first, ledger)
+    first.close()
+    until_settled(second, ledger)
+    assert len(ledger.history("warm")) == 1
+    second.close()
+    ago(ledger, SILENCE + timedelta(seconds=1))
+    until_settled(third, ledger)
+    assert len(ledger.history("warm")) == 2
+    # The job's lock is held by the run before, which no worker took.
+    assert ledger.history("warm")[0].blocked_by == ledger.history("warm")[1].id
+
+
+def test_a_standby_that_takes_over_late_starts_nothing(beats: Beats, ledger: Ledger) -> None:
+    first, second = beats(), beats()
+    until_settled(first, ledger)
+    second.tick()
+    first.close()
+    ago(ledger, 2 * SILENCE)
+    until_settled(second, ledger)
+    assert len(ledger.history("warm")) == 1
+
+
+def test_a_start_that_a_beat_did_not_finish_is_finished_by_the_next(
+    beats: Beats, ledger: Ledger
+) -> None:
+    first = beats()
+    until_settled(first, ledger)
+    first.close()
+    ago(ledger, 2 * SILENCE)
+    before, [run, *_] = Starts(ledger), ledger.history("nightly")
+    ledger.cancel(run.id, "so that it is not in the way")
+    before.begin(ledger.now(), is_first=True)
+    for starts in (Starts(ledger), Starts(ledger)):  # one dies after it gave the jobs their runs
+        starts.begin(ledger.now(), is_first=False)
+        assert starts.at == before.at
+        starts.finish()
+        ledger.client.hset(ledger.keys.beat, "starting", ms_of(before.at or MIDNIGHT))
+    assert before.at
+    assert [run.id for run in ledger.history("nightly")][:-1] == [start_id("nightly", before.at)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"every": "1h", "jitter": "5m"}, True),
+        ({}, True),
+        ({"every": "1h", "end_at": "2026-01-01T00:00:00"}, False),
+        ({"every": "1h", "start_at": "2099-01-01T00:00:00"}, False),
+        ({"cron": "0 9 * * *", "exclude": [f"{MIDNIGHT:%a}"]}, False),
+        ({"cron": "0 9 * * *", "dst": {"fold": "both"}, "exclude": ["2026-01-01"]}, True),
+    ],
+    ids=str,
+)
+def test_the_bounds_of_a_job_hold_for_this_run_too(keys: dict[str, Any], expected: bool) -> None:
+    spec = JobSpec.model_validate({"name": "a", "task": "t", "run_at_start": True, **keys})
+    assert may_run(spec, MIDNIGHT) is expected
+
+
+def test_it_is_called_the_run_at_start(beats: Beats, ledger: Ledger) -> None:
+    until_settled(beats(), ledger)
+    [sentence, *_, last] = why.answer(facts_of_job(ledger, "warm"))
+    assert sentence.startswith("the run at start of ")
+    assert last.endswith("it runs at start, and when code or a person asks for it")
+    assert ledger.spec("warm").schedule == "at start"
+    assert ledger.spec("nightly").schedule == "at 2099-01-01T00:00:00, at start"
+
+
+# A ledger is one app's: a beat of another by mistake changes nothing in it, and says so
+
+
+class Team:
+    """An app with one job, named like itself."""
+
+    def __init__(self, url: str, directory: Path, name: str, owner: str | None = None) -> None:
+        self.files = directory / name
+        self.files.mkdir(exist_ok=True)
+        (self.files / "jobs.yaml").write_text(f"jobs: {{{name}: {{task: t, every: 1h}}}}\n")
+        broker = {"broker": url, "set_as_current": False}
+        self.app = supervise(Celery(name, **broker), schedules=self.files, owner=owner)
+
+    @contextmanager
+    def beat(self) -> Iterator[SupervisedScheduler]:
+        beat = SupervisedScheduler(self.app, lazy=True)
+        try:
+            yield beat
+        finally:
+            beat.close()
+            self.app.close()
+
+
+@pytest.fixture
+def shop(redis_url: str, tmp_path: Path, ledger: Ledger) -> Team:
+    """Its beat has led, loaded its job, and is gone."""
+    team = Team(redis_url, tmp_path, "shop")
+    with team.beat() as beat:
+        wait_until(lambda: beat.tick() >= 0 and ledger.scheduled_names() == ["shop"])
+    return team
+
+
+def test_a_beat_of_another_app_changes_nothing_and_names_both(
+    shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    before = digests(ledger.client)
+    with Team(redis_url, tmp_path, "billing").beat() as beat:
+        with pytest.raises(ForeignLedger, match="'shop', and this is 'billing'") as refused:
+            beat.tick()
+        assert "apply --take-over" in str(refused.value)
+    after = digests(ledger.client)
+    assert before.keys() == after.keys()
+    assert {key for key in before if before[key] != after[key]} == {ledger.keys.beat}
+    [finding] = owner(read(ledger))
+    assert "billing (" in finding.what
+
+
+def test_a_standby_of_another_app_is_refused_while_the_owner_leads(
+    shop: Team, redis_url: str, tmp_path: Path
+) -> None:
+    with shop.beat() as leader, Team(redis_url, tmp_path, "billing").beat() as other:
+        leader.tick()
+        with pytest.raises(ForeignLedger):
+            other.tick()
+
+
+def test_a_ledger_without_an_owner_is_that_of_the_first_beat(
+    shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    """As an earlier version left it, or `up` on a server of its own."""
+    ledger.forget_owner()
+    with shop.beat() as beat:
+        beat.tick()
+    assert ledger.beat().app == "shop"
+
+
+def test_the_same_owner_leads_under_another_name_of_the_app(
+    shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    renamed = Team(redis_url, tmp_path, "boutique", owner="shop")
+    assert owner_of(renamed.app) == "shop"
+    with renamed.beat() as beat:
+        wait_until(lambda: beat.tick() >= 0 and ledger.scheduled_names() == ["boutique"])
+
+
+def test_apply_takes_a_ledger_over_on_purpose_alone(
+    shop: Team, redis_url: str, tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "boutique_app.py").write_text(
+        "from celery import Celery\n"
+        "from supervisor.app import supervise\n"
+        f"app = supervise(Celery('boutique', broker={redis_url!r}, set_as_current=False))\n"
+        "@app.task(name='t', shared=False)\ndef t(): ...\n"
+    )
+    files = tmp_path / "boutique"
+    files.mkdir()
+    (files / "jobs.yaml").write_text("jobs: {boutique: {task: t, every: 1h}}\n")
+
+    def apply(*words: str) -> str:
+        done = CliRunner().invoke(
+            main, ["-A", "boutique_app", "apply", str(files), "--yes", *words]
+        )
+        return f"{done.exit_code} {done.output}"
+
+    refused = apply()
+    assert refused.startswith("4 ")
+    assert "'shop', and this is 'boutique'" in refused
+    assert ledger.scheduled_names() == ["shop"]
+    with shop.beat() as old:
+        old.tick()
+        assert apply("--take-over").startswith("0 ")
+        assert ledger.scheduled_names() == ["boutique"]
+        with pytest.raises(ForeignLedger, match="'boutique', and this is 'shop'"):
+            old.tick()
+    assert ledger.scheduled_names() == ["boutique"]
+    assert apply("--take-over").startswith("0 ")

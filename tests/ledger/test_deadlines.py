@@ -10,9 +10,9 @@ from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of
-from supervisor.operate.shapes import job_shape, run_shape
-from supervisor.operate.tables import state_words
-from supervisor.schedule.deadlines import due_at
+from supervisor.operate import shapes
+from supervisor.operate.words import state_words
+from supervisor.schedule import due_at
 from supervisor.web.metrics import OPENMETRICS, Metrics
 from tests.ledger.jobs import at_work, begin, job, run_id, ticks
 from tests.ledger.test_metrics import samples, text_of
@@ -52,7 +52,7 @@ def test_a_run_out_of_its_bounds_is_counted(
     found = samples(ledger)
     assert (found[OVER], found[UNDER]) == (over, under)
     fault = "max_duration" if over else "min_duration" if under else None
-    assert run_shape(ledger.run(run_id(spec, 0)))["duration_fault"] == fault
+    assert shapes.Run.dumped(ledger.run(run_id(spec, 0)))["duration_fault"] == fault
 
 
 def test_a_report_that_comes_twice_counts_once(ledger: Ledger) -> None:
@@ -106,7 +106,7 @@ def due_of(ledger: Ledger) -> float | None:
     found = samples(ledger).get(DUE)
     shown = ledger.job("nightly").success_due_at
     assert found == (shown.timestamp() if shown else None)
-    assert (job_shape(ledger.job("nightly"))["success_due_at"] is None) == (found is None)
+    assert (shapes.Job.dumped(ledger.job("nightly"))["success_due_at"] is None) == (found is None)
     return found
 
 

@@ -1,11 +1,14 @@
-"""`supervisor doctor` on a real server: what it reads, what it says, how it exits."""
+"""`supervisor doctor` and `supervisor health` on a real server: what they say, how they exit."""
 
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,7 +16,6 @@ from celery import Celery
 from click.testing import Result
 
 from supervisor.app import supervise
-from supervisor.beat.app_facts import LateTask, app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.cli.ask import facts_of
@@ -22,7 +24,9 @@ from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.presence import Attendance, BeatFacts, Broker, WorkerFacts
 from supervisor.operate.doctor import examine
+from supervisor.operate.doctor_facts import LateTask, app_facts
 from supervisor.settings import Settings
 from tests.ledger.commands import supervisor_at
 from tests.ledger.jobs import begun, job, lease_runs_out, run_id
@@ -51,7 +55,7 @@ def healthy(ledger: Ledger) -> Ledger:
 
 def test_nothing_is_wrong(healthy: Ledger, redis_url: str) -> None:
     result = doctor(redis_url)
-    assert (result.exit_code, result.output) == (0, "18 checks: 0 wrong, 0 to note\n")
+    assert (result.exit_code, result.output) == (0, "19 checks: 0 wrong, 0 to note\n")
     assert said(redis_url) == []
 
 
@@ -85,6 +89,21 @@ def test_a_server_that_forgets_is_told_of(tmp_path: Path) -> None:
         found = {finding["check"]: finding for finding in said(server.url)}
         assert not found["persistence"]["wrong"]
         ledger.client.close()
+
+
+def test_memory_is_written_down_once_an_hour_and_told_of(healthy: Ledger, redis_url: str) -> None:
+    worker_is_there(healthy, "w2@host")
+    [sample] = healthy.client.lrange(healthy.keys.memory, 0, -1)
+    at, used = map(int, sample.split())
+    info = healthy.client.info("memory")
+    assert used < 2 * int(info["used_memory"])
+    # A day ago there was so much less that the rest of the machine's memory lasts for half a day.
+    less = int(info["used_memory"]) - 2 * int(info["total_system_memory"])
+    healthy.client.lset(healthy.keys.memory, 0, f"{at - 24 * 3_600_000} {less}")
+    [found] = said(redis_url)
+    assert (found["check"], found["wrong"]) == ("memory", True)
+    worker_is_there(healthy, "w2@host")
+    assert healthy.client.llen(healthy.keys.memory) == 2
 
 
 def test_what_is_read_of_the_ledger_is_told(healthy: Ledger, redis_url: str) -> None:
@@ -202,3 +221,73 @@ def test_entries_that_are_not_what_is_loaded(ledger: Ledger, app: Celery) -> Non
         pipe.execute()
     found = app_facts(app, ledger, specs).strange_entries
     assert found == ("edited", "gone", "stranger", "unlisted")
+
+
+# `supervisor health`, as probes ask
+
+
+HOST = socket.gethostname()
+
+
+@pytest.fixture
+def attendance(ledger: Ledger) -> Attendance:
+    return Attendance(ledger.client, ledger.keys, Broker("celery", is_ledger=True))
+
+
+def health(url: str, *words: str) -> tuple[int, str]:
+    result = supervisor_at(url)("health", *words)
+    return result.exit_code, result.output
+
+
+def test_a_beat_that_stands_by_is_fine(attendance: Attendance, redis_url: str) -> None:
+    assert health(redis_url, "beat") == (1, f"no beat on {HOST} has reported\n")
+    attendance.say(BeatFacts(f"{HOST}:1", leads=False, follows=None))
+    assert health(redis_url, "beat") == (0, "fine\n")
+    attendance.leave()
+    assert health(redis_url, "beat")[0] == 1
+
+
+def test_a_worker_that_consumes_nothing_is_not_fine(attendance: Attendance, redis_url: str) -> None:
+    name = f"default@{HOST}"
+    assert health(redis_url, "worker", "--name", "default@%h")[0] == 1
+    attendance.say(WorkerFacts(name, ("celery",), 2, "digest"), ["a"])
+    assert health(redis_url, "worker", "--name", "default@%h") == (0, "fine\n")
+    assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
+    assert health(redis_url, "worker", "--name", "other@%h")[0] == 1
+    attendance.say(WorkerFacts(name, (), 2, "digest"), ["a"])
+    expected = (1, f"worker {name} consumes no queue\n")
+    assert health(redis_url, "worker", "--name", "default@%h") == expected
+
+
+def test_a_worker_that_waits_for_its_broker_is_fine(attendance: Attendance, redis_url: str) -> None:
+    facts = WorkerFacts(f"default@{HOST}", (), 2, "digest")
+    attendance.say(facts, ["a"], is_waiting=True)
+    assert health(redis_url, "worker", "--name", "default") == (0, "fine\n")
+    attendance.say(facts, ["a"], fault="its main loop has not turned for 65s")
+    code, said = health(redis_url, "worker", "--name", "default")
+    assert (code, "does no work: its main loop has not turned" in said) == (1, True)
+
+
+def test_nobody_is_blamed_when_the_ledger_is_away() -> None:
+    code, said = health("redis://127.0.0.1:1/0", "beat")
+    assert (code, said.startswith("unknown: the ledger is unavailable")) == (0, True)
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (500, 1)])
+def test_a_server_answers_for_itself(redis_url: str, status: int, code: int) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.handle_request, daemon=True).start()
+        assert health(redis_url, "serve", "--port", str(server.server_port))[0] == code
+    assert health(redis_url, "serve", "--port", str(server.server_port))[0] == 1
+
+
+def test_a_worker_needs_its_name(redis_url: str) -> None:
+    assert health(redis_url, "worker")[0] == 2
+    assert health(redis_url, "beat", "--name", "x")[0] == 2

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from celery import Celery, Task, signals
 from kombu.utils.json import loads
 
 from supervisor.app import supervise
 from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.sending.messages import Envelopes
 from supervisor.sending.publisher import Publisher
 from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.logged import capture_logs
 
 
 def app_on(url: str) -> Celery:
@@ -47,13 +51,12 @@ def app_on(url: str) -> Celery:
 
 
 def envelopes_of(app: Celery, ledger: Ledger) -> Envelopes:
-    publisher = Publisher(app, ledger)
-    return Envelopes(app, ledger.client, publisher.send, publisher.signer)
+    return Publisher(app, ledger).envelopes
 
 
-def sent(ledger: Ledger, queue: str) -> list[Any]:
+def sent(client: Any, queue: str) -> list[Any]:
     """What is in a queue, without what no two messages share, first sent first."""
-    messages = [json.loads(text) for text in ledger.client.lrange(queue, 0, -1)]
+    messages = [json.loads(text) for text in client.lrange(queue, 0, -1)]
     for message in messages:
         del message["properties"]["delivery_tag"]
     return messages[::-1]
@@ -84,7 +87,7 @@ def test_a_message_is_the_one_that_celery_would_send(
     ledger.admit([envelopes.filled(tick)])
     assert ledger.run(tick.run_id).sends == 1
     Publisher(app, ledger).publish([tick.run_id])
-    from_the_envelope, from_celery = sent(ledger, queue)
+    from_the_envelope, from_celery = sent(ledger.client, queue)
     assert from_the_envelope == from_celery
 
 
@@ -110,7 +113,7 @@ def test_a_value_that_kombu_writes_otherwise_is_signed_as_it_is_read(
     publisher.publish([tick.run_id])
     headers_and_args = [
         (message["headers"], loads(b64decode(message["body"])))
-        for message in sent(ledger, "celery")
+        for message in sent(ledger.client, "celery")
     ]
     assert len(headers_and_args) == 2
     for headers, (args, kwargs, _) in headers_and_args:
@@ -147,7 +150,7 @@ def test_jobs_that_differ_in_their_priority_alone_go_to_different_lists(
         ledger.admit(map(envelopes.filled, ticks(job(ledger, name, priority=priority), 0)))
     lists = ["celery", "celery\x06\x163", "celery\x06\x166", "celery\x06\x169"]
     assert [ledger.client.llen(name) for name in lists] == [2, 1, 0, 1]
-    [message] = sent(ledger, "celery\x06\x169")
+    [message] = sent(ledger.client, "celery\x06\x169")
     assert message["properties"]["priority"] == 9
 
 
@@ -158,12 +161,12 @@ def test_steps_and_calls_have_the_priority_of_their_job(ledger: Ledger, redis_ur
     [admission] = ledger.admit(ticks(spec, 0))
     by_hand = ledger.trigger(job(ledger, "plain", priority=6), RunRequest(options={"priority": 3}))
     publisher.publish([admission.run_id, by_hand.id])
-    [step] = sent(ledger, "celery\x06\x166")
+    [step] = sent(ledger.client, "celery\x06\x166")
     assert (step["headers"]["id"], step["properties"]["priority"]) == (
         f"{admission.run_id}/plain",
         6,
     )
-    [other] = sent(ledger, "celery\x06\x163")
+    [other] = sent(ledger.client, "celery\x06\x163")
     assert other["headers"]["id"] == by_hand.id
 
 
@@ -187,12 +190,100 @@ def test_a_router_of_code_is_asked_for_each_message(ledger: Ledger, redis_url: s
     assert envelopes_of(app, ledger).filled(tick).message is None
 
 
-def test_a_broker_elsewhere_is_sent_to_from_the_outbox(ledger: Ledger, redis_url: str) -> None:
+@pytest.fixture
+def elsewhere(redis_url: str) -> Iterator[redis.Redis]:
+    """Another Redis, as far as the ledger knows."""
     place, _, database = redis_url.rpartition("/")
-    app = app_on(f"{place}/{(int(database) + 1) % 16}")
-    supervise(app, redis_url=redis_url)
-    [tick] = ticks(job(ledger), 0)
-    assert envelopes_of(app, ledger).filled(tick).message is None
+    with redis.Redis.from_url(f"{place}/{15 - int(database)}", decode_responses=True) as client:
+        client.flushdb()
+        yield client
+        client.flushdb()
+
+
+def app_elsewhere(elsewhere: redis.Redis, redis_url: str, **conf: Any) -> Celery:
+    place, _, _ = redis_url.rpartition("/")
+    app = app_on(f"{place}/{elsewhere.connection_pool.connection_kwargs['db']}")
+    app.conf.update(conf)
+    return supervise(app, redis_url=redis_url)
+
+
+def admitted(ledger: Ledger, envelopes: Envelopes, *specs: JobSpec) -> list[Tick]:
+    """The first tick of each job; its message is not for the ledger to send."""
+    found = [envelopes.filled(tick) for spec in specs for tick in ticks(spec, 0)]
+    assert [tick.message for tick in found] == [None] * len(specs)
+    ledger.admit(found)
+    return found
+
+
+@pytest.mark.parametrize(("queue", "keys"), JOBS, ids=str)
+@pytest.mark.parametrize("prefix", ["", "shop:"])
+def test_another_redis_is_sent_what_celery_would_send(
+    ledger: Ledger,
+    redis_url: str,
+    elsewhere: redis.Redis,
+    queue: str,
+    keys: dict[str, Any],
+    prefix: str,
+) -> None:
+    options = {"global_keyprefix": prefix}
+    app = app_elsewhere(elsewhere, redis_url, broker_transport_options=options)
+    publisher, spec = Publisher(app, ledger), job(ledger, **keys)
+    [tick] = admitted(ledger, publisher.envelopes, spec)
+    assert publisher.publish_ticks([tick])
+    assert ledger.outbox() == []
+    assert ledger.run(tick.run_id).sends == 1
+    publisher.publish([tick.run_id])
+    prebuilt, by_celery = sent(elsewhere, prefix + queue)
+    assert prebuilt == by_celery
+
+
+def test_what_another_redis_refuses_is_left_in_the_outbox(
+    ledger: Ledger, redis_url: str, elsewhere: redis.Redis
+) -> None:
+    publisher = Publisher(app_elsewhere(elsewhere, redis_url), ledger)
+    specs = [job(ledger, name, queue=name, overlap="allow") for name in ("broken", "a", "b")]
+    assert publisher.publish_ticks(admitted(ledger, publisher.envelopes, *specs))
+    elsewhere.set("broken", "no list")
+    broken, *others = [tick for spec in specs for tick in ticks(spec, 1)]
+    ledger.admit([broken, *others])
+    assert publisher.publish_ticks([broken, *others])
+    assert ledger.outbox() == [broken.run_id]
+    assert [elsewhere.llen(queue) for queue in ("a", "b")] == [2, 2]
+
+
+def test_who_listens_hears_of_each_message_to_another_redis(
+    ledger: Ledger, redis_url: str, elsewhere: redis.Redis
+) -> None:
+    publisher = Publisher(app_elsewhere(elsewhere, redis_url), ledger)
+    specs = [job(ledger, name) for name in "abc"]
+    found = admitted(ledger, publisher.envelopes, *specs)
+    heard: list[str] = []
+
+    def listen(headers: dict[str, Any], **_: Any) -> None:
+        heard.append(headers["id"])
+
+    signals.before_task_publish.connect(listen)
+    try:
+        assert publisher.publish_ticks(found)
+        assert publisher.publish(ledger.outbox()) == 3
+    finally:
+        signals.before_task_publish.disconnect(listen)
+    assert sorted(heard) == sorted(tick.run_id for tick in found)
+
+
+def test_a_broker_elsewhere_that_is_gone_is_connected_to_once_beforehand(
+    ledger: Ledger, redis_url: str
+) -> None:
+    app = supervise(app_on("redis://127.0.0.1:1/0"), redis_url=redis_url)
+    app.conf.broker_transport_options = {"max_retries": 0}
+    publisher = Publisher(app, ledger)
+    specs = [job(ledger, name) for name in "ab"]
+    with capture_logs() as logs:
+        found = admitted(ledger, publisher.envelopes, *specs)
+        assert [publisher.envelopes.prebuild(spec) for spec in specs] == [None, None]
+        assert not publisher.publish_ticks(found)
+    assert [line["event"] for line in logs].count("messages not prebuilt") == 1
+    assert sorted(ledger.outbox()) == sorted(tick.run_id for tick in found)
 
 
 def test_an_edited_job_has_another_envelope(ledger: Ledger, redis_url: str) -> None:

@@ -11,13 +11,11 @@ from celery import Celery
 
 from supervisor import jobs
 from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
-from supervisor.beat.put import put_jobs
+from supervisor.beat.load import load, put_jobs
 from supervisor.errors import (
     InvalidJob,
     InvalidRequest,
     JobConflict,
-    JobElsewhere,
     TooManyJobs,
     UnknownJob,
 )
@@ -65,17 +63,6 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(app: Celery) -
         put(app, every="5x", overlpa="skip", kwargs={"at": object()}, exclude=[{"file": "x"}])
     assert len(error.value.problems) == 4
     assert jobs.get("report", app=app) == before
-
-
-def test_of_two_editors_the_second_is_told(app: Celery) -> None:
-    seen = put(app, if_version=0)
-    theirs = put(app, every="2h", if_version=seen.version)
-    with pytest.raises(JobConflict) as error:
-        put(app, every="3h", if_version=seen.version)
-    assert error.value.version == theirs.version
-    with pytest.raises(JobConflict):
-        jobs.remove("report", if_version=seen.version, app=app)
-    assert jobs.get("report", app=app) == theirs
 
 
 def test_a_put_gives_its_own_version_also_when_another_edits_at_once(
@@ -222,26 +209,6 @@ def test_a_version_outlives_the_job(app: Celery) -> None:
     with pytest.raises(JobConflict):
         put(app, if_version=seen.version)
     assert put(app, if_version=0).version > seen.version
-
-
-def test_a_job_of_files_is_read_only(app: Celery, ledger: Ledger, entries: Entries) -> None:
-    spec = JobSpec(name="report", **HOURLY)
-    load(ledger, entries, {"report": spec}, "one", ledger.now(), places={"report": "a.yaml:2"})
-    found = jobs.get("report", app=app)
-    assert (found.source, found.place) == ("files", "a.yaml:2")
-    for change in (lambda: put(app), lambda: jobs.remove("report", app=app)):
-        with pytest.raises(JobElsewhere, match=r"a\.yaml:2"):
-            change()
-
-
-def test_files_load_beside_jobs_at_run_time(app: Celery, ledger: Ledger, entries: Entries) -> None:
-    made = put(app)
-    spec = JobSpec(name="nightly", **HOURLY)
-    assert load(ledger, entries, {"nightly": spec}, "one", ledger.now()).added == ("nightly",)
-    assert load(ledger, entries, {}, "two", ledger.now()).removed == ("nightly",)
-    assert jobs.list(app=app) == [made]
-    with pytest.raises(JobElsewhere, match="put at"):
-        load(ledger, entries, {"report": spec}, "three", ledger.now())
 
 
 def test_many_are_put_at_once_or_none(app: Celery) -> None:

@@ -16,10 +16,10 @@ from supervisor.guard.delivery import HEADER
 from supervisor.job.run import RunState
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
-from supervisor.sending.assignments import Assignments, message_header
+from supervisor.sending.messages import Assignments, message_header
 from supervisor.sending.signing import SIGNATURE, Signer
 from supervisor.times import clock
-from supervisor.worker.adopting import adopt
+from supervisor.worker.task import adopt
 from tests.ledger.jobs import admitted, begin, run_id
 from tests.proxy import Proxy, proxy_to
 from tests.waiting import patience, wait_until

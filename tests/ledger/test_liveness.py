@@ -258,10 +258,16 @@ def test_a_file_that_the_apps_code_has_closed_is_taken_away(
     liveness.let_go()
 
 
-def test_without_a_directory_that_is_named_there_is_no_proof(
+def test_a_directory_that_others_may_write_is_used_only_if_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv(liveness.DIRECTORY_VARIABLE, raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = liveness.directory()
+    assert found is not None
+    found.chmod(0o777)
     assert liveness.directory() is None
-    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(tmp_path / "locks"))
-    assert liveness.directory() == tmp_path / "locks"
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, str(found))
+    assert liveness.directory() == found
+    monkeypatch.setenv(liveness.DIRECTORY_VARIABLE, "")
+    assert liveness.directory() is None

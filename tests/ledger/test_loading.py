@@ -14,8 +14,7 @@ import structlog
 
 from supervisor.beat import reload as reloading
 from supervisor.beat.entries import Entries
-from supervisor.beat.load import load
-from supervisor.beat.put import put_jobs
+from supervisor.beat.load import load, put_jobs
 from supervisor.beat.reload import Reloading
 from supervisor.errors import PlanOutdated
 from supervisor.files.schedule_files import load as read_files
@@ -219,6 +218,28 @@ def test_a_beat_that_loads_files_is_in_the_record(
     assert {edited.by.name, edited.by.origin} == {"beat"}
 
 
+def test_a_beat_reads_calendars_and_reads_them_again_when_they_change(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    """A process of their own reads them, which the process that reads the files begins."""
+    lines = ["BEGIN:VCALENDAR", "BEGIN:VEVENT", "UID:1", "DTSTART;VALUE=DATE:20261224"]
+    calendar = "\r\n".join([*lines, "END:VEVENT", "END:VCALENDAR", ""])
+    (tmp_path / "jobs.yaml").write_text(
+        "jobs: {a: {task: t, every: 1h, exclude: [{ical: our.ics}]}, b: {task: t, every: 1h}}"
+    )
+    reloading = Reloading(tmp_path, ledger, entries)
+
+    def is_excluded(day: str) -> bool:
+        reloading.reload(NOW, ledger.loaded_digest())
+        assert reloading.problems == []
+        return day in str([*ledger.specs().values()])
+
+    (tmp_path / "our.ics").write_text(calendar)
+    wait_until(lambda: is_excluded("2026-12-24"))
+    (tmp_path / "our.ics").write_text(calendar.replace("1224", "1231"))
+    wait_until(lambda: is_excluded("2026-12-31"))
+
+
 class Unjudged(type(Path())):  # type: ignore[misc]
     """A directory that a fault, and not the system, keeps from being read."""
 
@@ -266,6 +287,58 @@ def test_a_beat_that_begins_to_lead_only_withdraws_before_it_emits(
     read_and_load(reloading, "one")
     assert ledger.specs()["changed"].task == "other"
     assert set(ledger.specs()) == {"changed", "held", "kept", "new"}
+
+
+def test_an_edited_file_alone_is_read_and_its_jobs_compared(
+    ledger: Ledger, entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "others.yaml").write_text("jobs: {other: {task: t, every: 5m}}")
+    written(tmp_path, "a", "b")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW, None)
+    read_and_load(reloading_, None)
+    monkeypatch.setattr(reloading, "load", None)  # compares all
+    written(tmp_path, "b", "c", every="1h")
+    read_and_load(reloading_, ledger.loaded_digest())
+    assert ledger.scheduled() == jobs(spec("b", every="1h"), spec("c", every="1h"), spec("other"))
+    assert ledger.loaded_digest() == read_files(tmp_path).digest == reloading_.digest
+    assert due(ledger).keys() == {"b", "c", "other"}
+    (tmp_path / "jobs.yaml").write_text("\n" + (tmp_path / "jobs.yaml").read_text())
+    read_and_load(reloading_, ledger.loaded_digest())
+    assert ledger.origins()["c"].place == f"{tmp_path}/jobs.yaml:4"
+
+
+def test_all_files_are_compared_where_another_set_is_loaded(
+    ledger: Ledger, entries: Entries, tmp_path: Path
+) -> None:
+    (tmp_path / "others.yaml").write_text("jobs: {other: {task: t, every: 5m}}")
+    written(tmp_path, "a", "b")
+    reloading_ = Reloading(tmp_path, ledger, entries)
+    reloading_.begin(NOW, None)
+    read_and_load(reloading_, None)
+    load(ledger, entries, jobs(spec("a"), spec("other", every="9h")), "applied", NOW)
+    written(tmp_path, "a", "b", "c")
+    read_and_load(reloading_, "applied")
+    assert ledger.scheduled() == read_files(tmp_path).specs
+
+
+def test_many_changes_of_files_are_loaded_some_at_a_time(
+    ledger: Ledger, entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.beat.load.JOBS_PER_LOAD", 2)
+    names = [f"job-{number}" for number in range(7)]
+    places = {name: f"a.yaml:{number}" for number, name in enumerate(names)}
+    changes = load(ledger, entries, jobs(*map(spec, names)), "one", NOW, places=places)
+    assert (list(changes.added), ledger.loaded_digest()) == (names, "one")
+    assert due(ledger).keys() == set(names)
+    origins = ledger.origins()
+    assert {name: origin.place for name, origin in origins.items()} == places
+    assert len({origin.version for origin in origins.values()}) == 4
+    left = {name: f"b.yaml:{number}" for number, name in enumerate(names[:6])}
+    edited = jobs(*(spec(name, every="1h") for name in names[:3]), *map(spec, names[3:6]))
+    load(ledger, entries, edited, "two", NOW, places=left)
+    assert (ledger.scheduled(), ledger.loaded_digest()) == (edited, "two")
+    assert {name: origin.place for name, origin in ledger.origins().items()} == left
 
 
 def test_a_beat_computes_holidays_again_when_a_year_begins(
@@ -368,5 +441,10 @@ def test_a_job_that_only_moved_is_found_at_its_new_line(
     before = ledger.origins()
     written(tmp_path, "b", "a")
     read_and_load(reloading_, ledger.loaded_digest())
-    wait_until(lambda: ledger.origins()["a"].place == f"{tmp_path}/jobs.yaml:3")
+
+    def is_found() -> bool:
+        reloading_.reload(NOW, ledger.loaded_digest())
+        return ledger.origins()["a"].place == f"{tmp_path}/jobs.yaml:3"
+
+    wait_until(is_found)
     assert ledger.origins()["a"].version == before["a"].version

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import opentelemetry.sdk.metrics  # noqa: F401 - as an app's does: without it nothing is counted
 import pytest
 import redis
 from celery import Celery
@@ -16,11 +17,12 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from supervisor.errors import NotConfigured
+from supervisor.errors import InvalidRequest, NotConfigured
+from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.job.policies import SkipReason
 from supervisor.job.run import OUTCOMES, RunState
 from supervisor.job.spec import JobSpec
-from supervisor.ledger.figures import JOBS_PER_CALL
+from supervisor.ledger.counts import JOBS_PER_CALL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import WorkerFacts
 from supervisor.ledger.records import JOBS_PER_CALL as OPEN_AT_ONCE
@@ -29,14 +31,15 @@ from supervisor.ledger.requests import RunRequest
 from supervisor.sending.queues import AppQueues
 from supervisor.settings import Settings
 from supervisor.web import metrics as job_lines
-from supervisor.web.metrics import Metrics, label_names
-from supervisor.web.metrics_table import COUNTERS
+from supervisor.web.access_file import AccessFile
+from supervisor.web.metrics import MOST_SUMS, Metrics, label_names, view_of
+from supervisor.web.metrics_table import COUNTERS, JOBS_GAUGES
 from tests.ledger.jobs import MIDNIGHT, admitted, at_work, begin, begun, job, renew, run_id, ticks
 from tests.ledger.processes import beat_is_there, worker_is_there
 from tests.programs import needed
-from tests.waiting import patience
+from tests.waiting import patience, wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def exposition(ledger: Ledger) -> str:
@@ -138,14 +141,16 @@ def everything_happens(ledger: Ledger) -> None:
     beat_is_there(ledger, "b", leads=True)
 
 
-def test_the_page_has_every_metric_and_no_other(ledger: Ledger) -> None:
+def test_the_page_has_every_metric_and_no_other(ledger: Ledger, tmp_path: Path) -> None:
     everything_happens(ledger)
     rows = re.findall(r"^\| `(supervisor_\w+)` \| (\w+) \| ([\w, ]*) \|", PAGE.read_text(), re.M)
     documented = {
         name: (kind, set(filter(None, labels.split(", ")))) for name, kind, labels in rows
     }
     served: dict[str, tuple[str, set[str]]] = {}
-    text = text_of(Metrics(ledger, labels=("tenant",)))
+    path = tmp_path / "access.yaml"
+    path.write_text("tokens: []")
+    text = text_of(Metrics(ledger, labels=("tenant",), access_file=AccessFile(path)))
     for family in text_string_to_metric_families(text):
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         is_info = family.name.endswith("_info")
@@ -373,7 +378,7 @@ def test_a_scrape_reads_in_few_round_trips(ledger: Ledger, counted: Metrics) -> 
         return Counting.round_trips - before
 
     few = round_trips(10)
-    assert few <= 10
+    assert few <= 11
     # Three for each fifty or so jobs; their specs and origins come a thousand at a time.
     assert round_trips(3_000) - few <= 3 * 51 + 2 * 3
 
@@ -436,3 +441,187 @@ def test_a_connection_that_is_lost_meanwhile_is_made_anew(ledger: Ledger) -> Non
     first = next(lines)
     ledger.client.client_kill_filter(_type="normal", skipme=True)
     assert [first, *lines] == [f"{number} 0 0" for number in range(len(jobs))]
+
+
+# What beats count for OpenTelemetry, one after the other
+
+
+def succeeded(ledger: Ledger, spec: JobSpec, second: int) -> None:
+    at_work(ledger, spec, second)
+    ledger.finish(run_id(spec, second), "token", RunState.SUCCEEDED)
+
+
+def counts(times: int) -> dict[tuple[str, str], int]:
+    return {("nightly", "n:started"): times, ("nightly", "n:finished:succeeded"): times}
+
+
+def test_each_leading_beat_counts_what_happens_while_it_leads(ledger: Ledger) -> None:
+    spec = job(ledger)
+    leader: list[str] = ["first"]
+    first, second = (
+        RunCounters(ledger, lambda own=own: leader == [own]) for own in ("first", "second")
+    )
+    succeeded(ledger, spec, 1)
+    first.begin()
+    assert first.added() == {}
+    succeeded(ledger, spec, 2)
+    wait_until(lambda: first.added() == counts(1))
+    leader[:] = ["second"]
+    second.begin()
+    assert second.added() == {}
+    succeeded(ledger, spec, 3)
+    wait_until(lambda: second.added() == counts(1))
+    assert first.added() == counts(1)
+    leader[:] = ["first"]
+    first.begin()
+    assert first.added() == counts(1)
+
+
+def test_a_job_that_was_put_again_is_counted_from_its_beginning(ledger: Ledger) -> None:
+    spec = job(ledger)
+    counters = RunCounters(ledger, lambda: True)
+    for second in (1, 2):
+        succeeded(ledger, spec, second)
+    counters.begin()
+    assert counters.added() == {}
+    ledger.client.delete(ledger.keys.job(spec.name))
+    ledger.client.hset(ledger.keys.job(spec.name), "created", 1)
+    succeeded(ledger, spec, 3)
+    wait_until(lambda: counters.added() == counts(1))
+
+
+# --- a part of it: shards, and sums by a label -------------------------------------------------
+
+
+def found_in(metrics: Metrics, **query: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Values by name and values of labels."""
+    parts, _ = metrics.exposed(view=view_of(query))
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families("".join(parts))
+        for sample in family.samples
+        if "duration" not in sample.name
+    }
+
+
+def test_shards_have_each_job_once_and_the_first_all_else(ledger: Ledger) -> None:
+    everything_happens(ledger)
+    for number in range(20):
+        job(ledger, f"job-{number}")
+    metrics = Metrics(ledger)
+    shards = [found_in(metrics, shard=str(n), total_shards="3") for n in range(3)]
+    up = ("supervisor_up", ())
+    assert all(shard.pop(up) == 1 for shard in shards)
+    assert sum(map(len, shards)) == len(shards[0] | shards[1] | shards[2])
+    assert shards[0] | shards[1] | shards[2] | {up: 1.0} == found_in(Metrics(ledger))
+    assert [("supervisor_beat_leader_changes_total", ()) in shard for shard in shards] == [
+        True,
+        False,
+        False,
+    ]
+
+    per_shard = [sum(name == "supervisor_ticks_total" for name, _ in shard) for shard in shards]
+    assert min(per_shard) > 0 and sum(per_shard) == 21
+
+
+def test_a_shard_sees_jobs_that_come_change_and_go(ledger: Ledger) -> None:
+    job(ledger, "a")
+    metrics = Metrics(ledger)
+
+    def shown() -> set[tuple[str, ...]]:
+        found = found_in(metrics, shard="0", total_shards="1")
+        return {labels for name, labels in found if name == "supervisor_job_info"}
+
+    assert {labels[0] for labels in shown()} == {"a"}
+    job(ledger, "b", every="1h")
+    assert {labels[0] for labels in shown()} == {"a", "b"}
+    job(ledger, "b", every="2h")
+    assert "every 2h" in next(labels for labels in shown() if labels[0] == "b")
+
+
+def test_sums_by_a_label_count_on_whatever_jobs_come_and_go(ledger: Ledger) -> None:
+    acme = {"labels": {"tenant": "acme"}}
+    for name, keys in (("a", acme), ("b", acme), ("c", {})):
+        job(ledger, name, **keys)
+        ledger.client.hset(ledger.keys.job(name), mapping={"created": 1, "n:ticks": 100})
+    metrics = Metrics(ledger)
+
+    def ticks_of(value: str) -> float:
+        return found_in(metrics, by="tenant")["supervisor_ticks_total", (value,)]
+
+    assert (ticks_of("acme"), ticks_of("")) == (0, 0), "those before it began to count"
+    ledger.client.hset(ledger.keys.job("a"), "n:ticks", 103)
+    ledger.client.hset(ledger.keys.job("c"), "n:ticks", 101)
+    assert (ticks_of("acme"), ticks_of("")) == (3, 1)
+    ledger.client.hdel(ledger.keys.jobs, "b")
+    assert ticks_of("acme") == 3
+    job(ledger, "new", **acme)
+    later = round(ledger.now().timestamp() * 1000) + 1
+    ledger.client.hset(ledger.keys.job("new"), mapping={"created": later, "n:ticks": 2})
+    assert ticks_of("acme") == 5, "all ticks of a job that is new"
+    assert not [labels for _, labels in found_in(metrics, by="tenant") if "new" in labels]
+
+
+def test_sums_are_kept_of_a_few_labels_and_of_those_that_are_scraped(ledger: Ledger) -> None:
+    job(ledger, "a")
+    ledger.client.hset(ledger.keys.job("a"), mapping={"created": 1, "n:ticks": 1})
+    metrics = Metrics(ledger)
+
+    def ticks_by(label: str) -> float:
+        return found_in(metrics, by=label)["supervisor_ticks_total", ("",)]
+
+    assert (ticks_by("tenant"), ticks_by("once")) == (0, 0)
+    ledger.client.hset(ledger.keys.job("a"), "n:ticks", 4)
+    for number in range(2 * MOST_SUMS):
+        assert (ticks_by(f"label_{number}"), ticks_by("tenant")) == (0, 3)
+    assert ticks_by("once") == 0, "forgotten, which Prometheus takes for a restart"
+
+
+def test_sums_by_a_label_say_how_many_jobs_are_in_trouble(ledger: Ledger) -> None:
+    everything_happens(ledger)
+    past = {"paused": 0, "last_failure": 2_000, "last_success": 1_000, "loaded": 1}
+    ledger.client.hset(ledger.keys.job("nightly"), mapping={**past, "last_success_start": 1_000})
+    job(ledger, "other", paused=True)
+    ledger.client.hset(ledger.keys.job("other"), "paused", 1)
+    found = found_in(Metrics(ledger), by="tenant")
+    assert (found["supervisor_jobs", ("acme",)], found["supervisor_jobs", ("",)]) == (1, 1)
+    assert found["supervisor_jobs_failing", ("acme",)] == 1
+    assert found["supervisor_jobs_overdue", ("acme",)] == 1
+    assert found["supervisor_jobs_paused", ("",)] == 1
+    assert found["supervisor_runs_running", ("acme",)] == 1
+
+
+def test_the_page_has_every_metric_of_sums(ledger: Ledger) -> None:
+    told = set(
+        re.findall(r"^\| `(supervisor_\w+)` .* \| (?:sum|least) \|$", PAGE.read_text(), re.M)
+    )
+    assert told == {f"supervisor_{row.name}" for row in JOBS_GAUGES}
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text;version=1.0.0"])
+def test_parts_of_the_metrics_are_whole_texts(ledger: Ledger, accept: str) -> None:
+    everything_happens(ledger)
+    read = openmetrics_families if accept else text_string_to_metric_families
+    for query in ({"by": "tenant"}, {"shard": "1", "total_shards": "2"}):
+        parts, _ = Metrics(ledger).exposed(accept, view_of(query))
+        names = [family.name for family in read("".join(parts))]
+        assert "supervisor_up" in names
+        assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"shard": "8", "total_shards": "8"},
+        {"shard": "1"},
+        {"total_shards": "2"},
+        {"shard": "-1", "total_shards": "2"},
+        {"shard": "0", "total_shards": "9999999"},
+        {"shard": "0", "total_shards": "9" * 5_000},
+        {"by": 'a"b'},
+        {"by": "tenant", "shard": "0", "total_shards": "2"},
+    ],
+)
+def test_a_part_that_makes_no_sense_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequest):
+        view_of(query)

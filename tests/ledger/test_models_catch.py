@@ -30,13 +30,18 @@ BREAKS = {
     ),
     "a run that was sent stays in the outbox": (
         "slots",
-        "elseif not run.message then",
-        "else",
+        "started[#started + 1] = run\n    return",
+        "started[#started + 1] = run",
     ),
     "a run that ends is not told to its followers": (
         "accounts",
         "local followed_by = hget(K.run(id), 'followed_by')",
         "local followed_by = nil",
+    ),
+    "a run that has begun is given up": (
+        "cancel",
+        "if outcome == 'failed' and run.state ~= 'queued' then",
+        "if false then",
     ),
     "a relieved beat lets runs go": (
         "follow",
@@ -87,7 +92,7 @@ STAGES_BREAKS = {
         "redis.call('SREM', K.below(run.parent), run.id) == 1",
         "redis.call('SISMEMBER', K.below(run.parent), run.id) == 1",
     ),
-    "a run that is put back leaves its first stage": ("holding", "withdraw_stage(run)", "do end"),
+    "a run that is put back leaves its first stage": ("attempts", "withdraw_stage(run)", "do end"),
     "a run's lock is forgotten while its steps are at work": (
         "slots",
         "    extend_root(run.id, ms)\n",

@@ -28,7 +28,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import MOST_EVENTS
 from supervisor.ledger.leader import Leader
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.notices import Finding
+from supervisor.ledger.notifications import Finding
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver
 from tests.ledger.jobs import MIDNIGHT, at_work, begin, job, lease_runs_out, run_id, ticks
@@ -385,7 +385,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
     ledger.client.set("test:lock", "another")
     made(ledger, leader, ledger.now())
     found = Finding("nightly", "late", Event.LATE, "", "")
-    assert ledger.notices.tell([found], leader.leadership) == 0
+    assert ledger.notices.note([found], leader.leadership) == 0
     assert events(ledger) == ["failed"]
     assert not ledger.client.exists(ledger.keys.incidents)
 
@@ -393,7 +393,7 @@ def test_beat_that_was_relieved_makes_no_notices(ledger: Ledger, leader: Leader)
 def test_what_beat_finds_is_told_once(ledger: Ledger, leader: Leader) -> None:
     spec = told(ledger)
     found = Finding(spec.name, spec.events_told, Event.DUE_BY, "tick 1", "due by 06:00")
-    assert ledger.notices.tell([found, found], leader.leadership) == 1
+    assert ledger.notices.note([found, found], leader.leadership) == 1
     ended(ledger, spec, 0, RunState.SUCCEEDED)
     assert events(ledger) == ["due_by", "recovered"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from supervisor.beat.app_facts import app_facts
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.errors import UnknownJob, UnreadableJob
@@ -22,8 +21,8 @@ from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
 from supervisor.operate.doctor import examine
-from supervisor.operate.doctor_facts import read
-from supervisor.sending.assignments import Assignments
+from supervisor.operate.doctor_facts import app_facts, read
+from supervisor.sending.messages import Assignments
 from supervisor.sending.publisher import Publisher
 from supervisor.ticks.audit import audit
 from tests.ledger.jobs import job
@@ -76,7 +75,7 @@ def test_what_cannot_be_read_keeps_nobody_from_the_rest(
             assert list(ledger.scheduled()) == list(ledger.specs()) == ["ours"]
             assert list(ledger.some_specs(["ours", "theirs"])) == ["ours"]
             # Not as a stock entry of RedBeat's either, which would be sent without the guard.
-            due = entries.load([entries.key("ours"), entries.key("theirs")])
+            [due] = entries.load(ledger, [[entries.key("ours"), entries.key("theirs")]])
             assert [entry.spec and entry.spec.name for entry in due] == ["ours"]
     [told] = logs
     assert (told["job"], told["problems"].split(":")[0]) == ("theirs", "colour")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.put import put_jobs
+from supervisor.beat.load import put_jobs
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import ms_of

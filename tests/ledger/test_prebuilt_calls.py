@@ -45,6 +45,26 @@ def test_a_call_is_one_script_that_sends_the_message(app: Celery, ledger: Ledger
     assert ledger.spec(task.name).key == "{number}"
 
 
+@pytest.mark.parametrize("is_at_hand", [True, False])
+def test_the_end_of_a_run_sends_the_message_of_the_call_that_waited(
+    app: Celery, ledger: Ledger, is_at_hand: bool
+) -> None:
+    task = guarded(app, key="{number}", overlap="queue_all")
+    called(ledger, task, 2)
+    waiting, running, _ = (run.id for run in ledger.history(task.name))
+    if not is_at_hand:  # older than MESSAGE_KEPT, or admitted by an older version
+        ledger.client.delete(ledger.keys.message(waiting))
+    ledger.begin(running, "token", "worker")
+    ended = ledger.finish(running, "token", RunState.SUCCEEDED)
+    assert ended.next_up == (() if is_at_hand else (waiting,))
+    assert ledger.client.llen("celery") == 2 + is_at_hand
+    assert json.loads(ledger.client.lindex("celery", 0))["headers"]["id"] == (
+        waiting if is_at_hand else running
+    )
+    assert ledger.run(waiting).sends == is_at_hand
+    assert not ledger.client.exists(ledger.keys.message(waiting))
+
+
 def test_who_listens_to_messages_is_told_of_those_that_are_sent_alone(
     app: Celery, ledger: Ledger
 ) -> None:

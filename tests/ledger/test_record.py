@@ -20,7 +20,7 @@ from supervisor.cli import main
 from supervisor.errors import InvalidJob, JobConflict, RunEnded
 from supervisor.job.policies import OverlapPolicy
 from supervisor.job.run import RunState
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.ledger.actions import (
     Action,
     Actor,
@@ -54,7 +54,19 @@ def told(entry: Entry) -> list[tuple[str, str]]:
 
 #: They change nothing in the ledger; some write files here, or run processes.
 READING = {
-    *("adopt", "check", "doctor", "export", "health", "import", "init", "jobs", "log", "next"),
+    *(
+        "adopt",
+        "check",
+        "demo",
+        "doctor",
+        "export",
+        "health",
+        "import",
+        "init",
+        "jobs",
+        "log",
+        "next",
+    ),
     *(
         "notify",
         "plan",
@@ -248,7 +260,7 @@ def test_a_load_that_changes_nothing_is_no_action(app: Celery, ledger: Ledger) -
     assert load(change, "files") is LoadVerdict.ELSEWHERE
     assert load(change, links="1") is LoadVerdict.OUTDATED
     assert load(replace(change, version=None, due_at=MIDNIGHT)) is LoadVerdict.DUE
-    ledger.client.hset(ledger.keys.beat, "at_run_time", 10_000)
+    ledger.client.hset(ledger.keys.beat, "at_run_time", MOST_JOBS)
     assert load(replace(change, job="b")) is LoadVerdict.FULL
     assert len(entries(ledger)) == 1
 

@@ -36,7 +36,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 def loaded(app: Celery, ledger: Ledger, **values: Any) -> JobSpec:
     spec = JobSpec.model_validate({"name": "job", "task": "proj.task", **values})
     entries = Entries(app, ledger.client, ledger.keys)
-    load(ledger, entries, {"job": spec}, "digest", ledger.now())
+    load(ledger, entries, {spec.name: spec}, "digest", ledger.now())
     return spec
 
 
@@ -47,6 +47,32 @@ def released(app: Celery, ledger: Ledger, **values: Any) -> RedBeatSchedulerEntr
     assert release.lost == {}
     give_back(app, ledger, release)
     return RedBeatSchedulerEntry.from_key("redbeat:job", app=app)
+
+
+def test_a_job_goes_back_under_the_name_that_beat_schedule_has(app: Celery, ledger: Ledger) -> None:
+    """Else RedBeat makes a second entry of it, and emits both."""
+    app.conf.beat_schedule = {"a job": {"task": "proj.task", "schedule": 60.0}}
+    loaded(app, ledger, name="a-job", every="1m")
+    give_back(app, ledger, release_of(app, ledger, with_entries=True))
+    beat = RedBeatScheduler(app, lazy=True)
+    beat.setup_schedule()
+    names = {
+        key.removeprefix("redbeat:") for key in get_redis(app).zrange("redbeat::schedule", 0, -1)
+    }
+    assert names - {"celery.backend_cleanup"} == {"a job"}
+
+
+@pytest.mark.parametrize("names", [["a job", "a-job"], ["a-job", "a job"], ["a job", "a:job"]])
+def test_names_that_would_be_one_go_back_as_they_were_told_apart(
+    app: Celery, ledger: Ledger, names: list[str]
+) -> None:
+    """As `adopt` writes them: the second has a number after its name."""
+    app.conf.beat_schedule = {n: {"task": "proj.task", "schedule": 60.0} for n in names}
+    jobs = [JobSpec(name=n, task="proj.task", every="1m") for n in ("a-job", "a-job-2")]
+    specs = {spec.name: spec for spec in jobs}
+    load(ledger, Entries(app, ledger.client, ledger.keys), specs, "digest", ledger.now())
+    found = release_of(app, ledger, with_entries=True)
+    assert [entry.name for entry in found.entries] == names
 
 
 def times(spec: JobSpec) -> list[datetime]:

@@ -16,7 +16,7 @@ from supervisor.ledger.connection import connect_for_heartbeat
 from supervisor.ledger.functions import HISTORY_TTL, MOST_TRACEBACKS
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.progress import Reports
+from supervisor.ledger.runs import Reports
 from supervisor.settings import Settings
 from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs

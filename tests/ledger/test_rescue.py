@@ -37,16 +37,6 @@ def lost(ledger: Ledger, **keys: object):  # type: ignore[no-untyped-def]
     return spec
 
 
-def test_a_silent_run_is_run_again_and_its_dead_attempt_is_told(ledger: Ledger) -> None:
-    spec = lost(ledger)
-    assert ledger.rescue() == (Rescue("rescued", run_id(spec, 0), spec.name),)
-    assert ledger.outbox() == [run_id(spec, 0)]
-    assert begin(ledger, run_id(spec, 0), "second").attempt == 2
-    run = ledger.run(run_id(spec, 0))
-    assert [a.outcome for a in run.attempts] == ["lost", None]
-    assert run.crashes == 1
-
-
 def test_a_lock_key_that_vanished_before_its_time_is_put_back(ledger: Ledger) -> None:
     spec = admitted(ledger, 0)
     ledger.client.delete(ledger.keys.lock(spec.lock))
@@ -168,6 +158,18 @@ def test_an_overlap_is_measured_against_all_later_runs(
     # Nothing of it is at work any more, whatever its worker's heartbeat asks for.
     assert renew(ledger, run_id(spec, 0)) is LeaseState.ENDED
     assert ledger.job(spec.name).counters == counters
+
+
+@pytest.mark.parametrize(
+    ("on_crash", "ending"), [("rerun", Ending.RESCUED), ("fail", Ending.ENDED)]
+)
+def test_who_reports_a_dead_process_publishes_its_run_again(
+    ledger: Ledger, on_crash: str, ending: Ending
+) -> None:
+    spec = job(ledger, on_crash=on_crash)
+    at_work(ledger, spec, 0, "token")
+    next_up = (run_id(spec, 0),) if ending is Ending.RESCUED else ()
+    assert ledger.report_dead(run_id(spec, 0), "token", "died") == Finished(ending, next_up)
 
 
 def test_a_process_found_dead_is_no_overlap_with_those_who_came_after(ledger: Ledger) -> None:

@@ -1,11 +1,11 @@
-"""Beat sends revocations to Celery's result backend, also to one that is unavailable at first."""
+"""A call that ends before it begins: what is left for its callers, and sent to their backend."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
@@ -14,10 +14,13 @@ from celery.backends.base import KeyValueStoreBackend
 from supervisor.app import supervise
 from supervisor.beat import notify
 from supervisor.beat.notify import GIVE_UP_AFTER, MOST_FAILURES, Revoker
+from supervisor.job.run import Run, RunState
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import MOST_REVOCATIONS
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import Revocations
 from supervisor.ledger.requests import RunRequest
-from tests.ledger.jobs import job
+from tests.ledger.jobs import begin, job, lease_runs_out, try_often
 from tests.logged import capture_logs
 from tests.waiting import wait_until
 
@@ -108,3 +111,121 @@ def test_some_failures_end_a_look(
         sent(ledger, revoker)
         sent(ledger, revoker)  # within the pause
     assert (len(lines), left(ledger)) == (MOST_FAILURES, 2 * MOST_FAILURES)
+
+
+# Which calls leave a revocation
+
+
+def call(ledger: Ledger, spec: JobSpec, *, is_awaited: bool = True, **said: Any) -> Run:
+    return ledger.trigger(spec, RunRequest(is_awaited=is_awaited, **said))
+
+
+def revocations(ledger: Ledger) -> list[tuple[str, str, str]]:
+    found = Revocations(ledger.client, ledger.keys).oldest(100)
+    return [(each.run, each.outcome, each.reason) for each in found]
+
+
+def the_wait_is_over(ledger: Ledger, run: Run) -> None:
+    ledger.client.hset(ledger.keys.run(run.id), "wait_until", 1)
+    ledger.client.zadd(ledger.keys.leases, {run.id: 1})
+    ledger.rescue()
+
+
+def test_one_that_is_skipped_while_it_waits(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_wait="1h")
+    call(ledger, spec)
+    waits = call(ledger, spec)
+    assert revocations(ledger) == []
+    the_wait_is_over(ledger, waits)
+    assert revocations(ledger) == [(waits.id, "skipped", "wait_expired")]
+
+
+def test_one_that_is_cancelled_before_it_begins(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all")
+    queued, waits = call(ledger, spec), call(ledger, spec)
+    later = call(ledger, spec, delay=timedelta(hours=1))
+    for run in (later, waits, queued):
+        ledger.cancel(run.id, "by hand")
+    assert revocations(ledger) == [
+        (run.id, "cancelled", "by hand") for run in (later, waits, queued)
+    ]
+
+
+def test_one_that_expired(ledger: Ledger) -> None:
+    spec = job(ledger)
+    queued = call(ledger, spec)
+    lease_runs_out(ledger, spec, queued.id)
+    ledger.rescue()
+    assert revocations(ledger) == [(queued.id, "expired", "start deadline passed")]
+
+
+def test_one_that_another_replaces(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="replace")
+    queued = call(ledger, spec)
+    second = call(ledger, spec)
+    assert revocations(ledger) == [(queued.id, "replaced", f"replaced by {second.id}")]
+
+
+def test_one_that_is_not_tried_again(ledger: Ledger) -> None:
+    spec = job(ledger, max_retries=5)
+    failing = call(ledger, spec)
+    try_often(ledger, failing.id, 2)
+    ledger.cancel(failing.id, "enough")
+    assert revocations(ledger) == [(failing.id, "cancelled", "enough")]
+
+
+def test_one_that_is_due_later_and_finds_another_running(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="skip")
+    later = call(ledger, spec, delay=timedelta(hours=1))
+    begin(ledger, call(ledger, spec).id)
+    ledger.client.zadd(ledger.keys.delayed, {later.id: 1})
+    ledger.rescue()
+    assert revocations(ledger) == [(later.id, "skipped", "overlap")]
+
+
+@pytest.mark.parametrize("outcome", ["succeeded", "failed", "timed_out", "cancelled"])
+def test_none_that_a_worker_began(ledger: Ledger, outcome: str) -> None:
+    spec = job(ledger)
+    run = call(ledger, spec)
+    begin(ledger, run.id)
+    if outcome == "cancelled":
+        ledger.cancel(run.id, "by hand")
+    ledger.finish(run.id, "token", RunState(outcome))
+    assert revocations(ledger) == []
+
+
+def test_none_that_was_skipped_at_the_call(ledger: Ledger) -> None:
+    """It is revoked at once."""
+    spec = job(ledger, overlap="skip")
+    call(ledger, spec)
+    assert call(ledger, spec).state == "skipped"
+    assert revocations(ledger) == []
+
+
+def test_none_whose_worker_was_lost(ledger: Ledger) -> None:
+    """The worker's main process has stored its result."""
+    spec = job(ledger, on_crash="rerun")
+    run = call(ledger, spec)
+    begin(ledger, run.id)
+    ledger.report_dead(run.id, "token", "killed")
+    ledger.cancel(run.id, "by hand")
+    assert revocations(ledger) == []
+
+
+def test_none_that_no_caller_waits_for(ledger: Ledger) -> None:
+    spec = job(ledger)
+    ledger.cancel(call(ledger, spec, is_awaited=False).id, "by hand")
+    assert revocations(ledger) == []
+
+
+def test_what_cannot_be_read_is_dropped(ledger: Ledger) -> None:
+    ledger.client.rpush(ledger.keys.revocations, "no json", '"text"', "[]", '{"at": 1}')
+    assert revocations(ledger) == []
+    assert not ledger.client.exists(ledger.keys.revocations)
+
+
+def test_the_newest_are_kept(ledger: Ledger) -> None:
+    ledger.client.rpush(ledger.keys.revocations, *["{}"] * MOST_REVOCATIONS)
+    ledger.cancel(call(ledger, job(ledger)).id, "by hand")
+    assert ledger.client.llen(ledger.keys.revocations) == MOST_REVOCATIONS
+    assert "by hand" in ledger.client.lindex(ledger.keys.revocations, -1)

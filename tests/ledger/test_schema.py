@@ -1,11 +1,14 @@
-"""The number of the ledger's schema: who writes it, who is refused, who upgrades."""
+"""The ledger's schema and its functions: who writes them, who is refused, who upgrades."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
+from redis.exceptions import NoPermissionError
 
 from supervisor.app import supervise
 from supervisor.beat.entries import Entries
@@ -13,15 +16,21 @@ from supervisor.beat.load import load
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.errors import UpgradeBlocked, WrongSchema
 from supervisor.job.run import RunState
+from supervisor.ledger.connection import NO_FUNCTIONS, NotServed, Unavailable, explained
 from supervisor.ledger.functions import SCHEMA
 from supervisor.ledger.ledger import Ledger
-from supervisor.ledger.migrations import upgrade
 from supervisor.ledger.presence import Attendance, BeatFacts, Broker
 from supervisor.ledger.requests import Tick
 from supervisor.operate.doctor import schema
 from supervisor.operate.doctor_facts import read
+from supervisor.settings import Settings
+from tests.acceptance.nodes import Node
+from tests.ledger.commands import supervisor_at
 from tests.ledger.contents import digests
-from tests.ledger.jobs import job
+from tests.ledger.jobs import begun, job, ticks
+from tests.ledger.test_models_catch import break_functions
+from tests.programs import needed
+from tests.waiting import wait_until
 
 #: As a new version would bring it: jobs are counted in a field of another name.
 NEXT = SCHEMA + 1
@@ -84,36 +93,36 @@ def entries_of(ledger: Ledger) -> Entries:
 
 
 def test_a_migration_changes_the_ledger_and_its_number_once(used: Ledger) -> None:
-    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+    assert used.upgrade(NEXT, RENAMES) == [NEXT]
     assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
     assert used.client.get(used.keys.schema) == str(NEXT)
-    assert upgrade(used.client, used.keys, NEXT, RENAMES) == []
+    assert used.upgrade(NEXT, RENAMES) == []
     assert used.client.hget(used.keys.job("nightly"), "n:begun") == "1"
     with pytest.raises(WrongSchema, match="install the version that the other processes run"):
-        upgrade(used.client, used.keys)
+        used.upgrade()
 
 
 def test_migrations_are_made_one_after_the_other(used: Ledger) -> None:
     more = RENAMES | {NEXT: "redis.call('HINCRBY', K.job('nightly'), 'n:begun', 10)"}
-    assert upgrade(used.client, used.keys, NEXT + 1, more) == [NEXT, NEXT + 1]
+    assert used.upgrade(NEXT + 1, more) == [NEXT, NEXT + 1]
     assert used.client.hget(used.keys.job("nightly"), "n:begun") == "11"
 
 
 def test_a_migration_that_fails_leaves_the_number_and_is_made_anew(used: Ledger) -> None:
     with pytest.raises(Exception, match="no such command"):
-        upgrade(used.client, used.keys, NEXT, {SCHEMA: "error('no such command')"})
+        used.upgrade(NEXT, {SCHEMA: "error('no such command')"})
     assert used.client.get(used.keys.schema) == str(SCHEMA)
-    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+    assert used.upgrade(NEXT, RENAMES) == [NEXT]
 
 
 def test_a_ledger_is_not_upgraded_while_older_processes_use_it(used: Ledger) -> None:
     older = beat_at(used)
     older.say(BeatFacts("host:3", leads=True, follows=None))
     with pytest.raises(UpgradeBlocked, match="stop those that use it first: host:3"):
-        upgrade(used.client, used.keys, NEXT, RENAMES)
+        used.upgrade(NEXT, RENAMES)
     assert used.client.get(used.keys.schema) == str(SCHEMA)
     older.leave()
-    assert upgrade(used.client, used.keys, NEXT, RENAMES) == [NEXT]
+    assert used.upgrade(NEXT, RENAMES) == [NEXT]
 
 
 @pytest.fixture
@@ -158,7 +167,7 @@ def test_doctor_of_the_older_version_says_that_a_newer_one_waits(used: Ledger) -
     assert list(schema(read(used))) == []
     beat_at(used).say(BeatFacts("host:3", leads=True, follows=None))
     with pytest.raises(UpgradeBlocked):
-        upgrade(used.client, used.keys, NEXT, RENAMES)
+        used.upgrade(NEXT, RENAMES)
     [finding] = schema(read(used))
     assert f"of schema {NEXT}, could not start" in finding.what
     assert "host:3" in finding.why
@@ -176,4 +185,134 @@ def test_a_ledger_that_forgot_everything_is_new(used: Ledger) -> None:
     used.client.flushdb()
     used.rescue()
     assert used.client.get(used.keys.schema) == str(SCHEMA)
-    assert upgrade(used.client, used.keys) == []
+    assert used.upgrade() == []
+
+
+# The library of functions: who loads it, versions beside each other, servers that refuse it
+
+
+def libraries(ledger: Ledger) -> set[str]:
+    return {found[1] for found in ledger.client.function_list(library="supervisor_*")}
+
+
+@pytest.fixture
+def other_version(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The same ledger as a version calls it whose text of one function is another."""
+    with monkeypatch.context() as patch:
+        break_functions(patch, "resign", "return 0 end", "return 2 - 2 end")
+        other = Ledger(ledger.client, ledger.keys)
+        other.rescue()
+    return other
+
+
+def test_two_versions_call_functions_of_their_own(ledger: Ledger, other_version: Ledger) -> None:
+    ledger.client.function_flush()
+    ledger.rescue()
+    other_version.rescue()
+    assert len(libraries(ledger)) == 2
+    ledger.rescue()
+    assert len(libraries(ledger)) == 2
+
+
+def test_a_version_deletes_the_libraries_of_others(ledger: Ledger, other_version: Ledger) -> None:
+    ledger.client.function_flush()
+    other_version.rescue()
+    [other] = libraries(ledger)
+    ledger.forget_other_versions()
+    assert libraries(ledger) == set()
+    ledger.rescue()
+    [own] = libraries(ledger)
+    assert own != other
+    ledger.forget_other_versions()
+    assert libraries(ledger) == {own}
+
+
+def test_another_prefix_keeps_its_library(ledger: Ledger, settings: Settings) -> None:
+    beside = Ledger.open(Settings(redis_url=settings.redis_url, prefix="beside"))
+    ledger.client.function_flush()
+    beside.rescue()
+    before = libraries(ledger)
+    ledger.forget_other_versions()
+    assert libraries(ledger) == before
+    beside.client.close()
+
+
+def test_functions_outlive_the_data(ledger: Ledger) -> None:
+    ledger.rescue()
+    before = libraries(ledger)
+    ledger.client.flushall()
+    assert libraries(ledger) == before
+
+
+@pytest.fixture
+def without_right(ledger: Ledger, settings: Settings) -> Iterator[Ledger]:
+    """The ledger for a user who may call functions and load none."""
+    ledger.client.acl_setuser(
+        "caller", enabled=True, passwords=["+x"], keys=["*"], commands=["+@all", "-function|load"]
+    )
+    url = urlsplit(settings.redis_url)
+    opened = Ledger.open(
+        Settings(redis_url=f"redis://caller:x@{url.hostname}:{url.port}{url.path}")
+    )
+    yield opened
+    opened.client.close()
+    ledger.client.acl_deluser("caller")
+
+
+def test_a_user_who_may_not_load_functions_is_told_so(
+    ledger: Ledger, without_right: Ledger
+) -> None:
+    ledger.client.function_flush()
+    with pytest.raises(NoPermissionError) as refused:
+        without_right.rescue()
+    assert "'function|load' command (docs/how-to/redis.md has what each user needs)" in explained(
+        refused.value
+    )
+    ledger.rescue()
+    without_right.rescue()
+
+
+def test_a_user_who_may_not_load_functions_reads_jobs(
+    ledger: Ledger, without_right: Ledger
+) -> None:
+    spec = begun(ledger)
+    ledger.client.function_flush()
+    ledger.client.script_flush()
+    assert without_right.history(spec.name)[0].state.value == "running"
+
+
+@pytest.fixture
+def old_server(tmp_path: Path) -> Iterator[Node]:
+    """As Redis 6: it knows neither of the commands."""
+    server = Node(tmp_path / "redis", needed("redis-server"))
+    renamed = ("--rename-command", "FCALL", "", "--rename-command", "FUNCTION", "")
+    server.start("bind 127.0.0.1\nport {port}\ndir {directory}\n", *renamed)
+    yield server
+    server.kill()
+
+
+def answers(ledger: Ledger) -> bool:
+    try:
+        return bool(ledger.client.execute_command("PING"))
+    except Unavailable:
+        return False
+
+
+@pytest.mark.parametrize("way", ["one call", "several"])
+def test_a_server_without_functions_is_refused_in_a_sentence(old_server: Node, way: str) -> None:
+    ledger = Ledger.open(Settings(redis_url=f"redis://127.0.0.1:{old_server.port}/0"))
+    wait_until(lambda: answers(ledger), 20)
+    spec = job(ledger)
+    with pytest.raises(NotServed, match="has no Redis Functions, and the ledger needs them"):
+        ledger.rescue() if way == "one call" else ledger.admit(ticks(spec, 0))
+    ledger.client.close()
+
+
+def test_doctor_names_a_server_without_functions(old_server: Node) -> None:
+    url = f"redis://127.0.0.1:{old_server.port}/0"
+    told = wait_until(lambda: "Connection refused" not in (said := doctor(url)) and said, 20)
+    assert told == f"Error: {NO_FUNCTIONS}\n"
+
+
+def doctor(url: str) -> str:
+    return supervisor_at(url)("doctor").output

@@ -28,7 +28,7 @@ from supervisor.ledger.functions import Functions
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Ending, Finished, Grant
 from supervisor.ledger.requests import RunRequest, Work
-from tests.ledger.jobs import MIDNIGHT, job, ticks
+from tests.ledger.jobs import MIDNIGHT, job, slot_key, ticks
 from tests.ledger.machines import run_machine
 from tests.ledger.stages_model import OPEN, Seen, faults
 
@@ -280,7 +280,7 @@ class StagesMachine(RuleBasedStateMachine):
         if not holders:
             return
         run = self.drawn(data, holders)
-        self.client.delete(self.keys.slot(self.spec.lock, holders[run]))
+        self.client.delete(slot_key(self.keys, self.spec.lock, holders[run]))
         self.client.zadd(self.keys.leases, {run: 1})
         self.silent.add(run)
         self.cut.add(run)
@@ -322,7 +322,7 @@ class StagesMachine(RuleBasedStateMachine):
         slots = self.seen.get(self.keys.lock_state(self.spec.lock))
         held = {run: int(k[7:]) for k, run in slots.items() if k.startswith("holder:")}
         for run in self.silent & held.keys():
-            if self.keys.slot(self.spec.lock, held[run]) in self.seen.values:
+            if slot_key(self.keys, self.spec.lock, held[run]) in self.seen.values:
                 self.silent.discard(run)
         assert list(faults(self.seen, self.silent, self.cut, self.admitted)) == []
         self.items_are_what_they_were()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from supervisor.errors import NOT_FOUND
-from supervisor.job.run import RunState
+from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.page_reads import PAGE, Wanted, search
 from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
-from tests.ledger.commands import Supervisor, as_json
-from tests.ledger.jobs import admitted, begin, begun, job, run_id, try_often
+from tests.ledger.commands import Supervisor, Terminal, as_json
+from tests.ledger.jobs import admitted, begin, begun, job, run_id, ticks, try_often
+from tests.waiting import patience, status_of, wait_until
 
 
 def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -287,3 +295,210 @@ def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
     assert f"missing: {gone[:19]}" in by_record.stdout
     assert supervisor("audit", "--acknowledge").exit_code == 1
     assert supervisor("audit").stdout == "1 jobs audited, 0 with findings\n"
+
+
+# `supervisor show`: what a run says of itself, now and until it has ended
+
+
+@pytest.fixture
+def run(ledger: Ledger) -> str:
+    spec = begun(ledger, lease_ttl="60s")
+    return run_id(spec, 0)
+
+
+def say(ledger: Ledger, run: str, batch: int, done: int, *texts: str) -> None:
+    progress = ReportedProgress(done, 4, "loading", 0.0)
+    lines = tuple(ReportedLine(number, text, 0.0) for number, text in enumerate(texts, 1))
+    assert ledger.reports.write(run, "token", Reported(batch, progress, lines), 0.0)
+
+
+def test_show_tells_progress_and_the_end_of_the_log(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    say(ledger, run, 1, 1, *(f"line {number}" for number in range(30)), "\x1b[2Jcleared")
+    output = supervisor("show", run).stdout.splitlines()
+    assert "progress          1/4 (25%) loading" in output
+    assert output[-20].endswith("Z  line 11")
+    assert output[-1].endswith("Z  cleared")
+    assert not output[-21].endswith("line 10")
+
+
+def test_show_as_json_has_progress_and_all_lines(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    say(ledger, run, 1, 1, *map(str, range(30)))
+    shape = json.loads(supervisor("show", run, "--json").stdout)
+    assert shape["progress"] | {"at": ""} == {"done": 1, "total": 4, "text": "loading", "at": ""}
+    assert len(shape["log"]) == 30
+    first = shape["log"][0]
+    assert (first["text"], first["number"], first["attempt"], first["step"]) == ("0", 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1), (RunState.LOST, 1)]
+)
+def test_a_run_that_has_ended_is_told_at_once_and_by_the_exit_status(
+    ledger: Ledger, supervisor: Supervisor, outcome: RunState, status: int
+) -> None:
+    spec = begun(ledger, on_crash="fail")
+    say(ledger, run_id(spec, 0), 1, 4, *(f"line {number}" for number in range(30)))
+    ledger.finish(run_id(spec, 0), "token", outcome, "so it is")
+    result = supervisor("show", run_id(spec, 0), "--follow")
+    assert result.exit_code == status
+    lines = result.stdout.splitlines()
+    assert [line.partition("  ")[2] for line in lines[:30]] == [f"line {n}" for n in range(30)]
+    assert lines[-1] == f"{run_id(spec, 0)} {outcome.value}: so it is"
+
+
+def test_a_run_is_followed_until_it_has_ended(
+    ledger: Ledger, supervisor: Supervisor, run: str
+) -> None:
+    results: list[Result] = []
+    following = threading.Thread(target=lambda: results.append(supervisor("show", run, "--follow")))
+    say(ledger, run, 1, 1, "one")
+    following.start()
+    # The follower's own connection reads the run again: it has seen what was said before.
+    reads = hash_reads(ledger)
+    wait_until(lambda: hash_reads(ledger) >= reads + 2)
+    say(ledger, run, 2, 4, "two")
+    ledger.finish(run, "token", RunState.SUCCEEDED)
+    following.join(patience(10))
+    lines = results[0].stdout.splitlines()
+    assert [line.partition("  ")[2] or line for line in lines] == [
+        *("one", "running 1/4 (25%) loading", "two", "succeeded 4/4 (100%) loading"),
+        f"{run} succeeded",
+    ]
+
+
+def hash_reads(ledger: Ledger) -> int:
+    return int(ledger.client.info("commandstats").get("cmdstat_hgetall", {"calls": 0})["calls"])
+
+
+def test_follow_is_for_people(supervisor: Supervisor, run: str) -> None:
+    assert supervisor("show", run, "--follow", "--json").exit_code == 2
+
+
+def test_an_unknown_run_is_not_followed(ledger: Ledger, supervisor: Supervisor) -> None:
+    result = supervisor("show", "nobody@1", "--follow")
+    assert result.exit_code == 3
+    assert "nobody@1" in result.output
+
+
+def test_on_a_terminal_there_is_a_bar_below_the_lines(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
+    say(ledger, run, 1, 1, "\x1b[31m[red]one")
+    with Terminal(redis_url, "show", run, "--follow") as terminal:
+        wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
+        assert "━" in terminal.shown
+        assert "Z  [red]one" in terminal.shown
+        say(ledger, run, 2, 4, "two")
+        ledger.finish(run, "token", RunState.SUCCEEDED)
+        assert status_of(terminal.process, 30) == 0
+        wait_until(lambda: terminal.shown.rstrip().endswith(f"{run} succeeded"))
+        assert "Z  two" in terminal.shown
+
+
+def test_ctrl_c_ends_the_following_and_not_the_run(
+    ledger: Ledger, redis_url: str, run: str
+) -> None:
+    say(ledger, run, 1, 1)
+    with Terminal(redis_url, "show", run, "--follow") as terminal:
+        wait_until(lambda: "1/4 (25%) loading" in terminal.shown, 20)
+        terminal.process.send_signal(signal.SIGINT)
+        assert status_of(terminal.process, 30) == 1
+        wait_until(lambda: terminal.shown.endswith("\x1b[2K") or "\x1b[?25h" in terminal.shown)
+        assert "Traceback" not in terminal.shown
+        assert "Aborted" not in terminal.shown
+    assert ledger.run(run).state is RunState.RUNNING
+
+
+# `supervisor runs` with filters, and `supervisor jobs --watch` on a terminal
+
+
+Runs = Callable[..., list[str]]
+
+
+@pytest.fixture
+def runs(supervisor: Supervisor) -> Runs:
+    def call(*words: str) -> list[str]:
+        return [shape["run"] for shape in as_json(supervisor("runs", *words, "--json"))]
+
+    return call
+
+
+def admitted_at(ledger: Ledger, spec: JobSpec, second: int, at: datetime) -> None:
+    """As if the run had been admitted at that time."""
+    ledger.client.zadd(ledger.keys.history(spec.name), {run_id(spec, second): ms_of(at)})
+
+
+def test_the_limit_counts_matches_and_not_rows_looked_at(ledger: Ledger, runs: Runs) -> None:
+    spec = job(ledger, history=1_000)
+    ledger.admit(ticks(spec, 0))
+    begin(ledger, run_id(spec, 0))
+    ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "boom")
+    ledger.admit(ticks(spec, *range(1, PAGE + 20)))
+    assert runs(spec.name, "--outcome", "failed", "--limit", "1") == [run_id(spec, 0)]
+    assert runs("--outcome", "failed") == [run_id(spec, 0)]
+    assert len(runs("--outcome", "skipped", "--limit", "3")) == 3
+    assert len(runs("--outcome", "skipped", "--limit", "1000")) == PAGE + 18
+
+
+def test_the_newest_of_all_jobs_come_first(ledger: Ledger, runs: Runs) -> None:
+    first, second = job(ledger, "first"), job(ledger, "second")
+    for number in range(4):
+        for spec in (first, second):
+            ledger.admit(ticks(spec, number))
+            admitted_at(ledger, spec, number, ledger.now() + timedelta(seconds=number))
+    newest = runs("--limit", "2")
+    assert set(newest) == {run_id(first, 3), run_id(second, 3)}
+
+
+def test_runs_are_found_by_when_they_were_admitted(ledger: Ledger, runs: Runs) -> None:
+    spec, now = job(ledger), ledger.now()
+    ledger.admit(ticks(spec, 0, 1, 2))
+    for second, hours in enumerate((30, 3, 1)):
+        admitted_at(ledger, spec, second, now - timedelta(hours=hours))
+    assert runs("--since", "2h") == [run_id(spec, 2)]
+    assert runs("--since", "1d", "--until", "2h") == [run_id(spec, 1)]
+    assert len(runs(spec.name, "--since", (now - timedelta(days=3)).date().isoformat())) == 3
+    assert runs("--since", (now + timedelta(hours=1)).isoformat()) == []
+
+
+def test_a_day_is_one_of_the_jobs_zone(ledger: Ledger, runs: Runs) -> None:
+    spec = job(ledger, timezone="Asia/Tokyo")
+    ledger.admit(ticks(spec, 0))
+    admitted_at(ledger, spec, 0, datetime.fromisoformat("2026-03-01T16:00:00Z"))
+    assert runs(spec.name, "--since", "2026-03-02") == [run_id(spec, 0)]
+    assert runs("--since", "2026-03-02") == []
+
+
+def test_several_pages_make_one_list_without_repeats(ledger: Ledger) -> None:
+    spec = job(ledger, history=1_000)
+    ledger.admit(ticks(spec, *range(PAGE * 2)))
+    found = search(ledger, [spec.name], Wanted(limit=PAGE * 2))
+    assert len({run.id for run in found}) == PAGE * 2
+
+
+def on_terminal(redis_url: str, verb: str) -> list[str]:
+    with Terminal(redis_url, verb, columns=80) as terminal:
+        return terminal.whole().split()
+
+
+def test_a_run_that_is_listed_on_a_terminal_can_be_shown(
+    ledger: Ledger, redis_url: str, supervisor: Supervisor
+) -> None:
+    spec = job(ledger, "report-of-all-the-departments-of-the-night")
+    ledger.admit(ticks(spec, 0))
+    assert spec.name in on_terminal(redis_url, "jobs")
+    [listed] = [word for word in on_terminal(redis_url, "runs") if "@" in word]
+    assert listed in supervisor("show", listed).output
+
+
+def test_jobs_are_watched_on_a_terminal_until_ctrl_c(ledger: Ledger, redis_url: str) -> None:
+    job(ledger, "nightly")
+    with Terminal(redis_url, "jobs", "--watch", columns=200) as terminal:
+        wait_until(lambda: terminal.shown.count("nightly") >= 2, 20)
+        terminal.process.send_signal(signal.SIGINT)
+        assert status_of(terminal.process, 30) == 0
+        assert "Traceback" not in terminal.shown

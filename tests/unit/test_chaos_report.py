@@ -259,11 +259,11 @@ def test_a_beat_leads_while_no_other_does(tmp_path: Path) -> None:
         leadership = Leadership(cast(Any, None), cast(Any, beats), Chronicle(), epoch=0.0)
         return [finding.job for finding in leadership.findings(windows)]
 
-    first = [(1.0, "leading", "beat0"), (1.5, "standing by", "beat1")]
-    second = (50.0, "leading", "beat1")
+    first = [(1.0, "leadership taken", "beat0"), (1.5, "leadership held elsewhere", "beat1")]
+    second = (50.0, "leadership taken", "beat1")
     assert found([*first, second], []) == ["beat1"]
     assert found([*first, second], [Window(Kind.NO_LEADER, Interval(40.0, 50.0))]) == []
-    assert found([*first, (49.0, "standing by", "beat0"), second], []) == []
+    assert found([*first, (49.0, "leadership held elsewhere", "beat0"), second], []) == []
 
 
 def test_each_break_applies_to_the_package_as_it_is(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_unsupported_version_is_refused_in_one_sentence(
         1,
         f"celery-beat-supervisor does not work with {distribution} {version}: install a version"
         f" that it works with, pip install '{distribution}{SUPPORTED[distribution]}'"
-        " (docs/compatibility.md)\n",
+        " (docs/reference/compatibility.md)\n",
     )
 
 

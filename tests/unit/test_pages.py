@@ -8,17 +8,19 @@ import re
 from pathlib import Path
 
 from supervisor.app import GIVEN, supervise
+from supervisor.job.policies import SkipReason
+from supervisor.job.run import FAILURES, MISSED_REASONS, OPEN_STATES, RunState
 from supervisor.sending.app_settings import NEEDED, NEEDED_WITH_REDIS
 from supervisor.settings import DEFAULT_PREFIX, DEFAULT_URL, PAGE_URL
 from tests.bench import page
 from tests.bench.rows import ROWS, Row, measured
 
-# docs/settings.md says what the code does
+# docs/reference/settings.md says what the code does
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "settings.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "settings.md").read_text()
 DJANGO = ROOT / "supervisor" / "integrations" / "django"
-DJANGO_PAGE = (ROOT / "docs" / "django.md").read_text()
+DJANGO_PAGE = (ROOT / "docs" / "how-to" / "django.md").read_text()
 VARIABLE = re.compile(r"\bSUPERVISOR_[A-Z_]*[A-Z]\b")
 
 
@@ -64,19 +66,19 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     assert re.search(rf"^\| `SUPERVISOR_PREFIX` \| all \| `{DEFAULT_PREFIX}` \|", PAGE, re.M)
 
 
-# docs/benchmarks.md says what docs/benchmarks.json does
+# docs/explanation/benchmarks.md says what docs/explanation/benchmarks.json does
 
-DOCS = Path(__file__).parents[2] / "docs"
+BENCHMARKS = ROOT / "docs" / "explanation"
 
 
 def test_the_page_and_its_picture_are_made_of_the_figures(tmp_path: Path) -> None:
-    page.write(tmp_path, json.loads((DOCS / "benchmarks.json").read_text()))
+    page.write(tmp_path, json.loads((BENCHMARKS / "benchmarks.json").read_text()))
     for name in ("benchmarks.md", "benchmarks.svg"):
-        assert (tmp_path / name).read_text() == (DOCS / name).read_text()
+        assert (tmp_path / name).read_text() == (BENCHMARKS / name).read_text()
 
 
 def test_a_figure_that_falls_short_is_said_to_be_missed(tmp_path: Path) -> None:
-    figures = json.loads((DOCS / "benchmarks.json").read_text())
+    figures = json.loads((BENCHMARKS / "benchmarks.json").read_text())
     row = measured(figures)[0]
     worse = {**figures, row.figure: row.target * (0.9 if row.at_least else 1.1)}
     page.write(tmp_path, worse)
@@ -87,3 +89,18 @@ def test_a_figure_that_falls_short_is_said_to_be_missed(tmp_path: Path) -> None:
 def test_a_target_that_is_met_exactly_is_reached() -> None:
     assert all(row.is_reached({row.figure: row.target}) for row in ROWS)
     assert not Row("", "a", 2, at_least=True).is_reached({"a": 1.9})
+
+
+# docs/reference/glossary.md says what the code does
+
+GLOSSARY = (ROOT / "docs" / "reference" / "glossary.md").read_text()
+
+
+def test_the_glossary_has_every_state_outcome_and_reason() -> None:
+    ended = {state.value: state in FAILURES for state in RunState if not state.is_open}
+    assert set(rows("state", GLOSSARY)) == {state.value for state in OPEN_STATES}
+    outcomes = re.findall(r"^\| `(\w+)` \| .+? \| ?(yes)? ?\|$", GLOSSARY, re.M)
+    assert {name: bool(yes) for name, yes in outcomes} == ended
+    skipped, missed = re.findall(r"^\| reason .*\n\|-.*\n((?:\|.*\n)+)", GLOSSARY, re.M)
+    assert set(re.findall(r"^\| `(\w+)`", skipped, re.M)) == {reason.value for reason in SkipReason}
+    assert set(re.findall(r"^\| `(\w+)`", missed, re.M)) == set(MISSED_REASONS)

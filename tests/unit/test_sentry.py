@@ -99,5 +99,5 @@ def test_without_the_sdk_no_run_is_written_down(ledger: Ledger) -> None:
     with capture_logs() as lines:
         admitted = check_ins.monitored(said)
         assert check_ins.monitored(said) is admitted
-    assert [line["event"] for line in lines] == ["no check-ins"]
+    assert [line["event"] for line in lines] == ["check-ins disabled"]
     assert not admitted.rules().ping

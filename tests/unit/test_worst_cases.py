@@ -30,19 +30,18 @@ from supervisor import errors, times
 from supervisor.errors import did_you_mean
 from supervisor.files import calendars, yaml_source
 from supervisor.files.import_text import job_name, write
-from supervisor.job import exclusions, lock_keys, secrets
+from supervisor.job import exclusions, secrets, templates
 from supervisor.job.fields import is_address
 from supervisor.job.run import StepId, is_below
 from supervisor.job.spec import JobSpec
 from supervisor.operate.import_crontab import name_of, read_crontab, shell_text
-from supervisor.operate.shapes import harmless
+from supervisor.operate.shapes import Trigger
+from supervisor.operate.words import harmless
 from supervisor.schedule import cron, rrule
 from supervisor.settings import SentinelUrl, database_of
-from supervisor.web.access import is_loopback, without_port
+from supervisor.web.access import is_loopback, split_root, without_port
 from supervisor.web.actions import own_path
-from supervisor.web.api_shapes import Trigger
 from supervisor.web.http import Refused, validated
-from supervisor.web.sessions import split_root
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -279,8 +278,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "iCalendar|BEGIN:VCALENDAR\n": lambda text: exhausted(calendars.texts_of(text)),
     "cron|* * * * ": cron.parse,
     "rrule|FREQ=DAILY;BYDAY=": rrule.parse,
-    "lock key|import:": lambda text: lock_keys.lock_key(text, job="j", task="t"),
-    "lock's placeholders|{": lock_keys.placeholders,
+    "lock key|import:": lambda text: templates.lock_key(text, job="j", task="t"),
+    "lock's placeholders|{": templates.placeholders,
     "references|${file:/": secrets.malformed,
     "has references|${": secrets.has_references,
     "resolved|$${": lambda text: secrets.resolved(text, {}),

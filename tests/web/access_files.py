@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.web.access import Access
-from supervisor.web.access_file import AccessFile
-from supervisor.web.sessions import digest
+from supervisor.web.access_file import AccessFile, digest
 from tests.web.visits import TOKEN
 
 SECRET = "what only the proxy of the tests knows"

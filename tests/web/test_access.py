@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from supervisor.cli import main
 from supervisor.errors import NotConfigured
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.access import Access
+from supervisor.web.access import COOKIE, SESSION_TTL, Access, Sessions
+from supervisor.web.access_file import digest
 from supervisor.web.actions import own_path
 from supervisor.web.http import MOST_BYTES
-from supervisor.web.sessions import COOKIE, SESSION_TTL, Sessions, digest
 from tests.ledger.jobs import job
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_ANOTHER_SITE, FROM_OUR_PAGE, TOKEN, log_in

@@ -9,14 +9,14 @@ from click.testing import CliRunner
 from starlette.requests import Request
 
 from supervisor.cli import main
-from supervisor.errors import AccessFileInvalid
+from supervisor.errors import AccessFileInvalid, Problem
 from supervisor.ledger.ledger import Ledger
 from supervisor.web import access_file
-from supervisor.web.access import Access, visitor_of
-from supervisor.web.access_file import AccessFile, policy_in
-from supervisor.web.roles import Role
-from supervisor.web.sessions import COOKIE, digest
+from supervisor.web.access import COOKIE, Access, visitor_of
+from supervisor.web.access_file import AccessFile, Role, digest, policy_in
+from supervisor.web.metrics import Metrics
 from tests.ledger.jobs import job
+from tests.waiting import wait_until
 from tests.web.access_files import FILE, SECRET, TOKENS, access_of, bearing, named_by_the_proxy
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
@@ -101,6 +101,51 @@ def test_an_edited_file_takes_over_and_one_with_problems_does_not(
     assert access.name_of(TOKENS["reads"]) == "reads"
     refused = [record for record in caplog.records if "access file refused" in record.message]
     assert len(refused) == 2
+
+
+def test_a_file_is_read_again_once_it_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
+    access, path, read = access_of(tmp_path), tmp_path / "access.yaml", access_file.policy_in
+
+    def policy_in(file: Path) -> access_file.Policy:
+        if not file.stat().st_mode & 0o004:  # also for root, who may read all
+            raise AccessFileInvalid([Problem(str(file), 1, None, "cannot be read")])
+        return read(file)
+
+    monkeypatch.setattr(access_file, "policy_in", policy_in)
+    path.chmod(0o600)
+    path.write_text(FILE.replace("name: reads", "name: renamed"))
+    assert access.name_of(TOKENS["reads"]) == "reads"
+    refused = access_file.version_of(path)
+
+    def is_another() -> bool:
+        """The kernel's clock may not have gone on yet."""
+        path.chmod(0o644)
+        return access_file.version_of(path) != refused
+
+    wait_until(is_another)
+    assert access.name_of(TOKENS["reads"]) == "renamed"
+
+
+def test_a_refused_file_shows_in_the_metrics(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_file, "LOOKS_EVERY", 0.0)
+    access = access_of(tmp_path)
+    metrics = Metrics(ledger, access_file=access.file)
+
+    def shown() -> list[str]:
+        assert access.policy
+        lines = "".join(metrics.exposed()[0]).splitlines()
+        return [line for line in lines if line.startswith("supervisor_access_file_valid")]
+
+    assert shown() == ["supervisor_access_file_valid 1.0"]
+    (tmp_path / "access.yaml").write_text("tokens: [")
+    assert shown() == ["supervisor_access_file_valid 0.0"]
+    (tmp_path / "access.yaml").write_text("tokens: []")
+    assert shown() == ["supervisor_access_file_valid 1.0"]
 
 
 def test_a_new_token_works_with_the_line_that_is_printed(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import httpx
 import pytest
 from starlette.routing import Route
 
-from supervisor.job.lock_keys import SERIAL_LOCK
 from supervisor.job.run import Reported, ReportedLine, ReportedProgress, RunState
+from supervisor.job.templates import SERIAL_LOCK
 from supervisor.ledger.ledger import Ledger
-from supervisor.operate.shapes import instant
+from supervisor.operate.shapes import iso_utc
 from supervisor.web.api import API, OPERATIONS, document
 from supervisor.web.server import create
 from tests.ledger.jobs import admitted, begin, job, run_id
@@ -153,7 +153,7 @@ def test_a_queue_that_is_drained_says_since_when(bearer: httpx.Client, ledger: L
     job(ledger, queue="reports")
     since = ledger.drains.drain("reports")
     [queue] = checked(bearer.get(f"{API}/queues"), "/queues", 200)["queues"]
-    assert (queue["queue"], queue["drained_at"]) == ("reports", instant(since))
+    assert (queue["queue"], queue["drained_at"]) == ("reports", iso_utc(since))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
+from supervisor.settings import Settings
 from supervisor.web.access import Access
 from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
@@ -202,6 +203,16 @@ def test_a_script_in_a_description_is_text(workers: Workers, address: str, page:
     assert "Content Security Policy" in refused[-1]
 
 
+@pytest.fixture(scope="module")
+def told(workers: Workers) -> Run:
+    """A run that has ended, with all that a page shows of one."""
+    gate = workers.project.directory / "open"
+    gate.touch()
+    run = workers.trigger("tells", str(gate))
+    ledger = workers.project.ledger
+    return wait_until(lambda: [each for each in ended(ledger, "tells") if each.id == run.id], 30)[0]
+
+
 def fill(page: Page, **fields: str) -> None:
     for name, text in fields.items():
         page.locator(f"[name={name}]").fill(text)
@@ -254,18 +265,20 @@ def test_a_click_on_a_label_lists_the_jobs_that_have_it(address: str, page: Page
     expect(page.get_by_role("link", name="tells", exact=True)).to_be_visible()
 
 
-WIDE_AND_NARROW = ("/", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}")
+ON_A_PHONE = (
+    *("/", "/jobs/tells", "/jobs/made", "/queues", "/record", "/login", "/runs/{run}"),
+    *("/actions/new", "/actions/edit/made"),
+)
 
 
-@pytest.mark.parametrize("path", [*WIDE_AND_NARROW, "/actions/new", "/actions/edit/made"])
+@pytest.mark.parametrize("path", ON_A_PHONE)
 def test_a_phone_shows_all_of_it_without_scrolling_sideways(
-    workers: Workers, address: str, browser: Browser, path: str
+    address: str, browser: Browser, told: Run, path: str
 ) -> None:
-    run = workers.project.ledger.history("tells")[0]
     with browser.new_context(viewport=PHONE, is_mobile=True, has_touch=True) as context:  # type: ignore[arg-type]
         page = context.new_page()
         session = log_in(page, address, TOKEN)
-        page.goto(session + path.replace("{run}", run.id))
+        page.goto(session + path.replace("{run}", told.id))
         assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
@@ -286,6 +299,22 @@ PAGES = (
     *("/actions/cancel/{run}", "/actions/new", "/actions/edit/made", "/jobs/made"),
 )
 
+#: Where nothing has happened yet.
+EMPTY = ("/", "/failures", "/queues", "/record")
+
+
+#: Numbers what the keyboard is to reach, and counts it.
+NUMBER = """() => {
+  const found = [...document.querySelectorAll("a[href], button, input, select, summary, textarea")]
+    .filter((one) => one.checkVisibility() && one.type !== "hidden" && one.tabIndex >= 0);
+  found.forEach((one, number) => { one.dataset.number = number; });
+  return found.length;
+}"""
+
+FOCUSED = """() => {
+  const one = document.activeElement, style = getComputedStyle(one);
+  return [one.dataset.number ?? "", style.outlineStyle, one.outerHTML.slice(0, 200)];
+}"""
 
 #: In the dark the pages differ by their colours alone.
 RULES: dict[str, dict[str, object]] = {
@@ -300,7 +329,11 @@ RULES: dict[str, dict[str, object]] = {
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_any_page(
-    address: str, browser: Browser, in_every_state: JobSpec, scheme: Literal["light", "dark"]
+    address: str,
+    nothing: str,
+    browser: Browser,
+    in_every_state: JobSpec,
+    scheme: Literal["light", "dark"],
 ) -> None:
     names = {"run": run_id(in_every_state, 20), "failed": run_id(in_every_state, 1)}
     found: list[str] = []
@@ -308,14 +341,44 @@ def test_axe_finds_nothing_on_any_page(
         page = context.new_page()
         session = log_in(page, address, TOKEN)
         page.evaluate("localStorage.clear()")  # so that the form of who is logged in can be seen
-        for path in PAGES:
-            page.goto(address + path if path == "/login" else session + path.format(**names))
+        pages = [address + p if p == "/login" else session + p.format(**names) for p in PAGES]
+        for path in [*pages, *(nothing + path for path in EMPTY)]:
+            page.goto(path)
             page.wait_for_load_state("load")
             for violation in Axe().run(page, options=RULES[scheme]).response["violations"]:
                 nodes = [node["html"][:200] for node in violation["nodes"]]
                 found.append(f"{path}: {violation['id']}: {nodes}")
             page.evaluate("localStorage.clear()")
     assert found == []
+
+
+@pytest.fixture(scope="module")
+def nothing(server: EmbeddedServer) -> Iterator[str]:
+    """The address of a page where nothing has happened yet."""
+    url = database(server.url, 12)
+    emptied(url)
+    with serving(Ledger.open(Settings(url)), Access(TOKEN)) as address:
+        yield address
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(address: str, page: Page) -> None:
+    session = log_in(page, address, TOKEN).rstrip("/")
+    page.route("**/events*", lambda route: route.abort())  # nothing is replaced meanwhile
+    missed, unseen = [], set()
+    for path in ("/", "/jobs/works", "/queues", "/record", "/actions/new"):
+        page.goto(session + path)
+        count = page.evaluate(NUMBER)
+        left = {str(number) for number in range(count)}
+        for _ in range(8 * count):  # a time has several fields, and what scrolls is reached as well
+            page.keyboard.press("Tab")
+            number, outline, text = page.evaluate(FOCUSED)
+            left.discard(number)
+            if number and outline == "none":
+                unseen.add((path, text))
+            if not left:
+                break
+        missed += [(path, page.locator(f"[data-number='{n}']").inner_html()) for n in left]
+    assert (missed, unseen) == ([], set())
 
 
 @pytest.fixture(scope="module")

@@ -54,25 +54,26 @@ def test_arguments_that_a_job_has_no_use_for_are_refused_alike(
     assert ledger.history(name) == []
 
 
-PAUSES = {
-    "past": ("2020-01-01T00:00:00Z", "until is in the past"),
-    "far": ("2200-01-01T00:00", "until is more than 100 years ahead"),
+TIMES = {
+    "past": ("2020-01-01T00:00:00Z", "{key} is in the past"),
+    "far": ("2200-01-01T00:00", "{key} is more than 100 years ahead"),
     "beyond the calendar": ("9999-12-31T23:59:59-23:59", "is beyond the calendar"),
 }
 
 
-@pytest.mark.parametrize("name", PAUSES)
-def test_pauses_that_make_no_sense_are_refused_alike(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize(("verb", "key"), [("pause", "until"), ("trigger", "at")])
+def test_times_that_make_no_sense_are_refused_alike(
+    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str, verb: str, key: str
 ) -> None:
     job(ledger)
-    until, words = PAUSES[name]
-    answer = bearer.post(f"{API}/jobs/nightly/pause", json={"until": until})
+    time, words = TIMES[name][0], TIMES[name][1].format(key=key)
+    answer = bearer.post(f"{API}/jobs/nightly/{verb}", json={key: time})
     assert answer.status_code == 400
     assert words in answer.json()["error"]
-    refused = command(redis_url, "pause", "nightly", "--until", until)
+    refused = command(redis_url, verb, "nightly", f"--{key}", time)
     assert (refused.exit_code, words in refused.output) == (2, True)
-    assert not ledger.job("nightly").paused
+    assert (ledger.job("nightly").paused, ledger.history("nightly")) == (False, [])
 
 
 def test_a_note_that_is_too_long_is_refused_alike(
@@ -135,20 +136,6 @@ def test_a_run_for_a_time_to_come_starts_then_whichever_beat_is_there(
     wait_until(lambda: (ledger.rescue(), ledger.run(asked["run"]).state is RunState.QUEUED)[1])
     run = ledger.run(asked["run"])
     assert run.queued_at >= run.nominal_at
-
-
-@pytest.mark.parametrize("name", PAUSES)
-def test_a_run_for_a_time_that_makes_no_sense_is_refused_alike(
-    ledger: Ledger, bearer: httpx.Client, redis_url: str, name: str
-) -> None:
-    job(ledger)
-    at, words = PAUSES[name]
-    answer = bearer.post(f"{API}/jobs/nightly/trigger", json={"at": at})
-    assert answer.status_code == 400
-    assert words.replace("until", "at") in answer.json()["error"]
-    refused = command(redis_url, "trigger", "nightly", "--at", at)
-    assert (refused.exit_code, words.replace("until", "at") in refused.output) == (2, True)
-    assert ledger.history("nightly") == []
 
 
 def test_a_step_is_cancelled_alike_and_fails_its_run(

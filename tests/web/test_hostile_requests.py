@@ -21,10 +21,8 @@ from starlette.routing import Route
 from supervisor.cli import main
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
-from supervisor.web.access import Access, AccessCheck
-from supervisor.web.budget import BUDGET_SECONDS, Threads, check
-from supervisor.web.http import EXCEPTION_HANDLERS
-from supervisor.web.sessions import Sessions
+from supervisor.web.access import Access, AccessCheck, Sessions
+from supervisor.web.http import BUDGET_SECONDS, EXCEPTION_HANDLERS, Threads, check
 from tests.ledger.jobs import begin, job
 from tests.waiting import patience, slowness, wait_until
 from tests.web.conftest import Serve

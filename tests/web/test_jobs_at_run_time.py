@@ -17,7 +17,7 @@ from supervisor.job.notices import DEFAULT_EVENTS, Event
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.api import API
-from supervisor.web.job_form import document_in, fields_of
+from supervisor.web.editor import document_in, fields_of
 from tests.ledger.jobs import job
 from tests.web.conftest import Serve
 from tests.web.test_api import checked
@@ -136,6 +136,22 @@ def test_a_job_of_files_is_read_only_here(maker: httpx.Client, ledger: Ledger) -
         assert "schedules/a.yaml:12" in checked(answer, PATH, 409)["error"]
     check = maker.post(f"{JOB}/check", json=HOURLY).json()
     assert "schedules/a.yaml:12" in check["problems"][0]
+
+
+def test_arguments_that_a_task_does_not_take_are_a_warning(
+    maker: httpx.Client, app: Celery
+) -> None:
+    """The server's code may be older than that of the workers."""
+
+    @app.task(name="proj.report", shared=False)
+    def report(hall: str) -> None: ...
+
+    wrong = {**HOURLY, "kwargs": {"hall": "north", "second": 3}}
+    found = checked(maker.post(f"{JOB}/check", json=wrong), f"{PATH}/check", 200)
+    assert found["problems"] == []
+    said = "'kwargs': the task takes no argument 'second' (it takes: hall)"
+    assert said in found["warnings"]
+    assert put(maker, kwargs=wrong["kwargs"]).status_code == 201
 
 
 def test_a_check_tells_what_saving_would_do_and_saves_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote, urlsplit
 
@@ -15,10 +16,12 @@ from supervisor.ledger.functions import ATTEMPTS_KEPT
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.presence import Attendance, Broker, WorkerFacts
 from supervisor.ledger.replies import ms_of
+from supervisor.web import jobs_page
 from supervisor.web.access import Access
 from supervisor.web.jobs_page import PAGE_SIZE
 from tests.ledger.jobs import admitted, at_work, begin, begun, job, pause, run_id, ticks, try_often
 from tests.ledger.processes import worker_is_there
+from tests.waiting import wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
@@ -371,11 +374,38 @@ def test_workers_and_queues_without_any_are_shown(reader: httpx.Client, ledger: 
     assert "missing" in reader.get("/queues").text
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/", "celery -A proj beat"),
+        ("/", "supervisor init"),
+        ("/queues", "celery -A proj worker -Q celery"),
+        ("/queues", "No queue is known"),
+        ("/record", "Nothing was done yet"),
+        ("/failures", "No run has failed"),
+    ],
+)
+def test_an_empty_page_says_what_to_do(reader: httpx.Client, path: str, said: str) -> None:
+    assert said in reader.get(path).text
+
+
+def test_a_job_without_runs_says_when_the_first_is_due(
+    reader: httpx.Client, ledger: Ledger
+) -> None:
+    standing(ledger, "nightly", next=round(ledger.now().timestamp() * 1000) + 60_000)
+    job(ledger, "by-hand", every=None)
+    assert "The first is due <time" in reader.get("/jobs/nightly").text
+    assert "It runs when it is triggered" in reader.get("/jobs/by-hand").text
+    ledger.pause("nightly")
+    assert "It is paused" in reader.get("/jobs/nightly").text
+
+
 def test_the_first_page_warns_of_a_queue_without_a_worker(
     reader: httpx.Client, ledger: Ledger
 ) -> None:
     job(ledger, "alone", serial=True)
     assert "No worker consumes the queue serial.alone" in reader.get("/").text
+    assert "<code>celery -A proj worker -Q serial.alone -c 1</code>" in reader.get("/").text
     worker_is_there(ledger, "one@host", queues=("serial.alone",))
     assert 'class="problem"' not in reader.get("/").text
     worker_is_there(ledger, "two@host", queues=("serial.alone",))
@@ -438,3 +468,30 @@ def test_a_run_shows_how_it_failed_its_lines_and_where_others_are(
     assert whole["log_url"] == link
     assert [failure["attempt"] for failure in whole["failures"]] == [1]
     assert "not so" in reader.get(f"/jobs/{spec.name}").text
+
+
+def test_lists_of_many_jobs_are_as_those_of_few(ledger: Ledger) -> None:
+    spec = admitted(ledger, 0, 1, overlap="queue_one")
+    begin(ledger, run_id(spec, 0))
+    pause(ledger, job(ledger, "held", labels={"team": "x"}))
+    for name in "abc":
+        job(ledger, name)
+    ledger.client.hset(ledger.keys.job("a"), mapping={"last_outcome": "failed", "next": 5_000})
+    look, now = jobs_page.look_at(ledger, None, None), ledger.now()
+    states = [{"state": word.value} for word in jobs_page.Filter]
+    orders = [{"sort": minus + word} for word in jobs_page.Sort for minus in ("", "-")]
+    for asked in (*states, *orders, {"search": "E"}, {"label": "team=x"}, {"prefix": "nig"}):
+        query = jobs_page.JobsQuery.of(asked)
+        few, many = (jobs_page.listing_of(ledger, query, now, known) for known in (None, look))
+        assert replace(many, names=tuple(many.names)) == replace(few, names=tuple(few.names))
+
+
+def test_a_list_of_many_jobs_follows_them(
+    reader: httpx.Client, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_page, "MANY", 1)
+    job(ledger, "first")
+    job(ledger, "second")
+    assert 'href="jobs/second"' in reader.get("/").text
+    pause(ledger, job(ledger, "third"))
+    wait_until(lambda: 'href="jobs/third"' in reader.get("/?state=paused").text)

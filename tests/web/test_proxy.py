@@ -1,4 +1,4 @@
-"""Single sign-on behind the nginx of docs/access.md, with TLS and below a path, in a browser."""
+"""Single sign-on behind the nginx of docs/how-to/access.md: TLS, below a path, in a browser."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from supervisor.deploy.embedded import free_port
 from supervisor.ledger.actions import WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
-from supervisor.web.access_file import AccessFile
-from supervisor.web.sessions import digest
+from supervisor.web.access_file import AccessFile, digest
 from tests.ledger.jobs import job
 from tests.programs import needed, output_of
 from tests.waiting import patience, wait_until
@@ -26,7 +25,7 @@ from tests.web.access_files import SECRET
 from tests.web.browser import CHROMIUM, chromium
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, serving
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "access.md"
 
 FILE = f"""\
 proxy:

@@ -17,11 +17,10 @@ from supervisor.ledger.actions import Actor, Entry, Outcome, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.web.access import Access
+from supervisor.web.access_file import NEEDS, digest
 from supervisor.web.api import API
 from supervisor.web.record import RecordLog, Visits
-from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
-from supervisor.web.sessions import digest
 from tests.ledger.contents import digests
 from tests.ledger.jobs import MIDNIGHT, job, ticks
 from tests.logged import capture_logs
@@ -228,7 +227,7 @@ def test_the_page_shows_who_did_what_and_marks_nothing_up(
         text = reader.get(path).text
         assert "&lt;b&gt; evil" in text
         assert not set(text) & set("\x1b\u202e")
-    assert "Nothing was done" in reader.get("/record?by=nobody").text
+    assert "No action matches" in reader.get("/record?by=nobody").text
     assert reader.get("/record?before=x").status_code == 400
 
 

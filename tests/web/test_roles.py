@@ -1,4 +1,4 @@
-"""Who may what: every route, tried by visitors of every kind, and the table in docs/access.md."""
+"""Who may what: every route, by visitors of every kind; the table in docs/how-to/access.md."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from starlette.routing import Route
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.scoped import ScopedLedger
 from supervisor.web.access import guarded, keys_of
+from supervisor.web.access_file import NEEDS
 from supervisor.web.record import Visits
-from supervisor.web.roles import NEEDS
 from supervisor.web.server import create
 from tests.ledger.jobs import at_work, job
 from tests.web.access_files import access_of, bearing, named_by_the_proxy
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in
 
-PAGE = Path(__file__).parents[2] / "docs" / "access.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "access.md"
 BEGIN, END = "<!-- made by tests/web/test_roles.py -->\n", "<!-- until here -->"
 
 #: The titles of the columns, in the order in which they are tried.

@@ -14,9 +14,8 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Kind, Topic
 from supervisor.ledger.scoped import Scope, ScopedLedger, current_scope
+from supervisor.web.access_file import NEEDS, digest
 from supervisor.web.live import seen_of
-from supervisor.web.roles import NEEDS
-from supervisor.web.sessions import digest
 from tests.ledger.jobs import at_work, begin, job, run_id, ticks
 from tests.web.access_files import SECRET, access_of, named_by_the_proxy
 from tests.web.test_roles import filled

@@ -6,27 +6,144 @@ Redis is unavailable, the page says so once, and rows can be edited all the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.forms.fields import InvalidJSONInput
 from django.utils.html import format_html, format_html_join
 
 from supervisor import jobs
 from supervisor.errors import RunEnded, SupervisorError
-from supervisor.integrations.django.forms import JobForm
 from supervisor.integrations.django.loading import Editor, edited_by
-from supervisor.integrations.django.models import Job
+from supervisor.integrations.django.models import COLUMNS, SOURCE, Job, clash, known_tasks
 from supervisor.integrations.django.project import celery_app, ledger
-from supervisor.integrations.django.standing import Page, Standing, page_of
+from supervisor.job.policies import OverlapPolicy
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import RedisError, explained
-from supervisor.ledger.page_reads import Trace
+from supervisor.ledger.page_reads import Trace, traces
 from supervisor.operate import control
 from supervisor.operate.words import LocalTime, age
 from supervisor.ticks.expectations import next_ticks
+
+# The form: the model's own check, its problems at the fields that they are about.
+
+
+#: Fields in which an empty text stands for an empty list or mapping.
+JSON_FIELDS = ("args", "kwargs", "labels", "more")
+
+
+class KeyField(forms.JSONField):
+    """JSON that every database can keep; what was typed is shown again as it was typed."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            found = super().to_python(value)
+            text = json.dumps(found, ensure_ascii=False)
+            text.encode()
+        except RecursionError:
+            raise ValidationError("is nested too deeply") from None
+        except UnicodeEncodeError:
+            raise ValidationError("half a character is no text") from None
+        if "\\u0000" in text:
+            raise ValidationError("the character NUL cannot be stored")
+        return found
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        return initial if self.disabled or data is None else InvalidJSONInput(data)
+
+
+class TaskInput(forms.TextInput):
+    """Offers the names of the app's tasks, and takes any text."""
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> str:
+        given = {**(attrs or {}), "list": LIST}
+        field = super().render(name, value, given, renderer)
+        options = format_html_join("", '<option value="{}">', ((task,) for task in offered_tasks()))
+        return str(format_html('{}<datalist id="{}">{}</datalist>', field, LIST, options))
+
+
+LIST = "supervisor-tasks"
+
+
+def offered_tasks() -> list[str]:
+    """None of Celery's own."""
+    try:
+        tasks = known_tasks() or ()
+    except SupervisorError:
+        return []
+    return sorted(task for task in tasks if not task.startswith("celery."))
+
+
+class JobForm(forms.ModelForm):
+    overlap = forms.ChoiceField(
+        required=False,
+        choices=[("", "skip, the default"), *((word.value, word.value) for word in OverlapPolicy)],
+        help_text="What happens to a run that would overlap with the previous one.",
+    )
+
+    class Meta:
+        model = Job
+        fields = ("name", *COLUMNS, "more")
+        help_texts = {  # noqa: RUF012 - as Django has it
+            "name": "Letters, digits and _ . - only; it cannot be changed later.",
+            "task": "Name of the Celery task, as the worker registers it.",
+            "cron": "Five fields, such as 0 3 * * mon-fri; a further line is a further cron.",
+            "every": "Or a fixed interval, such as 90s, 5m or 1h30m.",
+            "timezone": "Such as Europe/Berlin; empty for UTC.",
+            "args": 'A list, such as ["acme", 7].',
+            "kwargs": 'Such as {"tenant": "acme"}.',
+            "queue": "Empty: as the app routes it.",
+            "paused": "Its ticks are excluded.",
+            "description": "A sentence for the people who are called at night.",
+            "labels": 'To find jobs by, such as {"tenant": "acme"}.',
+            "more": 'All other keys of a schedule file: {"max_retries": 3, "time_limit": "10m"}.',
+        }
+        field_classes = dict.fromkeys(JSON_FIELDS, KeyField)
+        widgets = {  # noqa: RUF012 - as Django has it
+            "task": TaskInput(attrs={"size": 60}),
+            "cron": forms.Textarea(attrs={"rows": 2, "cols": 40}),
+            "args": forms.Textarea(attrs={"rows": 2, "cols": 80}),
+            "kwargs": forms.Textarea(attrs={"rows": 3, "cols": 80}),
+            "labels": forms.Textarea(attrs={"rows": 2, "cols": 80}),
+            "more": forms.Textarea(attrs={"rows": 5, "cols": 80}),
+            "description": forms.Textarea(attrs={"rows": 2, "cols": 80}),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance._state.adding and "timezone" in self.fields:
+            self.fields["timezone"].initial = settings.TIME_ZONE
+
+    def clean(self) -> dict[str, Any]:
+        """An empty field is an empty list or mapping, and not the JSON null."""
+        cleaned: dict[str, Any] = super().clean()
+        for field in JSON_FIELDS:
+            if field in cleaned and cleaned[field] is None:
+                cleaned[field] = Job._meta.get_field(field).get_default()
+        if (name := cleaned.get("name")) and (why := clash(name)):
+            self.add_error("name", why)
+        return cleaned
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Problems of fields that are shown read-only stand above the form."""
+        if field is None and hasattr(error, "error_dict"):
+            placed: dict[str, list[Any]] = {}
+            for name, errors in error.error_dict.items():
+                at = name if name in self.fields else NON_FIELD_ERRORS
+                placed.setdefault(at, []).extend(errors)
+            error = ValidationError(placed)
+        super().add_error(field, error)
+
+
+# The pages and their actions.
+
 
 #: How many open runs of a job the action cancels at a time.
 MOST_CANCELLED = 100
@@ -51,7 +168,7 @@ class JobAdmin(admin.ModelAdmin):
     )
     shown = ("next_five_ticks", "loaded", "last_runs", "status_page")
 
-    # Who edits, and what becomes of it.
+    # Edits are loaded as those of the user.
 
     def save_model(self, request: Any, obj: Job, form: Any, change: bool) -> None:
         obj.changed_by = request.user.get_username()
@@ -174,7 +291,7 @@ class JobAdmin(admin.ModelAdmin):
         self._each(request, queryset, lambda row: cancel_runs(row, editor_of(request)))
 
     def _set_paused(self, request: Any, row: Job, paused: bool) -> str:
-        """The row, which lasts, and the job, which a person may have resumed by other means."""
+        """Changes the row, and the job, which may have been paused or resumed by other means."""
         if row.paused is not paused:
             row.paused, row.changed_by = paused, request.user.get_username()
             with edited_by(editor_of(request)):
@@ -187,7 +304,7 @@ class JobAdmin(admin.ModelAdmin):
         return "Paused" if paused else "Resumed"
 
     def _each(self, request: Any, rows: Any, act: Callable[[Job], str]) -> None:
-        """Acts on each row, with an entry in its history; what failed is told and the rest goes on,
+        """Acts on each row, with an entry in its history. A failure is shown and the rest goes on,
         unless Redis is unavailable."""
         for row in rows:
             try:
@@ -246,10 +363,60 @@ def cancel_runs(row: Job, by: Editor) -> str:
         try:
             control.cancel(found, run.id, by=by.actor)
             cancelled += 1
-        except RunEnded:  # by itself, at this very moment
+        except RunEnded:  # just now
             continue
     return f"Cancelled {cancelled} run{'' if cancelled == 1 else 's'}"
 
 
 def lines(texts: list[str]) -> str:
     return str(format_html_join("", "<div>{}</div>", ((text,) for text in texts))) or UNKNOWN
+
+
+# How the jobs of rows stand, read from the ledger in a few round trips for a whole page.
+
+
+#: How many runs of a job are shown.
+RUNS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of one row. place: None for a row that is not loaded. is_own: its job is from this table.
+    runs: the last ones, newest first."""
+
+    place: str | None
+    is_own: bool
+    is_paused: bool
+    runs: Sequence[Trace]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Of the rows of a page. why_not: why nothing is known, such as that Redis is unavailable."""
+
+    now: datetime | None
+    standings: dict[str, Standing]
+    why_not: str | None = None
+
+
+def page_of(names: Sequence[str]) -> Page:
+    try:
+        found = ledger()
+        loaded, paused = found.loaded(names), found.paused(names)
+        runs = traces(found, names, RUNS_SHOWN)
+        now = found.now()
+    except (SupervisorError, RedisError) as error:
+        why = explained(error) if isinstance(error, RedisError) else str(error)
+        return Page(None, {}, why)
+    return Page(
+        now,
+        {
+            name: Standing(
+                place=origin.place if (origin := loaded.origins.get(name)) else None,
+                is_own=origin is not None and origin.source == SOURCE,
+                is_paused=name in paused,
+                runs=runs.get(name, [])[::-1],
+            )
+            for name in names
+        },
+    )

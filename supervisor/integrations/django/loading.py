@@ -2,10 +2,10 @@
 
 1. A row that is saved or deleted is remembered, and Django is asked to call back after the commit.
    A transaction that is rolled back loads nothing.
-2. After the commit the rows that were remembered are read again, and loaded as they are by then;
-   those that are gone are removed.
+2. After the commit the remembered rows are read again and loaded as they are at that time; the
+   jobs of deleted rows are removed.
 3. What cannot be loaded - Redis is unavailable, another source has the name - does not fail the
-   request, whose work is done: it is logged, and told to the person who edits in the admin. The
+   request, whose work is done: it is logged, and shown to the user of the admin. The
    leading beat, or `manage.py supervisor sync`, loads it later.
 """
 
@@ -15,18 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from threading import local
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Count, Max
 from django.db.models.signals import post_delete, post_save
 
 from supervisor import jobs
 from supervisor.errors import SupervisorError
-from supervisor.integrations.django.checking import SOURCE
-from supervisor.integrations.django.models import Job
+from supervisor.integrations.django.models import SOURCE, Job, words
 from supervisor.integrations.django.project import celery_app, ledger
+from supervisor.job.changes import Found
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.connection import RedisError, explained
 from supervisor.logs import get_logger
@@ -36,12 +38,10 @@ log = get_logger("supervisor.django")
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """Who edits rows at this moment, and from which address. tell: shows her a message, if anything
-    can.
-    """
+    """The user who edits rows now, and from which address. show: shows that user a message."""
 
     name: str = ""
-    tell: Callable[[str], object] = lambda _: None
+    show: Callable[[str], object] = lambda _: None
     address: str = ""
 
     @property
@@ -52,8 +52,8 @@ class Editor:
         return Actor.of_process("django")
 
 
-NOBODY = Editor()
-_editor: ContextVar[Editor] = ContextVar("supervisor_editor", default=NOBODY)
+NO_USER = Editor()
+_editor: ContextVar[Editor] = ContextVar("supervisor_editor", default=NO_USER)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def edited_by(editor: Editor) -> Iterator[None]:
 class _Remembered(local):
     """Names of this thread's rows that are to be loaded, by database, in the order of their edits.
 
-    What a rollback leaves here is loaded with the next commit, as it is by then.
+    What a rollback leaves here is loaded with the next commit, as it is at that time.
     """
 
     def __init__(self) -> None:
@@ -103,13 +103,13 @@ def _load_remembered(using: str, editor: Editor) -> None:
     if failed:
         first = next(iter(failed))
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        editor.tell(f"Saved, and not loaded yet: {first}{more}: {failed[first]}")
+        editor.show(f"Saved, and not loaded yet: {first}{more}: {failed[first]}")
 
 
 def load_rows(names: Sequence[str], using: str, by: Editor) -> dict[str, str]:
-    """Loads these rows as they are now, and removes the jobs of those that are gone.
+    """Loads these rows as they are now, and removes the jobs of deleted ones.
 
-    Gives by name why one could not be loaded. Raises what the database raises.
+    Returns, by name, why a job could not be loaded. Raises what the database raises.
     """
     rows = Job.objects.using(using).in_bulk(names)
     failed: dict[str, str] = {}
@@ -119,7 +119,7 @@ def load_rows(names: Sequence[str], using: str, by: Editor) -> dict[str, str]:
             _load(name, rows.get(name), by)
         except SupervisorError as error:
             failed[name] = str(error)
-        except RedisError as error:  # the others would wait for it as long
+        except RedisError as error:  # each of the others would wait as long
             left = names[names.index(name) :]
             return failed | dict.fromkeys(left, explained(error))
     return failed
@@ -132,3 +132,29 @@ def _load(name: str, row: Job | None, by: Editor) -> None:
         return
     actor = by.actor if by.name else Actor.of_process("django", row.changed_by)
     jobs.put(name, app=celery_app(), by=actor, source=SOURCE, **row.keys())
+
+
+# The table as a source of jobs: what beat and `manage.py supervisor sync` read.
+
+
+class Rows:
+    """A Source. Its errors are the database's own."""
+
+    name = SOURCE
+
+    def fingerprint(self) -> str:
+        """One query, whatever the table's size. Each year has holidays of its own."""
+        found = Job.objects.aggregate(Count("pk"), Max("changed_at"))
+        year = datetime.now(UTC).year
+        return f"{found['pk__count']} rows, {found['changed_at__max']}, {year}"
+
+    def read(self) -> Found:
+        """Unknown tasks are not faults here: a row that was saved is valid."""
+        found = Found()
+        for row in Job.objects.iterator():
+            spec, faults = jobs.judged(row.name, row.keys())
+            if faults:
+                found.problems[row.name] = "; ".join(map(words, faults))
+            else:
+                found.specs[row.name] = spec
+        return found

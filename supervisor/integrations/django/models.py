@@ -1,19 +1,27 @@
 """The table of jobs: what a person wrote, as a schedule file would have it.
 
-A row is no job: it is loaded once its transaction has committed (loading.py), and is then a job as
-any other. How it runs and has run is in the ledger, and nowhere in these tables.
+A row is not yet a job: it is loaded once its transaction has committed (loading.py), and is then a
+job like any other. Its runs are in the ledger, not in these tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.utils import timezone
 
-from supervisor.integrations.django.checking import messages_by_field
+from supervisor import jobs
+from supervisor.errors import JobElsewhere, SupervisorError
+from supervisor.files.job_checks import JobFault, Tasks
+from supervisor.integrations.django.project import ledger, project_tasks
+from supervisor.ledger.connection import RedisError
+
+#: The source of a row's job.
+SOURCE = "django"
 
 #: The keys that have a column; `more` has all others.
 COLUMNS = (
@@ -30,7 +38,7 @@ COLUMNS = (
     "labels",
 )
 
-#: A column that holds one of these says nothing: the key is absent.
+#: A column with one of these values stands for an absent key.
 EMPTY: tuple[Any, ...] = ("", None, [], {}, False)
 
 
@@ -42,7 +50,7 @@ class JobQuerySet(models.QuerySet):
 
 
 class Job(models.Model):
-    """One job. Its name is its key, and does not change: a job with another name is another."""
+    """One job. Its name is its key and does not change; another name is another job."""
 
     name = models.CharField(primary_key=True, max_length=100)
     task = models.CharField(max_length=255, blank=True)
@@ -85,3 +93,60 @@ class Job(models.Model):
         """Raises ValidationError with all that is wrong, each at its field."""
         if found := messages_by_field(self.name, self.keys(), self.more, COLUMNS):
             raise ValidationError(found)
+
+
+# What is wrong with a row, in the words of `supervisor check`, each at the field it is about.
+
+
+def messages_by_field(
+    name: str, keys: Mapping[str, Any], more: Any, columns: Collection[str]
+) -> dict[str, list[str]]:
+    """columns: the keys that have a field; the faults of all others are at `more`.
+
+    Raises AppNotFound and NotConfigured.
+    """
+    if not isinstance(more, Mapping):
+        return {"more": ['is not a mapping of keys to values, such as {"max_retries": 3}']}
+    found: dict[str, list[str]] = {}
+    for key in columns:
+        if key in more:
+            found.setdefault("more", []).append(f"'{key}' has a field of its own")
+    _, faults = jobs.judged(name or "job", keys, known_tasks())  # Django refuses an empty one
+    for fault in faults:
+        found.setdefault(field_of(fault, keys, columns), []).append(words(fault))
+    return found
+
+
+def field_of(fault: JobFault, keys: Mapping[str, Any], columns: Collection[str]) -> str:
+    """That of the first of its keys which is given, else of the first."""
+    if not fault.keys:
+        return "name"
+    key = next((key for key in fault.keys if key in keys), fault.keys[0])
+    return key if key in columns else "more"
+
+
+def words(fault: JobFault) -> str:
+    return fault.what + (f" ({fault.hint})" if fault.hint else "")
+
+
+def known_tasks() -> Tasks | None:
+    """Those of the project's app; None where jobs may name tasks of other programs."""
+    if getattr(settings, "SUPERVISOR_FOREIGN_TASKS", False):
+        return None
+    return project_tasks()
+
+
+def clash(name: str) -> str | None:
+    """Why a row may not have the name: a job from elsewhere has it.
+
+    None also while Redis is unavailable: it is checked again when the row is loaded.
+    """
+    try:
+        origin = ledger().loaded([name]).origins.get(name)
+    except RedisError:
+        return None
+    except SupervisorError as error:
+        return str(error)
+    if origin is None or origin.source == SOURCE:
+        return None
+    return str(JobElsewhere(name, origin.place, "a row of Django's"))

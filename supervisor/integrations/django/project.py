@@ -13,14 +13,15 @@ from django.core.checks import CheckMessage, Warning
 from django.urls import get_script_prefix, set_script_prefix
 from redis import Redis
 
-from supervisor.app import completed, named_app
+from supervisor.app import completed, named_app, tasks_of
 from supervisor.errors import SupervisorError
+from supervisor.files.job_checks import Tasks
 from supervisor.ledger.connection import connect_for_answers
 from supervisor.ledger.keys import Keys
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings
 
-HINT = "name it as for `celery -A`: SUPERVISOR_APP = 'proj' in the settings (docs/django.md)"
+HINT = "name it as for `celery -A`: SUPERVISOR_APP = 'proj' in the settings (docs/how-to/django.md)"
 
 
 def app_name() -> str:
@@ -49,17 +50,17 @@ def ledger() -> Ledger:
 def _ledger(_pid: int) -> Ledger:
     """Connections do not survive a fork."""
     settings = required_settings(celery_app())
-    return Ledger(connect_for_answers(settings, Redis), Keys(settings.prefix))
+    return Ledger(connect_for_answers(settings, Redis), Keys.of(settings))
 
 
 @cache
-def task_names() -> frozenset[str]:
+def project_tasks() -> Tasks:
     """Those of the app, once its tasks are imported. Raises AppNotFound and NotConfigured."""
     prefix = get_script_prefix()
     try:
-        return frozenset(completed(celery_app()).tasks)
+        return tasks_of(completed(celery_app()))
     finally:
-        # Celery sets Django up once more, which forgets where this request's site is.
+        # Celery calls django.setup() again, which resets the script prefix of this request.
         set_script_prefix(prefix)
 
 

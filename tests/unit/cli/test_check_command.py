@@ -96,6 +96,113 @@ def test_with_an_app_its_included_tasks_are_the_known_ones(here: Path) -> None:
     )
 
 
+ARGUMENTS = """\
+from celery import Task
+from app_of_the_check_test import app
+
+class Tenant(Task):
+    def apply_async(self, args=None, kwargs=None, **options):
+        return super().apply_async(args, {"tenant": "acme", **(kwargs or {})}, **options)
+
+@app.task(name="stock.count", shared=False)
+def count_stock(hall, seconds=3): ...
+
+@app.task(name="stock.nothing", shared=False)
+def nothing(): ...
+
+@app.task(name="stock.bound", shared=False, bind=True)
+def bound(self, hall): ...
+
+@app.task(name="stock.untyped", shared=False, typing=False)
+def untyped(hall): ...
+
+@app.task(name="stock.open", shared=False)
+def open_(*halls, **more): ...
+
+@app.task(name="stock.tenant", shared=False, base=Tenant)
+def of_tenant(tenant): ...
+"""
+
+
+def checked(here: Path, jobs: str) -> list[str]:
+    """The problems, without the place of the file."""
+    (here / "mailing_of_the_check_test.py").write_text(ARGUMENTS)
+    (here / "schedules" / "jobs.yaml").write_text(f"jobs:\n{jobs}")
+    result = supervisor("-A", "app_of_the_check_test", "check")
+    lines = result.stdout.splitlines()
+    assert (result.exit_code, lines[0].endswith("no problems")) in [(0, True), (1, False)]
+    return [] if result.exit_code == 0 else [line.partition(".yaml:")[2] for line in lines]
+
+
+def test_all_arguments_that_a_task_does_not_take_are_problems(here: Path) -> None:
+    wrong = """\
+  a:
+    task: stock.count
+    every: 1m
+    kwargs:
+      hall: north
+      second: 3
+  b: {task: stock.count, every: 1m}
+  c: {task: stock.count, every: 1m, args: [north, 3, 4], kwargs: {hall: south}}
+  d: {task: stock.bound, every: 1m, kwargs: {self: 1}}
+  e: {task: stock.count, after: [a]}
+"""
+    takes = "(it takes: hall, seconds)"
+    assert checked(here, wrong) == [
+        f"7: job 'a': 'kwargs': the task takes no argument 'second' {takes}",
+        f"8: job 'b': the task needs an argument 'hall' {takes}",
+        f"9: job 'c': 'args': the task takes 2 by position, and gets 3 {takes}",
+        f"9: job 'c': 'kwargs': the task gets 'hall' by position as well {takes}",
+        "10: job 'd': 'kwargs': the task takes no argument 'self' (it takes: hall)",
+        "10: job 'd': the task needs an argument 'hall' (it takes: hall)",
+        f"11: job 'e': the task needs an argument 'hall' {takes}",
+    ]
+
+
+def test_arguments_of_steps_are_problems_where_no_param_helps(here: Path) -> None:
+    steps = """\
+  a:
+    every: 1m
+    params: {halls: [1]}
+    steps:
+      - {task: stock.count, name: one, priority: 3}
+      - {task: stock.count, name: two, priority: 2, foreach: halls}
+      - task: stock.count
+        name: three
+        priority: 2
+        foreach: halls
+        args: [3]
+        kwargs:
+          second: 3
+      - {task: stock.nothing, priority: 1, foreach: halls}
+      - {task: stock.count, name: four, priority: 1, foreach: halls, args: [3, 4]}
+"""
+    takes = "(it takes: hall, seconds)"
+    assert checked(here, steps) == [
+        f"14: job 'a': step 3: 'kwargs': the task takes no argument 'second' {takes}",
+        "15: job 'a': step 4: 'foreach': the task takes 0 by position, and gets 1 "
+        "(it takes: nothing)",
+        f"16: job 'a': step 5: 'args': the task takes 2 by position, and gets 3 {takes}",
+    ]
+
+
+def test_arguments_of_which_only_a_call_can_say_are_no_problems(here: Path) -> None:
+    right = """\
+  a: {task: stock.count, every: 1m, kwargs: {hall: "${HALL}"}}
+  b: {task: stock.bound, every: 1m, args: [north]}
+  c: {task: stock.untyped, every: 1m, kwargs: {second: 3}}
+  d: {task: stock.open, every: 1m, args: [1, 2], kwargs: {second: 3}}
+  e: {task: stock.tenant, every: 1m}
+  on-request: {task: stock.count}
+  paused: {task: stock.count, every: 1m, paused: true}
+"""
+    assert checked(here, right) == []
+
+
+def test_a_job_without_readable_arguments_is_not_said_to_lack_some(here: Path) -> None:
+    assert len(checked(here, "  a: {task: stock.count, every: 1m, kwargs: [north]}\n")) == 1
+
+
 def test_the_tasks_of_an_app_are_those_its_worker_would_import() -> None:
     assert "mail.poll" in completed(import_module("app_of_the_check_test").app).tasks
 

@@ -1,7 +1,10 @@
-"""`supervisor init`: a first schedule file, and nothing of yours overwritten."""
+"""`supervisor init`: a project that runs, or a first schedule file; nothing is overwritten."""
 
 from __future__ import annotations
 
+import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,13 +24,34 @@ def supervisor(*words: str) -> Result:
     return CliRunner().invoke(main, words)
 
 
-def test_the_file_is_one_that_passes_and_runs_nothing_yet(here: Path) -> None:
+def test_in_an_empty_folder_it_writes_a_project_that_runs(here: Path) -> None:
     result = supervisor("init")
-    assert (result.exit_code, "wrote schedules/example.yaml" in result.output) == (0, True)
+    assert (result.exit_code, result.output.splitlines()[0].split()) == (
+        0,
+        ["next", "supervisor", "-A", "proj", "up"],
+    )
+    check = [sys.executable, "-m", "supervisor", "-A", "proj", "check"]
+    subprocess.run(check, cwd=here, check=True)
+    [spec] = load(here / "schedules").specs.values()
+    assert (spec.paused, spec.task) == (False, "proj.hello")
+
+
+def test_any_folder_is_written_as_python_reads_it(here: Path) -> None:
+    assert supervisor("init", 'we"ird').exit_code == 0
+    assert "schedules='we\"ird'" in ast.unparse(ast.parse((here / "proj.py").read_text()))
+
+
+@pytest.mark.parametrize("mine", ["manage.py", "app/__init__.py", "pyproject.toml"])
+def test_beside_python_it_writes_a_paused_job_alone(here: Path, mine: str) -> None:
+    (here / mine).parent.mkdir(exist_ok=True)
+    (here / mine).touch()
+    result = supervisor("init")
+    assert (result.exit_code, "wrote  schedules/example.yaml" in result.output) == (0, True)
     assert supervisor("check").exit_code == 0
     assert Path(result.output.splitlines()[-1].split()[-1]).is_file()
     [spec] = load(here / "schedules").specs.values()
     assert spec.paused
+    assert not (here / "proj.py").exists()
 
 
 def test_with_an_app_it_names_a_task_of_it(here: Path) -> None:

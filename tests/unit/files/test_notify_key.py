@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from supervisor.errors import NotConfigured, ScheduleFilesInvalid
-from supervisor.files.schedule_files import load
-from supervisor.files.schedule_schema import json_schema
-from supervisor.job.destinations import service_destinations
-from supervisor.job.notices import DEFAULT_EVENTS, SERVICE_EVENTS, Event
+from supervisor.files.schedule_files import json_schema, load
+from supervisor.job.notices import DEFAULT_EVENTS, SERVICE_EVENTS, Event, service_destinations
 from supervisor.job.spec import JobSpec
 
 MISTAKES = """\
@@ -49,7 +46,7 @@ PROBLEMS = [
     (16, "'no_beat' is no event of a job", "SUPERVISOR_NOTIFY"),
     (17, "'secret' signs http and https addresses alone", "leave it out"),
     (18, "'events' is not a list of events", "known are failed, recovered"),
-    (19, "'recovered' alone is never told", "such as [failed, recovered]"),
+    (19, "'recovered' alone is never sent", "such as [failed, recovered]"),
     (20, "neither an address nor a mapping with 'url'", "such as ${SLACK_URL}"),
     (21, "neither an address nor a mapping with 'url'", "such as ${SLACK_URL}"),
 ]
@@ -114,6 +111,9 @@ jobs:
     ],
 )
 def test_the_schema_for_editors_says_the_same(notify: Any, holds: bool) -> None:
+    # Imported here, since it takes longer than all else that tests import.
+    from jsonschema import Draft202012Validator
+
     file = {"jobs": {"j": {"task": "t", "every": "1h", "notify": notify}}}
     assert Draft202012Validator(json_schema()).is_valid(file) is holds
 

@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from supervisor.errors import ScheduleFilesInvalid
-from supervisor.files.calendars import resolved_without_files
-from supervisor.files.public_holidays import YEARS_AHEAD, YEARS_BACK, holidays_of
+from supervisor.files.calendars import YEARS_AHEAD, YEARS_BACK, holidays_of, resolved_without_files
 from supervisor.files.schedule_files import load
 from supervisor.job.exclusions import holidays_ending
 from supervisor.job.spec import JobSpec

@@ -1,4 +1,4 @@
-"""docs/schedule-file.md says what the code does."""
+"""docs/reference/schedule-file.md says what the code does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.files.yaml_source import DEEPEST, LARGEST_FILE, read
 from supervisor.job.spec import MOST_JOBS, JobSpec
 from supervisor.job.when import KINDS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "schedule-file.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "schedule-file.md").read_text()
 FILE, *_ = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \| `([^|]+)` \| (.+) \|$", re.MULTILINE)
 ROWS = {key: (default.strip(), example) for key, _, default, example, _ in ROW.findall(PAGE)}
@@ -58,7 +58,7 @@ def test_the_example_on_the_page_is_valid_and_not_the_default(key: str) -> None:
 
 
 def test_the_keys_that_cannot_be_defaults_are_named() -> None:
-    sentence = re.search(r"every key of a job\s+but ([^.]+), which make", PAGE)
+    sentence = re.search(r"every key of a job\s+except ([^.]+), which define", PAGE)
     assert sentence
     assert tuple(re.findall(r"`(\w+)`", sentence[1])) == NOT_IN_DEFAULTS
 

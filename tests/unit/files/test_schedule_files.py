@@ -11,8 +11,8 @@ import yaml
 
 from supervisor.errors import Problem, ScheduleFilesInvalid
 from supervisor.files import schedule_files, yaml_source
-from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS
-from supervisor.files.schedule_files import load
+from supervisor.files.job_checks import KEYS, NOT_IN_DEFAULTS, Tasks, check_job
+from supervisor.files.schedule_files import Listing, load
 from supervisor.files.yaml_source import plain_value
 from supervisor.job.spec import JobSpec
 from tests.acceptance import warm
@@ -30,13 +30,13 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def problems_of(path: Path, known_tasks: list[str] | None = None) -> list[Problem]:
+def problems_of(path: Path, known_tasks: Tasks | None = None) -> list[Problem]:
     with pytest.raises(ScheduleFilesInvalid) as invalid:
         load(path, known_tasks)
     return list(invalid.value.problems)
 
 
-def texts_of(path: Path, known_tasks: list[str] | None = None) -> list[str]:
+def texts_of(path: Path, known_tasks: Tasks | None = None) -> list[str]:
     """The problems without the file's name: ``3: job 'a': what (hint)``."""
     problems = problems_of(path, known_tasks)
     return [str(problem).removeprefix(f"{problem.file}:") for problem in problems]
@@ -287,7 +287,7 @@ def test_a_job_in_two_files_is_told_with_both_places(write: Write, tmp_path: Pat
 def test_there_is_a_most_of_jobs(
     write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert schedule_files.MOST_JOBS == 10_000
+    assert schedule_files.MOST_JOBS == 100_000
     monkeypatch.setattr(schedule_files, "MOST_JOBS", 3)
     for name in ("x", "y"):
         write(
@@ -296,6 +296,68 @@ def test_there_is_a_most_of_jobs(
         )
     (problem,) = problems_of(tmp_path)
     assert (problem.job, problem.line, problem.what) == ("y2", 3, "more than 3 jobs")
+
+
+# --- files that are read again -----------------------------------------------------------------
+
+
+NIGHTLY = "nightly: {task: t, cron: '0 3 * * *'}"
+EDITS = {
+    "nothing": {},
+    "a job changes": {"one.yaml": f"jobs:\n  {NIGHTLY.replace('3', '4')}\n  b: {{task: t}}"},
+    "a job moves down": {"one.yaml": f"\njobs:\n  {NIGHTLY}\n  b: {{task: t}}"},
+    "a job goes to another file": {
+        "one.yaml": f"jobs:\n  {NIGHTLY}",
+        "two.yaml": "jobs:\n  c: {task: t, after: [b]}\n  b: {task: t}",
+    },
+    "a file comes": {"three.yaml": "jobs: {d: {task: t, after: [c]}}"},
+    "a file goes": {"two.yaml": None},
+    "a calendar changes": {"days.txt": "2026-12-24\n"},
+    "a job names a calendar": {
+        "one.yaml": "jobs: {b: {task: t, every: 1h, exclude: [{file: days.txt}]}}"
+    },
+    "a name is there twice": {"three.yaml": "jobs: {b: {task: t}}"},
+    "a job that others follow goes": {"one.yaml": f"jobs: {{{NIGHTLY}}}"},
+    "a mistake": {"one.yaml": "jobs: {b: {tsak: t}}"},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_changed_since_is_read_as_all_would_be(edit: str, tmp_path: Path) -> None:
+    def write(files: dict[str, str | None]) -> None:
+        for name, text in files.items():
+            (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
+
+    calendar = "exclude: [{file: days.txt}]"
+    write(
+        {
+            "days.txt": "2026-12-25\n",
+            "one.yaml": f"jobs:\n  {NIGHTLY}\n  b: {{task: t}}",
+            "two.yaml": "jobs:\n  c: {task: t, after: [b]}",
+            "zzz.yaml": f"jobs: {{z: {{task: t, every: 1h, {calendar}}}}}",
+        }
+    )
+    before = load(tmp_path)
+    write(EDITS[edit])
+
+    def outcome(since: Listing | None) -> object:
+        try:
+            found = load(tmp_path, since=since)
+        except ScheduleFilesInvalid as error:
+            return error.problems
+        return found.digest, found.sources, set(found.files), found.listing
+
+    assert outcome(before.listing) == outcome(None)
+
+
+def test_a_file_that_is_as_it_was_is_not_read_again(write: Write, tmp_path: Path) -> None:
+    write("jobs: {a: {task: t}}", "one.yaml")
+    write("jobs: {b: {task: t}}", "two.yaml")
+    before = load(tmp_path).listing
+    write("jobs: {b: {task: other}}", "two.yaml")
+    edited = load(tmp_path, since=before)
+    assert (set(edited.specs), set(edited.sources)) == ({"b"}, {"a", "b"})
+    assert load(tmp_path, since=before, year=2030).specs.keys() == {"a", "b"}
 
 
 # --- jobs --------------------------------------------------------------------------------------
@@ -335,7 +397,7 @@ WRONG = [
     ("rrule: FREQ=DAILY;BYHOR=1", "BYHOR is not a part of a rule (did you mean 'BYHOUR'?)"),
     ("rrule: FREQ=DAILY;COUNT=3", "'rrule': COUNT needs 'start_at', the time from which it"),
     ("rrule: FREQ=DAILY;COUNT=3, start_at: soon", "'start_at': 'soon' is not a time such as"),
-    ("at: []", "'at': 0 times; from 1 to 1,000 are allowed"),
+    ("at: []", "'at': an empty list; leave it out"),
     ("at: 2026-12-24T18:00:00", "is not a list (such as [2026-12-24T18:00:00])"),
     ("at: [2026-12-24]", "'2026-12-24' has no time; write 2026-12-24T00:00:00"),
     ("at: [2026-12-24T25:00:00]", "'2026-12-24T25:00:00' is on no calendar or clock"),
@@ -355,7 +417,7 @@ WRONG = [
     ("every: 1m, exclude: [2026-12-24..2026-12-20]", "ends before it begins"),
     ("cron: '0 2 * * SAT', exclude: [SAT]", "'cron': the job would never run (look at 'start"),
     ("cron: '0 2 * * *', dst: skip", "'dst': 'skip' is not a mapping (such as {gap: skip"),
-    ("cron: '0 2 * * *', dst: {gap: skp}", "gap: 'skp' is not one of run, skip (did you mean"),
+    ("cron: '0 2 * * *', dst: {gap: skp}", "'gap': 'skp' is not one of run, skip (did you mean"),
     ("cron: '0 2 * * *', dst: {fld: both}", "unknown key 'fld' (did you mean 'fold'?)"),
     ("cron: '0 * * * *', dst: {gap: skip}", "'dst' says nothing here: the job runs every hour"),
     ("every: 1m, timezone: Europe/Berln", "unknown time zone 'Europe/Berln' (did you mean 'E"),
@@ -395,11 +457,14 @@ WRONG = [
     ("every: 1m, due_by: '25:00'", "'25:00' is no time from 00:00 to 23:59 (hours and minutes"),
     ("every: 1m, due_by: '24:00'", "(midnight is 00:00)"),
     ("every: 1m, due_by: 06:00:30", "'06:00:30' is no time from 00:00 to 23:59"),
-    ("every: 1m, labels: [a]", "'labels': ['a'] is not a mapping (such as {tenant: acme})"),
+    ("every: 1m, labels: [a]", "is not a mapping of names to values (such as {tenant: acme})"),
     ("every: 1m, labels: {a-b: x}", "'a-b' is not a name for a label (letters, digits and _"),
-    ("every: 1m, labels: {a: 5}", "a: 5 is not text (put it in quotes)"),
-    ("every: 1m, labels: {a: ''}", "a: not 1 to 100 printable characters"),
-    (f"every: 1m, labels: {{{', '.join(f'l{n}: x' for n in range(11))}}}", "11 labels; 10 are"),
+    ("every: 1m, labels: {a: 5}", "'labels': 'a': 5 is not text (put it in quotes)"),
+    ("every: 1m, labels: {a: ''}", "'labels': 'a': '' is empty"),
+    (
+        f"every: 1m, labels: {{{', '.join(f'l{n}: x' for n in range(11))}}}",
+        "has more items than 10, the most",
+    ),
     ("every: 1m, due_by: noon", "'due_by': 'noon' is neither a time of day nor a duration"),
     ("every: 1m, due_by: 0s", "'due_by': must be at least 1s"),
     ("every: 1m, due_by: [06:00]", "is neither a time of day nor a duration"),
@@ -439,6 +504,12 @@ def test_a_name_that_no_key_metric_or_queue_could_bear_is_refused(write: Write, 
     assert text.startswith("2:")
 
 
+@pytest.mark.parametrize("keys", [{"queue": "\ud800"}, {"labels": {"team": "\ud800"}}])
+def test_half_a_character_is_told_of_where_json_has_one(keys: dict[str, object]) -> None:
+    _, (fault,) = check_job("a", {"task": "t", "every": "1m", **keys}, {}, None)
+    assert fault.what.endswith("has half a character")
+
+
 def test_a_job_needs_no_schedule(write: Write, tmp_path: Path) -> None:
     write("jobs: {a: {task: t}, b: {task: t, after: [a]}}")
     assert [spec.schedule for spec in load(tmp_path).specs.values()] == [
@@ -465,6 +536,21 @@ def test_unknown_jobs_and_circles_are_told_where_they_are_named(write: Write) ->
     ]
 
 
+def test_circles_are_found_at_once_also_one_behind_another(write: Write) -> None:
+    jobs = """
+    jobs:
+      a: {task: t, after: [b]}
+      b: {task: t, after: [a]}
+      c: {task: t, after: [a, d, e]}
+      d: {task: t, after: [c]}
+      e: {task: t, after: [c]}
+    """
+    assert [text.partition(" (")[0] for text in texts_of(write(jobs))] == [
+        "3: job 'a': 'after': a circle, a after b after a",
+        "5: job 'c': 'after': a circle, c after d after c",
+    ]
+
+
 def test_a_missing_task_is_told_at_the_job(write: Write) -> None:
     (text,) = texts_of(write("jobs:\n  a:\n    every: 1m\n"))
     assert text == "2: job 'a': give either 'task' or 'steps' (it has none of them)"
@@ -475,7 +561,7 @@ def test_a_task_that_the_app_does_not_know_is_a_problem(write: Write) -> None:
         "jobs:\n  a:\n    every: 1m\n    task: mail.pol\n  b: {task: mail.poll, every: 1m}\n"
     )
     assert len(load(path).specs) == 2
-    assert texts_of(path, ["mail.poll"]) == [
+    assert texts_of(path, {"mail.poll": None}) == [
         "4: job 'a': unknown task 'mail.pol' (did you mean 'mail.poll'?)"
     ]
 

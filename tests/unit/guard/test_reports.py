@@ -14,7 +14,7 @@ from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.current_run import CurrentRun
 from supervisor.guard.progress import Report
 from supervisor.job.run import LINE_LENGTH, LINES_KEPT, LogLine, Progress, Reported, log_place
-from supervisor.operate.shapes import LogText, harmless, progress_words
+from supervisor.operate.words import LogText, harmless, progress_words
 from tests.ledger.jobs import delivery
 
 NOW = datetime(2026, 3, 1, 2, tzinfo=UTC)

@@ -30,6 +30,7 @@ def own_factory() -> Iterator[None]:
         return record
 
     logging.setLogRecordFactory(made)
+    set_current_run(None)
     mark_records()
     yield
     set_current_run(None)

@@ -32,7 +32,7 @@ Message = str
 
 
 class Service:
-    """Takes notices when they are due; while it is unavailable, `away_until` is set by the test."""
+    """Takes notices when they are due; a test sets `unavailable_until`."""
 
     def __init__(self, events: frozenset[Event] = JOB_EVENTS) -> None:
         self.destinations = by_id([Destination(url=URL, events=events)])
@@ -72,7 +72,7 @@ class Service:
             fold(happened, due, wanted, self.incidents, {ID: self.box}, now)
 
     def send(self, now: datetime) -> None:
-        if self.box.away_until and now < self.box.away_until:
+        if self.box.unavailable_until and now < self.box.unavailable_until:
             return
         for id, pending in sorted(self.box.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at <= now:
@@ -170,7 +170,7 @@ def test_destination_hears_only_what_it_asked_for() -> None:
 
 def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
     service = Service()
-    service.box.away_until = START + timedelta(minutes=60)
+    service.box.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(minute, f"j{minute}", BOOM) for minute in range(40)], until=70)
     assert service.messages == ["11:00:00 40 jobs failed: ValueError"]
     assert service.failures_told == 40
@@ -178,10 +178,10 @@ def test_what_comes_while_a_service_is_away_joins_what_waits() -> None:
 
 def test_recovery_is_sent_after_its_problem_to_a_service_that_was_away() -> None:
     service, asked_at = Service(), START + timedelta(minutes=5)
-    service.box.away_until = asked_at
+    service.box.unavailable_until = asked_at
     service.pass_time([(0, "a", BOOM), (1, "a", "ok")], until=4)
     service.fold([service.happened("b", BOOM, asked_at)], asked_at)  # while it is asked in vain
-    service.box.away_until = START + timedelta(minutes=60)
+    service.box.unavailable_until = START + timedelta(minutes=60)
     service.pass_time([(10, "b", "ok")], until=70)
     said = ["a failed: ValueError", "a recovered", "b failed: ValueError", "b recovered"]
     assert service.messages == [f"11:00:00 {each}" for each in said]
@@ -228,14 +228,14 @@ class Unreliable(Service):
         self.heard: list[tuple[Event, tuple[str, ...]]] = []
 
     def send(self, now: datetime) -> None:
-        if self.box.away_until and now < self.box.away_until:
+        if self.box.unavailable_until and now < self.box.unavailable_until:
             return
         for id, pending in sorted(self.box.notices.items(), key=lambda item: item[1].due_at):
             if pending.due_at > now:
                 continue
             if self.random.random() < self.failing:
                 wait = timedelta(seconds=self.random.choice([5, 60, 600, 3600]))
-                self.box.away_until = now + wait
+                self.box.unavailable_until = now + wait
                 return
             del self.box.notices[id]
             self.failures_told += pending.facts.runs

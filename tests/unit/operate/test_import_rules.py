@@ -284,5 +284,5 @@ def test_the_next_times_are_those_of_dateutils_rule(source: rrule) -> None:
         return
     event(next(iter(keys)))
     if fault_of("j", without_defaults({"task": "t", **keys})):
-        return  # it never comes true, for which dateutil searches until the year 9999
+        return  # it never fires, for which dateutil searches until the year 9999
     assert first(ours(keys)) == first(source.rrule.xafter(NOW))

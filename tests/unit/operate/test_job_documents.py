@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from supervisor.files.public_holidays import as_written
+from supervisor.files.calendars import as_written
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
 from supervisor.jobs import judged
-from supervisor.operate.job_documents import (
+from supervisor.operate.job_edits import (
     document_of,
     mask_faults,
     revealed,

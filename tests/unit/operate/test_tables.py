@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from supervisor.job.changes import Edit
-from supervisor.operate import shapes, tables
-from supervisor.operate.table_layout import INDENT, Columns, lines
+from supervisor.job.changes import Edit, edit_text
+from supervisor.operate import plans, tables
+from supervisor.operate.tables import INDENT, Columns, lines
 
 TABLES = {
     "jobs": tables.JOB_COLUMNS,
     "runs": tables.RUN_COLUMNS,
-    "steps": shapes.STEP_COLUMNS,
-    "simulated jobs": tables.SIMULATED_COLUMNS,
-    "simulated queues": tables.QUEUE_COLUMNS,
+    "steps": tables.STEP_COLUMNS,
+    "simulated jobs": plans.SIMULATED_COLUMNS,
+    "simulated queues": plans.QUEUE_COLUMNS,
 }
 
 RUN = "flaky-fetch@2026-11-21T16:26:58Z"
@@ -114,4 +114,4 @@ def test_wide_characters_are_wrapped_by_the_cells_that_they_take() -> None:
 def test_of_many_excluded_days_an_edit_names_those_that_come_and_go(
     old: list[str], new: list[str], expected: str
 ) -> None:
-    assert tables.edit_text(Edit("exclude", old, new)) == expected
+    assert edit_text(Edit("exclude", old, new)) == expected

@@ -174,7 +174,7 @@ def test_in_utc_the_times_are_those_that_dateutil_finds_from_the_beginning(
         ("FREQ=DAILY;COUNT=2;UNTIL=20260101", "COUNT and UNTIL exclude each other"),
         ("FREQ=DAILY;UNTIL=soon", "UNTIL: 'SOON' is not a date such as"),
         ("FREQ=DAILY;WKST=MONDAY", "WKST: 'MONDAY' is not one of"),
-        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "it never comes true"),
+        ("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30", "it never fires"),
         ("DTSTART:20260101T000000\nRRULE:FREQ=DAILY", "more than one rule; for DTSTART use"),
         ("FREQ=DAILY\nEXDATE:20260101", "more than one rule"),
     ],
@@ -261,7 +261,7 @@ ALL = ",".join(map(str, range(60)))
 
 def test_a_number_that_no_month_has_of_a_day_is_refused() -> None:
     for text in ("FREQ=YEARLY;BYMONTH=12;BYDAY=53MO", "FREQ=MONTHLY;BYDAY=6MO,-7TU"):
-        with pytest.raises(InvalidSchedule, match="no month has so many"):
+        with pytest.raises(InvalidSchedule, match="no month has that many"):
             rule(text)
 
 
@@ -297,5 +297,5 @@ def test_every_search_for_the_next_time_has_a_budget(name: str) -> None:
 
 
 def test_a_rule_that_names_nothing_for_long_is_given_up_in_time() -> None:
-    with pytest.raises(InvalidSchedule, match="never comes true"):
+    with pytest.raises(InvalidSchedule, match="never fires"):
         rule("FREQ=MINUTELY;BYMONTH=4;BYMONTHDAY=31")

@@ -39,7 +39,7 @@ NOTICE = Notice(
     link="https://jobs.test/jobs/import-orders",
 )
 SECRET = "geheim"
-PAGE = Path(__file__).parents[3] / "docs" / "notices.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "notices.md"
 
 
 def told(url: str, notice: Notice = NOTICE, seconds: float = 0, **keys: Any) -> tuple[Answer, str]:
@@ -159,6 +159,7 @@ def test_a_secret_that_is_not_what_it_says_is_named(listener: Listener) -> None:
         (200, "taken"),
         (404, "refused"),
         (302, "refused"),
+        (401, "unavailable"),
         (429, "unavailable"),
         (503, "unavailable"),
     ],

@@ -15,11 +15,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from redbeat.schedulers import ensure_conf, get_redis
 from redis import CredentialProvider, Redis, SSLConnection
+from redis.crc import key_slot
 
 from supervisor.app import supervise
 from supervisor.cli import main
 from supervisor.errors import InvalidPrefix, InvalidRedisUrl, NotConfigured, RedBeatElsewhere
 from supervisor.ledger.connection import Client, connect, server_options
+from supervisor.ledger.keys import Keys
 from supervisor.sending.app_settings import (
     broker_address,
     broker_apart,
@@ -28,9 +30,19 @@ from supervisor.sending.app_settings import (
     required_settings,
     settings_of,
 )
-from supervisor.settings import SentinelUrl, Settings, is_redis, parsed, same_database
+from supervisor.settings import (
+    SentinelUrl,
+    Settings,
+    is_redis,
+    node_addresses,
+    parsed,
+    same_database,
+)
 
 URL = "sentinel://beat:p%40ss@one:26379;sentinel://two/3?master_name=jobs&sentinel_password=s"
+
+
+CLUSTER = "redis-cluster://:p%2C%40@one:1,two:1/"
 
 
 def test_an_address_names_sentinels_and_the_servers_they_watch() -> None:
@@ -91,6 +103,8 @@ SAID_BY = [
     f"redis://one?password={SECRET}&retry_on_timeout=x&{SECRET}=1",
     f"unix://:{SECRET}/x@/run/s",
     f"sentinel://:{SECRET}/x@one/0?master_name=m",
+    f"redis-cluster://:{SECRET}/x@one:1,two:1/",
+    f"redis-cluster://:{SECRET}@one:1,two:1/3",
     f"{SECRET}",
 ]
 
@@ -103,6 +117,19 @@ def test_what_is_wrong_with_an_address_is_said_without_it(url: str) -> None:
     assert SECRET not in told.replace(url, "")
     verb = CliRunner().invoke(main, ["--redis-url", url, "jobs"])
     assert (verb.exit_code, SECRET in verb.output) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("redis-cluster://:p@one:1,:p@two:1/", "user and password stand once in it"),
+        ("redis-cluster://one:1,/", "a node is missing beside a comma"),
+        ("redis-cluster://,one:1/", "a node is missing beside a comma"),
+    ],
+)
+def test_a_clusters_address_does_not_lead_elsewhere(url: str, why: str) -> None:
+    with pytest.raises(InvalidRedisUrl, match=why):
+        node_addresses(url)
 
 
 def report_of(**settings: Any) -> str:
@@ -120,6 +147,7 @@ def report_of(**settings: Any) -> str:
         {"broker": URL.replace("p%40ss", SECRET).replace("password=s", f"password={SECRET}")},
         {"redbeat_redis_url": f"redis://:{SECRET}@127.0.0.1"},
         {"REDBEAT_REDIS_URL": f"redis://:{SECRET}@127.0.0.1"},
+        {"broker": "redis://b", "redbeat_redis_url": f"redis-cluster://:{SECRET}@127.0.0.1"},
     ],
 )
 def test_a_report_of_an_app_has_no_password(settings: dict[str, Any]) -> None:
@@ -299,6 +327,8 @@ def test_options_that_no_connection_has_are_refused(url: str) -> None:
         (URL, "sentinel://:x@two/3;sentinel://one/3?master_name=jobs", True),
         (URL, URL.replace("=jobs", "=other"), False),
         (URL, "redis://one", False),
+        (CLUSTER, "redis-cluster://two:1,one:1", True),
+        (CLUSTER, "redis://one:1", False),
         ("amqp://h", "redis://h", False),
     ],
 )
@@ -446,3 +476,43 @@ def test_a_prefix_of_its_own_gives_redbeat_one_too() -> None:
     prefixes = [ensure_conf(app).key_prefix for app in (default, own, chosen)]
     assert prefixes == ["redbeat:", "a-b:redbeat:", "mine:"]
     assert ensure_conf(own).lock_key == "a-b:redbeat::lock"
+
+
+def test_a_ledger_on_a_cluster_and_redbeat_share_one_hash_tag() -> None:
+    app = supervise(Celery("one", broker="redis://broker"), redis_url=CLUSTER, prefix="shop")
+    settings = required_settings(app)
+    assert Keys.of(settings).jobs == "{shop}:jobs"
+    assert ensure_conf(app).key_prefix == "{shop}:redbeat:"
+    options = get_redis(app).connection_pool.connection_kwargs
+    assert (options["slot"].number, options["password"]) == (key_slot(b"{shop}"), "p,@")
+
+
+def test_redbeats_own_address_of_a_cluster_is_the_ledgers() -> None:
+    app = Celery("own", broker="redis://broker", redbeat_redis_url="redis-cluster://")
+    nodes = [{"host": "one", "port": "1"}, {"host": "two", "port": 1}]
+    app.conf.redbeat_redis_options = {"startup_nodes": nodes, "password": "pw"}
+    assert same_database(required_settings(supervise(app)).redis_url, CLUSTER)
+    assert get_redis(app).connection_pool.connection_kwargs["password"] == "pw"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"broker_url": CLUSTER}, "Celery has no transport for a Redis Cluster"),
+        ({}, "Celery has no transport for a Redis Cluster"),
+        (
+            {"broker_url": "redis://broker", "redbeat_key_prefix": "mine:"},
+            "or begin it with {supervisor}",
+        ),
+    ],
+)
+def test_what_cannot_lie_on_a_cluster_is_refused(settings: dict[str, str], said: str) -> None:
+    app = Celery("wrong")
+    app.conf.update(settings)
+    with pytest.raises(InvalidRedisUrl, match=re.escape(said)):
+        required_settings(supervise(app, redis_url=CLUSTER))
+
+
+def test_a_number_of_a_database_on_a_cluster_is_refused() -> None:
+    with pytest.raises(InvalidRedisUrl, match="leave the number out"):
+        connect(Settings(CLUSTER + "3"))

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from supervisor.job.spec import JobSpec
-from supervisor.operate.tables import surprise_text
+from supervisor.operate.plans import surprise_text
 from supervisor.ticks.clock_changes import clock_changes, surprises
 
 START = datetime(2027, 1, 1, tzinfo=UTC)

@@ -107,7 +107,7 @@ def test_a_backlog_is_emitted_in_batches_that_miss_nothing() -> None:
     assert runs == [NOON - timedelta(minutes=n) for n in range(349, -1, -1)]
 
 
-PAGE = Path(__file__).parents[3] / "docs" / "time.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "time.md"
 
 
 @pytest.mark.parametrize("catchup", ["none", "latest", "all"])

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+import click
 from django.core.management.base import BaseCommand
+from django.db import transaction
 
-from supervisor.cli import main
-from supervisor.integrations.django.project import app_name
-from supervisor.integrations.django.verbs import DjangoVerbs
+from supervisor import jobs
+from supervisor.beat.entries import Entries
+from supervisor.beat.load import reconcile
+from supervisor.cli import Verbs, main
+from supervisor.cli.common import Failure, changed, json_option, print_done, reason_option
+from supervisor.cli.imports import import_ as import_files
+from supervisor.errors import WRONG
+from supervisor.files.import_text import Found, LeftOut, job_name
+from supervisor.integrations.django.loading import Rows
+from supervisor.integrations.django.models import COLUMNS, Job, words
+from supervisor.integrations.django.project import app_name, celery_app
+from supervisor.ledger.actions import Action, Actor
+from supervisor.operate.adoption import read_django
+from supervisor.operate.words import plural
+from supervisor.sending.publisher import publisher_of
 
 #: Django's own options of every command, which it has read before.
 OF_DJANGO = ("--settings", "--pythonpath")
@@ -50,3 +66,105 @@ def without_options(words: list[str]) -> list[str]:
         else:
             skip = False
     return left
+
+
+# What it has beside the verbs of the command line: sync and import.
+
+
+class DjangoVerbs(Verbs):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *OWN})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return OWN.get(cmd_name) or super().get_command(ctx, cmd_name)
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Also where more than half of the jobs are removed.")
+@reason_option
+@json_option
+def sync(yes: bool, reason: str, as_json: bool) -> None:
+    """Load all rows of the admin's table now, and remove the jobs of deleted rows.
+
+    Each edit is loaded after its commit anyway; this is for those that failed because Redis was
+    unavailable. The leading beat does the same within a minute.
+    """
+    app = celery_app()
+    ledger = publisher_of(app).ledger
+    entries = Entries(app, ledger.client, ledger.keys)
+    action = Action(Actor.of_process("cli"), "sync", Rows.name, reason)
+    outcome = reconcile(ledger, entries, Rows(), action, may_remove_most=yes)
+    for problem in outcome.problems:
+        click.echo(problem, err=True)
+    changes = outcome.changes
+    if as_json:
+        results = changed(changes) if changes else []
+        print_done("sync", results, done=changes is not None)
+    elif changes is not None:
+        for word in ("added", "changed", "removed"):
+            for name in getattr(changes, word):
+                click.echo(f"{word} {name}")
+        if not changes:
+            click.echo("nothing to change")
+    if outcome.problems:
+        raise Failure(f"{plural(len(outcome.problems), 'problem')}", WRONG)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Report, and write nothing.")
+@json_option
+def rows(dry_run: bool, as_json: bool) -> None:
+    """Copy django-celery-beat's tables into the table of jobs that the admin edits.
+
+    Its own rows stay as they are: stop its beat, or their tasks run twice. What cannot be
+    translated is reported on stderr; exits 1 if there is any. A name that the table has is left as
+    it is, so that this may be repeated.
+    """
+    made, reports = translated()
+    with transaction.atomic():
+        if not dry_run:
+            for row in made:
+                row.save(force_insert=True)
+    if as_json:
+        results = [{"name": row.name, "state": "added"} for row in made]
+        print_done("import", results, done=not dry_run, reports=reports)
+    else:
+        for row in made:
+            click.echo(f"{'would add' if dry_run else 'added'} {row.name}")
+        for report in reports:
+            click.echo(report, err=True)
+        click.echo(f"{plural(len(made), 'job')} of django-celery-beat, {len(reports)} reported")
+    if reports:
+        raise Failure("not all was translated", WRONG)
+
+
+def translated() -> tuple[list[Job], list[str]]:
+    """Rows that are new and right, and what is to be reported of the others."""
+    taken, made, reports = set(Job.objects.values_list("name", flat=True)), [], []
+    for item in read_django(celery_app(), datetime.now(UTC)):
+        if isinstance(item, LeftOut):
+            reports.append(f"{item.source}: not translated: {item.why}")
+        elif isinstance(item, Found):
+            reports += [f"{item.source}: {lost}" for lost in item.lost]
+            row = row_of(job_name(item.name), item.values)
+            _, faults = jobs.judged(row.name, row.keys())
+            if row.name in taken:
+                reports.append(f"{item.source}: not copied: the table has {row.name!r} already")
+            elif faults:
+                reports.append(f"{item.source}: not copied: {'; '.join(map(words, faults))}")
+            else:
+                taken.add(row.name)
+                made.append(row)
+    return made, reports
+
+
+def row_of(name: str, values: Mapping[str, Any]) -> Job:
+    """values: keys of a schedule file."""
+    given = {key: value for key, value in values.items() if value not in (None, [], (), {}, "")}
+    own = {key: given.pop(key) for key in COLUMNS if key in given}
+    return Job(name=name, changed_by="import", **own, more=given)
+
+
+IMPORT = click.Group("import", {**import_files.commands, "rows": rows}, help=import_files.help)
+
+OWN: dict[str, click.Command] = {"sync": sync, "import": IMPORT}

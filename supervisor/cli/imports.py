@@ -1,0 +1,323 @@
+"""Verbs that take over what an app has, and give it back: import, adopt, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from supervisor.cli.common import (
+    Context,
+    Failure,
+    json_option,
+    pass_context,
+    print_done,
+)
+from supervisor.errors import REFUSED, SupervisorError
+from supervisor.files.import_text import Item, write
+from supervisor.files.schedule_files import load
+from supervisor.job.fields import zone_names
+from supervisor.operate.import_crontab import read_crontab
+from supervisor.operate.words import harmless, plural
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+GRID = (
+    "`every` is a grid from 1970-01-01T00:00:00Z (15m: at :00, :15, :30 and :45), not an interval"
+    " after the last run or the start of beat."
+)
+
+
+DEFAULTS = (
+    "A run that is due while the previous one is not done is skipped (overlap: skip); one that no"
+    " worker takes expires after an hour (start_deadline: 1h)."
+)
+
+
+TAKES_ITS_PLACE = "A job takes the place of the entry with its name, which does not run beside it."
+
+
+TWICE = "Take these jobs out of {} when you load this file, or they run twice."
+
+
+def where(command: Command) -> Command:
+    """The options that say where the file goes, and --json."""
+    command = json_option(command)
+    command = click.option("--force", is_flag=True, help="Overwrite FILE.")(command)
+    return click.option(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write to FILE instead of standard output.",
+    )(command)
+
+
+@click.group("import")
+def import_() -> None:
+    """Write a schedule file from a Celery app's schedules or a crontab.
+
+    What cannot be translated is reported on stderr, and stands as a comment in its place. Exits 1
+    if there is any.
+    """
+
+
+@import_.command("beat-schedule")
+@where
+@pass_context
+def beat_schedule(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
+    """Import the `beat_schedule` of the app named with -A."""
+    from supervisor.beat.import_celery import read_beat_schedule
+
+    _import_of_app(context, "beat_schedule", read_beat_schedule, output, force, as_json)
+
+
+@import_.command("redbeat")
+@where
+@pass_context
+def redbeat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
+    """Import the entries that RedBeat keeps in Redis for the app named with -A."""
+    from supervisor.beat.import_celery import read_redbeat
+
+    _import_of_app(context, "RedBeat", read_redbeat, output, force, as_json)
+
+
+@import_.command("django-celery-beat")
+@where
+@pass_context
+def django_celery_beat(context: Context, output: Path | None, force: bool, as_json: bool) -> None:
+    """Import django-celery-beat's tables, by the Django settings of the app named with -A."""
+    from supervisor.operate.adoption import read_django
+
+    _import_of_app(context, "django-celery-beat", read_django, output, force, as_json)
+
+
+def _import_of_app(
+    context: Context,
+    source: str,
+    read: Callable[[Celery, datetime], list[Item]],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from supervisor.beat.import_celery import zone_remark
+
+    refuse_to_overwrite(output, force)
+    app = context.app_for("import")
+    items = read(app, datetime.now(UTC))
+    deliver(header(source, zone_remark(app), GRID), items, output, as_json=as_json)
+
+
+@import_.command("crontab")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option(
+    "--task",
+    default="run_command",
+    show_default=True,
+    help="The task that runs a command, given as the keyword argument `command`.",
+)
+@click.option(
+    "--timezone", default="UTC", show_default=True, help="The zone of the crontab's machine."
+)
+@click.option("--system", is_flag=True, help="FILE has a user column, as /etc/crontab.")
+@where
+def crontab(
+    file: str,
+    task: str,
+    timezone: str,
+    system: bool,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Import a crontab; FILE may be - for standard input."""
+    if timezone not in zone_names():
+        raise click.BadParameter(f"unknown time zone {timezone!r}", param_hint="--timezone")
+    refuse_to_overwrite(output, force)
+    name = "stdin" if file == "-" else file
+    items = read_crontab(_text_of(file), file=name, task=task, timezone=timezone, system=system)
+    zone = f"Times without a CRON_TZ are read in {timezone} (--timezone)."
+    deliver(header(f"the crontab {name}", zone), items, output, as_json=as_json)
+
+
+def header(source: str, *remarks: str) -> list[str]:
+    return [f"Imported from {source}.", *remarks, DEFAULTS, TWICE.format(source)]
+
+
+def _text_of(file: str) -> str:
+    try:
+        with click.open_file(file, "rb") as stream:
+            return bytes(stream.read()).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SupervisorError(f"{file}: is not UTF-8 text") from None
+
+
+def refuse_to_overwrite(output: Path | None, force: bool) -> None:
+    if output is not None and output.exists() and not force:
+        raise Failure(f"{output} exists; --force overwrites it", REFUSED)
+
+
+def deliver(
+    header: Sequence[str],
+    items: Iterable[Item],
+    output: Path | None,
+    remarks: Sequence[str] = (),
+    verb: str = "import",
+    *,
+    as_json: bool,
+) -> None:
+    """Writes the file, and exits."""
+    written = write(header, items)
+    reports = [*written.reports, *remarks]
+    for report in () if as_json else reports:
+        click.echo(report, err=True)
+    if output is not None:
+        write_file(written.text, written.jobs, output, verb, reports, as_json=as_json)
+    elif as_json:
+        result = {"name": "-", "state": "printed", "jobs": written.jobs, "text": written.text}
+        print_done(verb, [result], reports=reports)
+    else:
+        click.echo(written.text, nl=False)
+    raise SystemExit(1 if reports else 0)
+
+
+def write_file(
+    text: str,
+    jobs: Sequence[str],
+    output: Path,
+    verb: str,
+    reports: Sequence[str] = (),
+    *,
+    as_json: bool,
+) -> None:
+    replace_file(text, output)
+    if as_json:
+        result = {"name": str(output), "state": "written", "jobs": list(jobs)}
+        print_done(verb, [result], reports=list(reports))
+    else:
+        click.echo(f"{output}: {plural(len(jobs), 'job')}")
+
+
+def replace_file(text: str, output: Path) -> None:
+    """Replaces the file in one step, because a beat may be following the directory."""
+    unfinished = output.with_name(f".{output.name}.unfinished")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(output)
+    except OSError as error:
+        raise SupervisorError(f"{output}: cannot be written: {error.strerror}") from error
+
+
+# adopt, release
+
+
+#: What `adopt` writes into the directory of schedule files.
+ADOPTED = "adopted.yaml"
+
+
+@click.command()
+@where
+@click.option("--dry-run", is_flag=True, help="Only say what would change in the app.")
+@pass_context
+def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
+    """Import all schedules of the app named with -A: what it needs beside `supervise(app)`.
+
+    Writes adopted.yaml among the schedule files that beat follows, by default in schedules/, from
+    django-celery-beat's tables, RedBeat's entries and `beat_schedule`. Nothing else is changed.
+    """
+    from supervisor.app import supervise
+    from supervisor.beat.import_celery import zone_remark
+    from supervisor.operate.adoption import renamed, report, report_shape, sources_of
+
+    app = context.app_for("adopt")
+    is_supervised = hasattr(app, "supervisor")
+    directory = context.schedules(None) if is_supervised else Path("schedules")
+    output = output or directory / ADOPTED
+    sources = sources_of(app, datetime.now(UTC), jobs_there(directory, but=output))
+    if dry_run:
+        app = app if is_supervised else supervise(app)
+        if as_json:
+            print_done("adopt", [], done=False, **report_shape(app, sources))
+        else:
+            for line in report(app, sources):
+                click.echo(harmless(line))
+        left = [line for source in sources for line in write([], source.items).reports]
+        raise SystemExit(1 if left or any(renamed(sources)) else 0)
+    if not sources and as_json:
+        print_done("adopt", [], reports=[])
+        return
+    if not sources:
+        click.echo("the app has no schedule that is not a job already: nothing was written")
+        return
+    refuse_to_overwrite(output, force)
+    if not is_supervised:
+        click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
+    names = " and ".join(source.name for source in sources)
+    items = [item for source in sources for item in source.items]
+    remarks = list(renamed(sources))
+    head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE, *remarks]
+    deliver(head, items, output, remarks, "adopt", as_json=as_json)
+
+
+def jobs_there(directory: Path, but: Path) -> set[str]:
+    """The jobs in the schedule files, except those in the file that is about to be written."""
+    if not directory.is_dir():
+        return set()
+    sources = load(directory).sources
+    return {job for job, place in sources.items() if Path(place.rpartition(":")[0]) != but}
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would be written and removed.")
+@click.option("--yes", is_flag=True, help="Also while workers or beats are running.")
+@click.option("--no-entries", is_flag=True, help="Leave no entry of a job to RedBeat.")
+@json_option
+@pass_context
+def release(context: Context, dry_run: bool, yes: bool, no_entries: bool, as_json: bool) -> None:
+    """Give the app named with -A back: RedBeat's own entries in place of jobs, and no key of ours.
+
+    Stop its workers and beats before; take supervise() out of it after. What RedBeat cannot emit at
+    the same times is reported on stderr and not written. Exits 1 if there is any.
+    """
+    app = context.app_for("release")
+    from supervisor.beat.release import give_back, keys_of, release_of
+    from supervisor.sending.app_settings import owner_of, required_settings
+
+    required_settings(app)
+    ledger = context.ledger
+    ledger.check_owner(owner_of(app))
+    there = [present.facts.name for present in ledger.presences.roll().present]
+    found = release_of(app, ledger, with_entries=not no_entries)
+    count = sum(1 for _ in keys_of(ledger))
+    for name, why in found.lost.items():
+        click.echo(f"{name}: no entry: {harmless(why)}", err=True)
+    would, taken = "would be " if dry_run else "", None
+    if there and not dry_run and not yes:
+        what = f"these are running: {', '.join(there)}; stop them, or say --yes"
+        raise Failure(harmless(what), REFUSED)
+    if not dry_run:
+        taken = give_back(app, ledger, found)
+        if taken is None and not as_json:
+            click.echo("messages of runs were left to this kind of broker: purge them", err=True)
+        elif not as_json:
+            click.echo(f"messages of runs taken out of queues: {taken}")
+    if as_json:
+        results = [{"name": one.name, "state": "written"} for one in found.entries]
+        results += [
+            {"name": one, "state": "lost", "reason": why} for one, why in found.lost.items()
+        ]
+        counts = {"keys_removed": count, "messages_taken": taken}
+        print_done("release", results, done=not dry_run, **counts)
+    else:
+        click.echo(f"RedBeat's entries {would}written: {len(found.entries)}")
+        click.echo(f"keys of the ledger {would}removed: {count}")
+    raise SystemExit(1 if found.lost else 0)

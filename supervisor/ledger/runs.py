@@ -1,0 +1,164 @@
+"""What belongs to runs beside their records: steps, params and items; progress, log, tracebacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from supervisor.job.run import Failure, LogLine, Reported, StepId, StepRecord, log_place
+from supervisor.job.steps import Step
+from supervisor.ledger.connection import Client
+from supervisor.ledger.functions import Functions
+from supervisor.ledger.keys import Keys
+from supervisor.ledger.reads import Readings
+from supervisor.ledger.replies import instant
+
+#: Items sent in one call: few enough not to block the server.
+ITEMS_PER_CALL = 500
+
+
+class Steps:
+    def __init__(self, reads: Readings, functions: Functions) -> None:
+        self._reads = reads
+        self._keys = reads.keys
+        self._functions = functions
+
+    def plans(self, run_ids: Iterable[str]) -> dict[str, dict[str, Step]]:
+        """By run id and by name of the step, in the order of the job; of runs that have any."""
+        return {
+            run_id: {step["name"]: Step.of(step) for step in json.loads(text)["steps"]}
+            for run_id, text in self._reads.read_fields(run_ids, "steps")
+            if text
+        }
+
+    def options(self, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Options for the messages of these runs, which are sent with those of their steps."""
+        texts = self._reads.read_fields(run_ids, "options")
+        return {run_id: json.loads(text) for run_id, text in texts if text}
+
+    def records(self, run_id: str) -> list[StepRecord]:
+        """The steps of a run, in the order in which they run; none for a run of one task."""
+        planned = self.plans([run_id]).get(run_id, {})
+        steps = sorted(planned.values(), key=lambda step: -step.priority)
+        runs = {run.id: run for run in self._reads.runs([f"{run_id}/{s.name}" for s in steps])}
+        return [
+            StepRecord(step.name, step.task, step.priority, runs.get(f"{run_id}/{step.name}"))
+            for step in steps
+        ]
+
+    def item_states(self, batch: str) -> str:
+        """A letter for each item, as in stages.lua; a dot while it has not ended."""
+        return str(self._reads.client.get(self._keys.states(batch)) or "")
+
+    def kept_items(self, batch: str, limit: int = 20) -> list[str]:
+        """Ids of items that have a record of their own, in order: they did not end well."""
+        numbers = sorted(map(int, self._reads.client.smembers(self._keys.kept(batch))))
+        return [f"{batch}#{number}" for number in numbers[:limit]]
+
+    def params(self, run_id: str) -> Mapping[str, str]:
+        """What the present stage of the run was handed: name -> JSON."""
+        return self._reads.client.hgetall(self._keys.params(run_id))
+
+    def param(self, run_id: str, name: str) -> Any:
+        """One of them; None when there is none of that name."""
+        text = self._reads.client.hget(self._keys.params(run_id), name)
+        return None if text is None else json.loads(text)
+
+    def below(self, run_ids: Sequence[str]) -> list[str]:
+        """Ids of the steps of these runs that are open."""
+        replies = self._reads.read_each(
+            run_ids, lambda pipe, run_id: pipe.smembers(self._keys.below(run_id))
+        )
+        return [below for _, found in replies for below in found]
+
+    def expand(self, batch: str, items: Sequence[Any]) -> list[str]:
+        """Hands a batch its items; gives the ids of the first that may be published now.
+
+        Repeated, also by another process at the same time, it changes nothing.
+        """
+        for offset in range(0, max(1, len(items)), ITEMS_PER_CALL):
+            chunk = [json.dumps(item) for item in items[offset : offset + ITEMS_PER_CALL]]
+            verdict, *next_up = self._functions("expand", batch, len(items), offset, *chunk)
+            if verdict != "more":
+                return list(next_up)
+        return []
+
+    def fill(self, batch: str) -> list[str]:
+        """Ids of further items that may be published now; none when enough are open."""
+        return list(self._functions("fill", batch))
+
+    def items(self, run_ids: Sequence[str]) -> dict[str, tuple[Any]]:
+        """Of the runs that are for an item of a batch: that item."""
+        step_ids = [step_id for run_id in run_ids if (step_id := StepId.of(run_id))]
+        texts = self._reads.read_each(
+            [(step_id.batch, step_id.item) for step_id in step_ids if step_id.item is not None],
+            lambda pipe, item: pipe.lindex(self._keys.items(item[0]), item[1]),
+        )
+        return {f"{batch}#{item}": (json.loads(text),) for (batch, item), text in texts if text}
+
+
+# Progress and log lines: written while runs run, read by people.
+
+
+class Reports:
+    def __init__(self, client: Client, keys: Keys, functions: Functions) -> None:
+        self._client = client
+        self._keys = keys
+        self._functions = functions
+
+    def write(self, run_id: str, token: str, said: Reported, now: float) -> bool:
+        """Whether the token's attempt is the running one; `now`: by the clock of the report."""
+        whole, step = log_place(run_id)
+        facts: list[str | int] = [run_id, token, said.batch, whole, step or ""]
+        if (progress := said.progress) is None:
+            facts += ("", "", "", 0)
+        else:
+            total = "" if progress.total is None else repr(progress.total)
+            facts += (repr(progress.done), total, progress.text, ms_between(progress.at, now))
+        for line in said.lines:
+            facts += (line.number, line.text, ms_between(line.at, now))
+        return bool(self._functions("report", *facts))
+
+    def lines(self, run_id: str, after: str | None = None) -> list[LogLine]:
+        """The run's log, all attempts, oldest first; `after`: the id of the last line known.
+
+        Of a step of a run, its own lines; of a batch, those of its items.
+        """
+        whole, step = log_place(run_id)
+        start = f"({after}" if after else "-"
+        entries = self._client.xrange(self._keys.log(whole), min=start)
+        lines = [line_from(line_id, fields) for line_id, fields in entries]
+        return [line for line in lines if step is None or is_of(line.step, step)]
+
+    def failures(self, run_id: str) -> list[Failure]:
+        """How the run failed, and its steps and items, oldest first; of a step, only itself."""
+        whole, step = log_place(run_id)
+        texts = self._client.hgetall(self._keys.tracebacks(whole))
+        found = [failure_from(label or None, text) for label, text in texts.items()]
+        own = [failure for failure in found if step is None or is_of(failure.step, step)]
+        return sorted(own, key=lambda failure: (failure.at, failure.step or ""))
+
+
+def is_of(label: str | None, step: str) -> bool:
+    return label is not None and (label == step or label.startswith(f"{step}#"))
+
+
+def ms_between(at: float, now: float) -> int:
+    return max(0, round((now - at) * 1000))
+
+
+def line_from(line_id: str, fields: Mapping[str, str]) -> LogLine:
+    return LogLine(
+        id=line_id,
+        at=instant(fields["at"]),
+        attempt=int(fields["attempt"]),
+        number=int(fields["number"]),
+        text=fields["text"],
+        step=fields.get("step"),
+    )
+
+
+def failure_from(step: str | None, text: str) -> Failure:
+    fields = json.loads(text)
+    return Failure(int(fields["attempt"]), instant(fields["at"]), fields["text"], step)

@@ -1,0 +1,236 @@
+"""Overlaps and missed deadlines that a plan foresees from observed durations."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.functions import BOUNDS
+from supervisor.ledger.records import Histogram
+from supervisor.operate.plans import misfit_text, often, overlaps_text, plan_lines, plan_shape
+from supervisor.ticks.plan import (
+    Foresight,
+    drawn_from,
+    durations_of,
+    foresee,
+    misfits,
+    plan_of,
+    round_up,
+)
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def observed(**buckets: int) -> Histogram:
+    """``observed(s300=95, inf=5)``: so many attempts in the bucket up to that bound, each at it."""
+    counts = [0] * (len(BOUNDS) + 1)
+    for name, count in buckets.items():
+        counts[len(BOUNDS) if name == "inf" else BOUNDS.index(float(name[1:]))] = count
+    total = sum(n * bound for n, bound in zip(counts, (*BOUNDS, 20_000), strict=True))
+    return Histogram(BOUNDS, tuple(counts), total)
+
+
+def spec(**keys: Any) -> JobSpec:
+    when = {} if "cron" in keys else {"every": "5m"}
+    return JobSpec.model_validate({"name": "job", "task": "t", **when, **keys})
+
+
+def foreseen(histogram: Histogram, **keys: Any) -> Foresight:
+    found = foresee(spec(**keys), histogram, NOW)
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("histogram", "q", "seconds"),
+    [
+        (observed(s10=100), 0.5, 7.5),
+        (observed(s10=100), 1, 10),
+        (observed(s10=50, s60=50), 0.5, 10),
+        (observed(s10=50, s60=50), 0.75, 45),
+        (observed(s300=95, s900=5), 0.99, 780),
+        (observed(**{"s0.1": 10}), 0.5, 0.05),
+        (observed(s10=50, inf=50), 0.99, 14400),
+    ],
+)
+def test_a_quantile_is_interpolated_within_its_bucket(
+    histogram: Histogram, q: float, seconds: float
+) -> None:
+    assert histogram.quantile(q) == pytest.approx(seconds)
+
+
+def test_without_observations_there_are_no_quantiles() -> None:
+    assert observed().quantile(0.5) is None
+    assert durations_of(observed()) is None
+    assert foresee(spec(), observed(), NOW) is None
+    assert (observed().longest, observed(s10=1).longest) == (None, 10)
+    assert observed(s1=1, inf=1).longest == math.inf
+
+
+def test_runs_shorter_than_the_interval_are_no_trouble() -> None:
+    assert foresee(spec(), observed(s300=100), NOW) is None
+
+
+def test_what_befalls_few_ticks_is_not_foreseen() -> None:
+    rarely = observed(s300=9990, s900=10)
+    assert foresee(spec(cron="*/5 8 * * *"), rarely, NOW) is None
+    assert foresee(spec(every="1m"), observed(s30=9990, s300=10), NOW)
+
+
+def test_the_skips_foreseen_are_those_of_the_formula() -> None:
+    # 5 of 100 runs last between 5 and 15 minutes: 0.05 + 0.025 ticks are blocked for each start.
+    expected = 288 * 0.075 / 1.075
+    assert foreseen(observed(s300=95, s900=5)).skips == pytest.approx(expected, rel=0.15)
+
+
+def test_a_run_that_always_takes_three_intervals_skips_two_ticks_of_three() -> None:
+    exactly = Histogram((839, 841), (0, 100, 0), 84_000)
+    assert foreseen(exactly).skips == pytest.approx(192, rel=0.01)
+
+
+def test_the_ticks_of_a_cron_that_has_hours_are_those_of_an_average_day() -> None:
+    exactly = Histogram((839, 841), (0, 100, 0), 84_000)
+    found = foreseen(exactly, cron="*/5 8-17 * * MON-FRI")
+    assert found.distance == timedelta(minutes=5)
+    assert found.skips == pytest.approx(120 * 5 / 7 * 2 / 3, rel=0.02)
+
+
+def test_what_is_foreseen_is_the_same_each_time() -> None:
+    assert foreseen(observed(s300=9, s900=1)) == foreseen(observed(s300=9, s900=1))
+
+
+def test_drawn_durations_have_the_quantiles_of_those_observed() -> None:
+    histogram = observed(s10=50, s60=50)
+    draw = drawn_from(histogram, 100)
+    drawn = sorted(draw() for _ in range(100))
+    assert drawn[49] <= timedelta(seconds=10) < drawn[50]
+
+
+def test_a_backlog_grows_where_more_runs_come_than_can_be_done() -> None:
+    assert foreseen(observed(s900=10), overlap="queue_all").growth == 288 - 96
+    assert foreseen(observed(s300=9, s900=1), overlap="queue_all").growth == 288 - 86400 / 360
+
+
+TOLD = [
+    ("skip", "p99 is 13m, every 5m: about 21 skips a day; a safe interval is 13m"),
+    (
+        "queue_one",
+        "p99 is 13m, every 5m: about 27 waits a day of up to 12m12s, about 8 skips a day; "
+        "a safe interval is 13m",
+    ),
+    ("replace", "p99 is 13m, every 5m: about 14 replaced runs a day; a safe interval is 13m"),
+    ("allow", "p99 is 13m, every 5m: up to 3 runs at once; a safe interval is 13m"),
+]
+
+
+@pytest.mark.parametrize(("overlap", "sentence"), TOLD)
+def test_each_policy_has_its_own_consequence(overlap: str, sentence: str) -> None:
+    job, histogram = spec(overlap=overlap), observed(s300=95, s900=5)
+    durations, found = durations_of(histogram), foresee(job, histogram, NOW)
+    assert durations
+    assert found
+    assert overlaps_text(job, durations, found) == sentence
+
+
+def test_beyond_the_last_bucket_no_interval_is_called_safe() -> None:
+    job, histogram = spec(every="1h"), observed(inf=10)
+    durations, found = durations_of(histogram), foresee(job, histogram, NOW)
+    assert durations
+    assert found
+    assert overlaps_text(job, durations, found) == "p99 is over 4h, every 1h: about 18 skips a day"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounded"),
+    [(0.4, 5), (41, 45), (60, 60), (372, 420), (3600, 3600), (3601, 4500), (25_000, 25_200)],
+)
+def test_a_safe_interval_is_a_round_one(seconds: float, rounded: int) -> None:
+    assert round_up(timedelta(seconds=seconds)) == timedelta(seconds=rounded)
+
+
+@pytest.mark.parametrize(
+    ("a_day", "words"),
+    [
+        (14.2, "about 14 skips a day"),
+        (1, "about 1 skip a day"),
+        (0.5, "about 4 skips a week"),
+        (0.05, "about 2 skips a month"),
+        (0.003, "about 1 skip a year"),
+        (0.0001, "less than one skip a year"),
+    ],
+)
+def test_a_frequency_is_given_by_the_shortest_period_that_has_one(a_day: float, words: str) -> None:
+    assert often(a_day, "skip") == words
+
+
+# The usual duration against the deadlines that a job names.
+
+SATURDAY = datetime(2027, 1, 9, 12, tzinfo=UTC)
+
+#: From 5 to 15 minutes: p50 is 10m, p95 14m30s.
+TEN_MINUTES = observed(s900=100)
+
+
+def spec_of(**keys: Any) -> JobSpec:
+    return JobSpec(name="nightly", task="t", timezone="Europe/Berlin", **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"cron": "50 5 * * *"}, []),
+        ({"cron": "50 5 * * *", "due_by": "07:00"}, []),
+        (
+            {"cron": "50 5 * * *", "due_by": "06:00"},
+            ["usually up to 14m30s, and the run of 05:50 is due by 06:00 (`due_by`)"],
+        ),
+        # The last tick before the deadline is the one that has too little time.
+        (
+            {"every": "10m", "due_by": "06:00"},
+            ["usually up to 14m30s, and the run of 05:50 is due by 06:00 (`due_by`)"],
+        ),
+        # A tick at the very time has a day.
+        ({"cron": "0 6 * * *", "due_by": "06:00"}, []),
+        (
+            {"every": "1h", "due_by": "14m"},
+            ["usually up to 14m30s, and the run of 14:00 is due by 14:14 (`due_by`)"],
+        ),
+        ({"every": "1h", "due_by": "15m"}, []),
+        (
+            {"every": "1h", "max_duration": "14m"},
+            ["usually up to 14m30s, longer than `max_duration`, 14m"],
+        ),
+        ({"every": "1h", "max_duration": "30m", "min_duration": "1m"}, []),
+        (
+            {"every": "1h", "min_duration": "11m"},
+            ["half of the runs take up to 10m, less than `min_duration`, 11m"],
+        ),
+    ],
+)
+def test_what_does_not_fit(keys: dict[str, Any], expected: list[str]) -> None:
+    spec, durations = spec_of(**keys), durations_of(TEN_MINUTES)
+    assert durations
+    assert [misfit_text(spec, found) for found in misfits(spec, durations, SATURDAY)] == expected
+
+
+def test_a_schedule_that_ends_is_looked_at_to_its_end() -> None:
+    spec = spec_of(at=["2027-01-09T20:00:00"], due_by="20:10")
+    durations = durations_of(TEN_MINUTES)
+    assert durations
+    assert [found.key for found in misfits(spec, durations, SATURDAY)] == ["due_by"]
+
+
+def test_the_plan_says_so() -> None:
+    wanted = {"nightly": spec_of(cron="50 5 * * *", due_by="06:00")}
+    found = plan_of({}, wanted, {"nightly": TEN_MINUTES}, SATURDAY)
+    (line,) = [line for line in plan_lines(found) if "deadline" in line]
+    assert line.split(maxsplit=1)[1].startswith("usually up to 14m30s, and the run of 05:50")
+    (shape,) = plan_shape(found)["jobs"][0]["deadlines"]
+    assert (shape["tick"], shape["due_at"]) == (
+        "2027-01-10T04:50:00.000Z",
+        "2027-01-10T05:00:00.000Z",
+    )
