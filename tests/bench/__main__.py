@@ -1,4 +1,4 @@
-"""`make bench`: measures us and others, prints the figures, and writes docs/benchmarks.*.
+"""`make bench`: measures us and others, prints and writes docs/explanation/benchmarks.*.
 
 Figures of what is not measured this time stay as they were. A quick run writes nothing.
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +26,11 @@ from tests.bench import (
     machine,
     page,
     recovery,
+    smoke,
 )
 from tests.bench.sizes import QUICK, Sizes
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGES = Path(__file__).parents[2] / "docs" / "explanation"
 MEASUREMENTS = {
     "emission": emission,
     "lateness": lateness,
@@ -37,6 +39,7 @@ MEASUREMENTS = {
     "recovery": recovery,
     "fleet": fleet,
     "batches": batches,
+    "smoke": smoke,
 }
 
 
@@ -47,24 +50,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often those who are compared take turns")
     options = parser.parse_args()
     sizes = QUICK if options.quick else Sizes()
-    sizes = replace(sizes, rounds=options.rounds or sizes.rounds)
+    if rounds := options.rounds:
+        sizes = replace(sizes, rounds=rounds, rounds_of_guarded=rounds)
     names = options.only.split(",") if options.only else list(MEASUREMENTS)
     if unknown := set(names) - MEASUREMENTS.keys():
         parser.error(f"there is no measurement {', '.join(sorted(unknown))}")
-    file = DOCS / "benchmarks.json"
+    file = PAGES / "benchmarks.json"
     figures = json.loads(file.read_text()) if file.exists() else {}
+    took: dict[str, float] = {}
     for name in names:
+        started = time.monotonic()
         found = measured(name, sizes)
+        took[name] = time.monotonic() - started
         for figure, value in found.items():
             text = value if isinstance(value, str) else f"{value:.4f}"
             sys.stdout.write(f"{figure:<38}{text}\n")
         sys.stdout.flush()
         if not options.quick:
-            figures |= {**found, **machine.described(), f"rounds_{name}": sizes.rounds}
-            figures.pop("rounds", None)
+            figures |= {**found, **machine.described(), f"took_{name}_s": round(took[name])}
+            if name != "smoke":
+                rounds = sizes.rounds_of_guarded if name == "guarded" else sizes.rounds
+                figures[f"rounds_{name}"] = rounds
             rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
             file.write_text(json.dumps(dict(sorted(rounded.items())), indent=1) + "\n")
-            page.write(DOCS, rounded)
+            page.write(PAGES, rounded)
+    for name, seconds in {**took, "together": sum(took.values())}.items():
+        sys.stdout.write(f"{name:<12}{seconds / 60:5.1f} minutes\n")
 
 
 def measured(name: str, sizes: Sizes) -> dict[str, float | str]:

@@ -21,7 +21,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     seconds: dict[str, list[float]] = defaultdict(list)
     with sides("noop", ("batch", *OTHERS), directory, url) as taking_part:
         for side in taking_part:
-            side.worker()
+            side.workers("first")
             if side.name == "batch":
                 side.celery("beat", "-l", "warning")
             side.asked(f"DRIVERS[SIDE]({WARM_UP})")

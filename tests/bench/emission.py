@@ -42,25 +42,23 @@ def emitted(side: Side, jobs: int, patience: int = 1) -> float:
 
     patience: how many times longer than on a quiet machine it may take to prepare.
     """
-    side.client.flushdb()
-    side.ledger.acknowledge_server()
-    # Time to load them, and to come to rest afterwards.
-    needs = 14 + jobs // 1000 if side.name == "ours" else 9 + jobs // 500
+    side.empty()
+    # Time to write them down, to load them, and to come to rest afterwards.
+    needs = 8 + jobs // (1500 if side.name == "ours" else 1000)
     due = math.ceil(time.time()) + patience * needs
     side.asked(f"fill('due.nothing', [{due}] * {jobs})")
     beat = (
         side.python("due.py") if side.name == "apscheduler" else side.celery("beat", "-l", "info")
     )
-    ledger, client = side.ledger, side.client
+    ledger = side.ledger
     if side.name == "ours":
         until(lambda: ledger.client.hlen(ledger.keys.jobs) == jobs, 120, every=0.2)
     if time.time() > due - 1:
         side.stop()
         return emitted(side, jobs, 2 * patience)
-    last = until(lambda: client.llen("celery") >= jobs, due - time.time() + 120, every=0.002)
-    beat.kill()  # one that sleeps until its next entry takes its time
-    beat.wait()
-    side.processes.remove(beat)
+    with side.queued() as queued:
+        last = until(lambda: queued() >= jobs, due - time.time() + 120, every=0.002)
+    side.end(beat)
     return last - due
 
 

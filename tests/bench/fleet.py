@@ -29,7 +29,9 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
         for jobs in sizes.in_turns():
             seconds = emitted(ours, jobs)
             beat, loads = loaded(ours, jobs)
-            seen[jobs].append({"emission": seconds, **loads, **ours.asked(f"scraped({jobs})")})
+            seen[jobs].append(
+                {"emission": seconds, **loads, **ours.asked_alone(f"scraped({jobs})")}
+            )
             if jobs == sizes.jobs:
                 redbeat.asked(f"fill('due.nothing', [{time.time() + LATER}] * {jobs})")
                 other = redbeat.celery("beat", "-l", "info")
@@ -41,6 +43,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
             ours.stop()
     by_jobs = {jobs: medians(rounds) for jobs, rounds in seen.items()}
     found = medians(at_rest)
+    found["fleet_largest_rounds"] = len(seen[max(seen)])
     found |= {f"{what}_10k_s": seconds for what, seconds in by_jobs[sizes.jobs].items()}
     found["scrape_10k_block_ms"] = 1000 * found.pop("scrape_block_10k_s")
     found["scrape_10k_block_max_ms"] = 1000 * found.pop("scrape_block_max_10k_s")
@@ -81,7 +84,7 @@ def loads_of(ours: Side) -> list[float]:
 
 def idle(beat: Process, other: Process, seconds: float) -> dict[str, float]:
     """CPU of a core and memory of ours and of stock RedBeat, in the same seconds."""
-    time.sleep(10)  # after loading
+    time.sleep(5)  # after loading
     before, since = [cpu_seconds(p.pid) for p in (beat, other)], time.monotonic()
     time.sleep(seconds)
     took = time.monotonic() - since

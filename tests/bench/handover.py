@@ -23,7 +23,7 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
 
 
 def staffed(side: Side) -> None:
-    side.worker()
+    side.workers("first")
     if side.name == "ours":
         side.celery("beat", "-l", "warning")
 

@@ -17,19 +17,28 @@ def measure(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
     return spreads([one_round(directory / str(number), url, sizes) for number in rounds])
 
 
-def one_round(directory: Path, url: str, sizes: Sizes) -> dict[str, float]:
-    """Both in the same minutes: whatever else the machine does happens to both."""
+def one_round(directory: Path, url: str, sizes: Sizes, patience: int = 1) -> dict[str, float]:
+    """Both in the same minutes: whatever else the machine does happens to both.
+
+    patience: how many times longer than on a quiet machine it may take to prepare.
+    """
     with sides("due", ("ours", "redbeat"), directory, url) as taking_part:
-        first = math.ceil(time.time()) + 60
+        for side in taking_part:
+            side.workers("first")
+        first = math.ceil(time.time()) + 15 * patience
         times = [
             round(first + number * sizes.spread_seconds / sizes.spread_jobs, 3)
             for number in range(sizes.spread_jobs)
         ]
         for side in taking_part:
-            side.worker()
             side.asked(f"fill('due.stamp', {times})")
             side.celery("beat", "-l", "warning")
-        assert time.time() < first - 1, "not ready in time"
+        ours = taking_part[0].ledger
+        until(lambda: ours.client.hlen(ours.keys.jobs) == sizes.spread_jobs, 120, every=0.2)
+        if time.time() > first - 3:
+            for side in taking_part:
+                side.stop()
+            return one_round(directory / "again", url, sizes, 2 * patience)
         late = {}
         for side in taking_part:
             until(

@@ -10,6 +10,7 @@ from celery import Celery
 from celery.schedules import schedule
 
 SIDE, URL = os.environ["SIDE"], os.environ["BROKER"]
+REDIS = os.environ.get("REDIS", URL)
 HOUR = timedelta(hours=1)
 SETTINGS = """
 SECRET_KEY = "bench"
@@ -21,17 +22,14 @@ USE_TZ = True
 app = Celery("due", broker=URL)
 app.conf.worker_prefetch_multiplier = 1
 if SIDE == "ours":
-    from supervisor.job import spec
-
-    # How its cost grows is measured beyond what it takes.
-    spec.MOST_JOBS, spec.KEPT_AT_HAND = 1_000_000, 2_000_000
     from supervisor.app import supervise
 
     supervise(app, schedules="schedules")
 if SIDE == "redbeat":
-    app.conf.redbeat_redis_url = URL
+    app.conf.redbeat_redis_url = REDIS
     app.conf.beat_scheduler = "redbeat.RedBeatScheduler"
     app.conf.beat_max_loop_interval = 1  # it is to look as often as ours
+    app.conf.redbeat_lock_timeout = 300  # it ends when it comes too late to extend its lock
 if SIDE == "django":
     import django
 
@@ -141,6 +139,29 @@ def scraped(jobs):
     from tests.bench import scraping
 
     return scraping.scraped(Ledger.open(Settings(redis_url=URL)), jobs)
+
+
+def put(jobs):
+    """Seconds to put them all at run time, a thousand at a time."""
+    from supervisor import jobs as at_run_time
+
+    started = time.monotonic()
+    for start in range(0, jobs, 1000):
+        names = (f"put-{number}" for number in range(start, min(start + 1000, jobs)))
+        at_run_time.put_many(
+            {name: {"task": "due.nothing", "every": "1h", "args": [1]} for name in names}, app=app
+        )
+    return time.monotonic() - started
+
+
+def put_one():
+    """Seconds to edit one of them, by a process that has edited another."""
+    from supervisor import jobs as at_run_time
+
+    at_run_time.put("put-0", task="due.nothing", every="2h", app=app)
+    started = time.monotonic()
+    at_run_time.put("put-1", task="due.nothing", every="2h", app=app)
+    return time.monotonic() - started
 
 
 def phase(due):

@@ -18,7 +18,7 @@ LOCK_SECONDS = 10
 client = redis.Redis.from_url(URL, decode_responses=True)
 app = Celery("locked", broker=URL)
 options = {"ignore_result": True, "bind": True}
-if SIDE == "ours":
+if SIDE in ("ours", "unseen"):
     from supervisor.app import supervise
 
     supervise(app)

@@ -1,12 +1,13 @@
 """One task that does nothing, sent and worked in each of the ways.
 
-`send` queues so many calls where no worker looks yet; `drained` lets the worker have them and gives
+A turn queues calls where no worker looks yet, then lets the worker have them and gives
 the seconds from the first that it takes until none is left: ours have ended, the others' have been
 acknowledged, which is as they begin. A batch and a chord are sent as they are worked.
 """
 
 import os
 import time
+from itertools import count
 
 from celery import Celery, chord
 
@@ -17,6 +18,9 @@ from supervisor.settings import Settings
 
 SIDE, URL = os.environ["SIDE"], os.environ["BROKER"]
 QUEUE = "calls"
+
+#: A worker that leaves a queue may still ask for one message of it: each turn has a queue.
+queues = (f"{QUEUE}{number}" for number in count())
 
 app = Celery("noop", broker=URL, backend=URL if SIDE == "chord" else None)
 options = {"ignore_result": SIDE != "chord"}
@@ -47,29 +51,34 @@ def ended(results):
     return len(results)
 
 
-def send(items):
-    """Seconds until all calls are queued."""
+def turn(items):
+    """Seconds until all calls are queued; and what `drained` gives."""
+    queue = next(queues)
+    return send(items, queue), drained(items, queue)
+
+
+def send(items, queue):
     started = time.monotonic()
     for item in range(items):
-        nothing.apply_async((item,), queue=QUEUE)
+        nothing.apply_async((item,), queue=queue)
     return time.monotonic() - started
 
 
-def drained(items):
+def drained(items, queue):
     """Seconds since the worker took the first of them; and the commands of each call."""
     ledger = Ledger.open(Settings(redis_url=URL))
     client = ledger.client
-    assert client.llen(QUEUE) == items
+    assert client.llen(queue) == items
     before, calls_before = finished(ledger), client.info("commandstats")
-    app.control.add_consumer(QUEUE)
-    while client.llen(QUEUE) == items:
+    app.control.add_consumer(queue)
+    while client.llen(queue) == items:
         time.sleep(0.001)
     started = time.monotonic()
-    while client.llen(QUEUE) or client.hlen("unacked") or finished(ledger) - before < runs(items):
+    while client.llen(queue) or client.hlen("unacked") or finished(ledger) - before < runs(items):
         time.sleep(0.01)
     seconds = time.monotonic() - started
     scripts = calls_of("cmdstat_fcall", client.info("commandstats"), calls_before)
-    app.control.cancel_consumer(QUEUE)
+    app.control.cancel_consumer(queue)
     return {"seconds": seconds, "scripts": scripts / items}
 
 
