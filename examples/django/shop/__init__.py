@@ -1,0 +1,3 @@
+from shop.celery import app
+
+__all__ = ["app"]
