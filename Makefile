@@ -4,15 +4,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-bench
 STRANGERS := .venv-adoption
+CHARTS := $(VENV)/.charts
 SITE := .venv-docs
 MINUTES ?= 3
 SOAK_STEPS ?= 200000
 
-# Tests start hundreds of processes: none is to compile the package anew.
+# Tests start hundreds of processes: none should compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench check render docs lock dist package-test sbom audit clean
+.PHONY: help setup up test test-system test-adoption test-rabbitmq matrix chaos chaos-catches chaos-two-apps chaos-tenants chaos-notices hostile alerts soak foreign-tests mutants bench bench-smoke check render screenshots docs docs-version lock dist package-test sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-13s %s\n", $$1, $$2}'
@@ -28,15 +29,22 @@ $(STAMP): requirements.txt pyproject.toml
 up: $(STAMP) ## run the examples: server, beat, workers, page and /metrics, until Ctrl-C
 	$(BIN)/supervisor -A examples.app up --concurrency 6
 
-SYSTEM := tests/alerts tests/hosts tests/render tests/test_sbom.py tests/test_wheel.py \
-  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py
+SYSTEM := tests/alerts tests/hosts tests/pictures tests/render tests/test_sbom.py tests/test_wheel.py \
+  tests/web/test_browser.py tests/web/test_proxy.py tests/acceptance/test_tutorial.py \
+  tests/acceptance/test_demo.py \
+  tests/acceptance/test_cluster.py
 
 test: $(STAMP) ## run the tests; those with programs of others are in test-system
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
+	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 	  --ignore tests/rabbitmq --ignore tests/adoption $(addprefix --ignore ,$(SYSTEM))
 
-test-system: $(STAMP) ## run the tests of what is delivered: wheel, rendered files, alerts, browser, tutorial
+test-system: $(STAMP) $(CHARTS) ## run the tests of what is delivered: wheel, rendered files, alerts, browser, tutorial
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(SYSTEM)
+
+# Without it the tests of the chart are skipped: it has no wheel for every machine.
+$(CHARTS): tests/render/requirements.txt $(STAMP)
+	$(BIN)/python -m pip install --quiet --require-hashes -r $< || echo "no chart is tested" >&2
+	touch $@
 
 # An environment of its own: the apps need more than we are developed with.
 test-adoption: MINUTES = 0
@@ -90,9 +98,12 @@ foreign-tests: $(STAMP) ## run tests of others (SUITE=celery TESTS= GO_ON=1) as 
 mutants: $(STAMP) ## break Lua and guard in small ways (ONLY= MOST=): tests must notice each
 	$(BIN)/python -m tests.mutants $(if $(ONLY),--only '$(ONLY)') $(if $(MOST),--most $(MOST))
 
-bench: $(PEERS) ## measure us and others, write docs/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
+bench: $(PEERS) ## measure us and others, write docs/explanation/benchmarks.* (ONLY=emission ROUNDS=3 QUICK=1)
 	$(PEERS)/bin/python -m tests.bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
 	  $(if $(ROUNDS),--rounds $(ROUNDS))
+
+bench-smoke: $(STAMP) ## fail where a ratio to a peer has fallen by half since `make bench`, in a minute
+	$(BIN)/python -m tests.bench.smoke
 
 # An environment of its own: others need older versions of what we are developed with.
 $(PEERS): tests/bench/requirements.txt
@@ -111,14 +122,25 @@ check: $(STAMP) ## formatting, lint (Lua where luacheck is installed), types, th
 RENDER := $(BIN)/supervisor -A examples.app render
 EXAMPLES := --schedules schedules --concurrency 6 --env SUPERVISOR_EXAMPLES_DIR=/var/lib/supervisor
 
-render: $(STAMP) ## write deploy/ again: systemd, compose, kubernetes from schedules/, and what monitors
+render: $(STAMP) ## write deploy/ again: systemd, compose, kubernetes, helm from schedules/, and what monitors
 	$(RENDER) systemd --output deploy/systemd $(EXAMPLES)
 	$(RENDER) compose --output deploy/compose $(EXAMPLES) --build . --monitoring deploy
 	$(RENDER) kubernetes --output deploy/kubernetes $(EXAMPLES)
+	$(RENDER) helm --output deploy/helm $(EXAMPLES)
 	$(RENDER) monitoring --output deploy
+
+screenshots: $(STAMP) ## take docs/pictures again, of the examples, with Chromium
+	$(BIN)/python -m tests.pictures
 
 docs: $(SITE) ## build the documentation as a site, build/site; any warning is an error
 	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs --quiet build --config-file deploy/site/mkdocs.yml
+
+# On the branch gh-pages, which it commits to; PUSH=1 pushes it to origin.
+docs-version: export PATH := $(CURDIR)/$(SITE)/bin:$(PATH)
+docs-version: export NO_MKDOCS_2_WARNING := 1
+docs-version: $(SITE) ## add the documentation as VERSION=1.2 (PUSH=1) to the site of all versions
+	mike deploy --config-file deploy/site/mkdocs.yml $(if $(PUSH),--push) --update-aliases $(VERSION) latest
+	mike set-default --config-file deploy/site/mkdocs.yml $(if $(PUSH),--push) latest
 
 $(SITE): deploy/site/requirements.txt
 	test -x $@/bin/python || $(PYTHON) -m venv $@
@@ -138,6 +160,8 @@ lock: ## write all requirements.txt again from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint requirements.txt --all-extras --group adoption \
 	  pyproject.toml -o tests/adoption/requirements.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
+	  --python-version 3.11 --group pyproject.toml:charts -o tests/render/requirements.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url \
 	  --python-version 3.11 --constraint deploy/requirements.txt --group docs \
 	  pyproject.toml -o deploy/site/requirements.txt

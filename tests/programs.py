@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 PACKAGES = {
+    "curl": "curl",
+    "jq": "jq",
     "ip": "iproute2",
     "tc": "iproute2",
     "rabbitmq-server": "rabbitmq-server",

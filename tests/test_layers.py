@@ -53,7 +53,7 @@ def module_of(path: Path) -> str:
 LAYERED = [path for path in SOURCES if module_of(path) not in OUTSIDE]
 
 #: Reads the schedule of an app, in Celery's and RedBeat's own classes.
-READS_CELERY = {PACKAGE / "operate" / f"{name}.py" for name in ("adoption", "import_django")}
+READS_CELERY = {PACKAGE / "operate" / "adoption.py"}
 
 WITHOUT_CELERY = [
     path for path in LAYERED if module_of(path) not in WITH_CELERY and path not in READS_CELERY
@@ -165,7 +165,7 @@ def test_nothing_but_the_module_of_an_extra_loads_its_library() -> None:
     assert loaded_by(PROGRAMS, propagate) == []
 
 
-#: As docs/how-it-works.md has it.
+#: As docs/explanation/how-it-works.md has it.
 WAY_OF_A_TICK = (
     "beat/scheduler.py",
     "beat/emitter.py",

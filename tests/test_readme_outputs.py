@@ -1,4 +1,4 @@
-"""What the README shows as output of a command is what that command prints of the examples."""
+"""What the README and the examples' page show as output is what the commands print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[1]
 
 BLOCK = re.compile(r"<!-- output: supervisor (.*?) -->\n```text\n(.*?)```\n<!-- end -->", re.S)
 
-SHOWN = dict(BLOCK.findall((ROOT / "README.md").read_text()))
+PAGES = (ROOT / "README.md", ROOT / "docs" / "tutorial" / "examples.md")
+
+SHOWN = dict(block for page in PAGES for block in BLOCK.findall(page.read_text()))
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ with trace.get_tracer("shop").start_as_current_span("request"):
 """
 
 NOTIFY = """
-from supervisor.cli.notify import a_test
+from supervisor.cli.ask import a_test
 from supervisor.integrations import missing_extra, sender
 from supervisor.job.notices import Answer, Destination
 
@@ -194,10 +194,22 @@ def test_every_page_that_a_message_names_is_in_the_wheel(wheel: Path, alone: Env
         names = set(contents.namelist())
         sources = [name for name in names if name.endswith((".py", ".j2", ".yml", ".html"))]
         texts = [contents.read(name).decode() for name in sources]
-    pages = {page for text in texts for page in re.findall(r"docs/[a-z-]+\.md", text)}
+    pages = {page for text in texts for page in re.findall(r"docs/(?:[a-z-]+/)?[a-z-]+\.md", text)}
     assert {f"supervisor/{page}" for page in pages} - names == set()
     printed = alone.run("from supervisor.cli import main; main(['init', 'begun'])")
     assert Path(printed.split()[-1]).is_file()
+
+
+def test_the_description_on_pypi_has_addresses_where_the_readme_has_paths(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as contents:
+        [name] = [name for name in contents.namelist() if name.endswith("/METADATA")]
+        shown = contents.read(name).decode()
+    links = re.findall(r"(?:\]\(|src(?:set)?=\")([^)\s\"]+)", shown)
+    source, version = PROJECT["project"]["urls"]["Source"], PROJECT["project"]["version"]
+    assert len(links) > 20
+    assert [link for link in links if not link.startswith(f"{source}/")] == []
+    assert f"({source}/blob/v{version}/docs/README.md)" in shown
+    assert f'src="{source}/raw/v{version}/docs/pictures/page-light.png"' in shown
 
 
 def test_alone_it_checks_schedule_files(alone: Environment, tmp_path: Path) -> None:
@@ -219,8 +231,8 @@ main(["check", "jobs.yaml"], standalone_mode=False)
 PROGRAMS = {
     "holidays": HOLIDAYS,
     "embedded": EMBEDDED,
-    "sqlalchemy": SHOP + SQLALCHEMY + first_code("after-commit.md", "sqlalchemy"),
-    "django": SHOP + DJANGO + first_code("after-commit.md", "django"),
+    "sqlalchemy": SHOP + SQLALCHEMY + first_code("how-to/after-commit.md", "sqlalchemy"),
+    "django": SHOP + DJANGO + first_code("how-to/after-commit.md", "django"),
     "otel": SHOP + OTEL,
     "notify": NOTIFY,
 }

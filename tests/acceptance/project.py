@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -154,7 +156,12 @@ class Project:
         )
 
     def serve(self, *options: str) -> Process:
-        return self._start("serve", "supervisor", "serve", *options)
+        """Returns once it listens on this machine, where the options name a port."""
+        started = self._start("serve", "supervisor", "serve", *options)
+        if "--port" in options:
+            port = int(options[options.index("--port") + 1])
+            wait_until(lambda: is_listening(port) or started.poll() is not None, 30)
+        return started
 
     def is_ready(self, worker: Process) -> bool:
         log = self.log_of(worker)
@@ -253,6 +260,12 @@ class Project:
             "SUPERVISOR_LOCK_DIR": str(self.directory / "locks"),
             **self.environ,
         }
+
+
+def is_listening(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def overlapping(signs: list[Sign]) -> list[tuple[str, str]]:

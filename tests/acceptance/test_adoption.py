@@ -195,7 +195,7 @@ def counted(shop: Shop) -> list[str]:
 def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> None:
     keys = shop.keys()
     done = shop.supervisor("adopt", "--dry-run")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, "as adopt, for a job that does not take its entry's place"
     lines = [line.strip() for line in done.stdout.splitlines()]
     ours = "'supervisor.beat.scheduler:SupervisedScheduler'"
     assert f"beat_scheduler: 'redbeat.RedBeatScheduler' -> {ours}" in lines
@@ -204,10 +204,13 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(shop: Shop) -> Non
     assert "slow: 1 job; no worker answers" in lines
     assert "RedBeat: 2 jobs to be imported" in lines
     assert "beat_schedule: 2 jobs to be imported" in lines
+    told = "redbeat 'made later' is the job 'made-later': take the entry out, or both run"
+    assert told in lines
     asked = json.loads(shop.supervisor("adopt", "--dry-run", "--json").stdout)
     assert asked["tasks"]["shop.count"]["jobs"] == ["made later", "off", "often"]
     assert asked["queues"]["slow"]["workers"] == []
     assert len(asked["schedules"]["RedBeat"]["jobs"]) == 2
+    assert asked["renamed"] == [told]
     assert asked["settings"]["beat_scheduler"]["after"] == ours.strip("'")
     assert shop.keys() == keys
     assert not (shop.directory / "schedules").exists()

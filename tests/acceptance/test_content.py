@@ -11,7 +11,7 @@ from celery import Celery
 from kombu import Producer
 
 from supervisor.ledger.requests import RunRequest
-from supervisor.sending.content import besides_json
+from supervisor.sending.signing import besides_json
 from tests.acceptance.project import Project
 from tests.waiting import status_of, wait_until
 
@@ -62,7 +62,7 @@ def test_runs_are_json_in_an_app_whose_other_messages_are_not(
     beat, worker = project.beat(), project.worker()
     project.wait_for_jobs()
     for at_work, name in ((beat, "beat"), (worker, "worker1")):
-        [said] = project.events(name, "content other than JSON")
+        [said] = project.events(name, "content other than JSON accepted")
         assert f"accept_content='{content}'" in str(said["found"])
         assert at_work.poll() is None
     project.run_when(project.trigger("report").id, "succeeded")

@@ -1,7 +1,8 @@
-"""What a liveness probe learns of a worker that is there and does no work."""
+"""What the ledger and a probe learn of a worker that is there, and of one that does no work."""
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +12,10 @@ from subprocess import CompletedProcess
 import pytest
 from celery import Celery
 
-from supervisor.ledger.presence import Present, WorkerFacts
+from supervisor.ledger.presence import Present, Roll, WorkerFacts
 from tests.acceptance.project import Project
 from tests.proxy import proxy_to
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 #: A task's place in the pool is not needed: what hangs is the main process.
 HANGS = """
@@ -59,13 +60,28 @@ def health(project: Project, name: str = "worker0") -> CompletedProcess[str]:
     return project.supervisor("health", "worker", "--name", f"{name}@%h")
 
 
+def wait_until_fine(project: Project) -> None:
+    """The command is asked once: again and again it would keep the machine busy."""
+
+    def consumes() -> bool:
+        roll = project.ledger.presences.roll()
+        return any(each.queues for each in roll.workers) and not any(p.fault for p in roll.present)
+
+    wait_until(consumes, 30)
+    assert health(project).stdout == "fine\n"
+
+
+def wait_for_fault(project: Project, words: str) -> None:
+    wait_until(lambda: [w for w in workers(project) if words in (w.fault or "")], 60)
+
+
 @pytest.mark.timeout(180)
 def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_url: str) -> None:
     with proxy_to(redis_url) as broker:
         project = team(tmp_path / "team", redis_url, broker.url)
         try:
             project.worker()
-            wait_until(lambda: health(project).stdout == "fine\n", 30)
+            wait_until_fine(project)
             present = project.ledger.presences
 
             broker.freeze()
@@ -81,7 +97,7 @@ def test_a_worker_whose_main_loop_hangs_fails_its_probe(tmp_path: Path, redis_ur
             with Celery(broker=project.url) as app:
                 wait_until(lambda: app.control.broadcast("hang", reply=True, timeout=2), 60)
             # With so few rounds allowed, a loop that has just reconnected may seem to hang, too.
-            wait_until(lambda: "is in team.wedged" in health(project).stdout, 60)
+            wait_for_fault(project, "is in team.wedged")
             done = health(project)
             assert done.returncode == 1
             assert "its main loop has not turned for" in done.stdout
@@ -112,7 +128,8 @@ def test_a_worker_that_no_longer_asks_for_messages_fails_its_probe(
         project.run_when(run.id, "succeeded")
         with Celery(broker=project.url) as app:
             wait_until(lambda: app.control.broadcast("go_deaf", reply=True, timeout=2), 60)
-        wait_until(lambda: "has had no answer" in health(project, "worker1").stdout, 60)
+        wait_for_fault(project, "has had no answer")
+        assert "has had no answer" in health(project, "worker1").stdout
         assert "does no work: its main loop turns" in project.supervisor("doctor").stdout
     finally:
         project.stop()
@@ -131,9 +148,56 @@ def test_a_worker_of_greenlets_whose_main_loop_hangs_fails_its_probe(
     try:
         project.extend(HANGS_IN_SIGNAL)
         project.worker("-P", "gevent")
-        wait_until(lambda: health(project).stdout == "fine\n", 30)
+        wait_until_fine(project)
         with Celery(broker=project.url) as app:
             app.send_task("team.unsupervised", ["proof"])
-        wait_until(lambda: "its main loop has not turned for" in health(project).stdout, 60)
+        wait_for_fault(project, "has not turned for")
+        assert "its main loop has not turned for" in health(project).stdout
     finally:
         project.stop()
+
+
+# Who is there, by their own word: workers with what they consume
+
+
+def roll(project: Project) -> Roll:
+    return project.ledger.presences.roll()
+
+
+def worker(project: Project) -> WorkerFacts:
+    [found] = wait_until(lambda: roll(project).workers, 20)
+    return found
+
+
+def test_a_worker_is_listed_with_its_queues_until_it_stops(
+    project: Project,
+) -> None:
+    process = project.worker(queues="celery,serial.slow", processes=3)
+    said = worker(project)
+    assert said.queues == ("celery", "serial.slow")
+    assert said.pool_size == 3
+    # The names come after it, once for all that know the same.
+    wait_until(lambda: "team.work" in project.ledger.presences.tasks([said]))
+    [present] = roll(project).present
+    assert present.pid == process.pid
+    assert present.broker.is_ledger
+    with Celery(broker=project.url) as app:
+        app.control.cancel_consumer("celery")
+        wait_until(lambda: worker(project).queues == ("serial.slow",), 20)
+        app.control.add_consumer("reports")
+        wait_until(lambda: worker(project).queues == ("reports", "serial.slow"), 20)
+    wait_until(lambda: roll(project).present[0].clock_offset is not None, 20)
+    offset = roll(project).present[0].clock_offset
+    assert offset is not None
+    assert abs(offset.total_seconds()) < patience(1)
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: process.poll() is not None, 20)
+    assert roll(project) == Roll((), {})
+
+
+def test_a_killed_worker_is_missed(project: Project) -> None:
+    process = project.worker()
+    said = worker(project)
+    process.kill()
+    wait_until(lambda: roll(project).workers == [], 20)
+    assert list(roll(project).last_seen) == [said.name]

@@ -80,7 +80,7 @@ def test_a_leader_frozen_past_its_lock_emits_nothing_when_it_wakes(busy: Project
     freeze([frozen])
     wait_until(lambda: leading_pid(busy) != frozen, 20)
     thaw([frozen])
-    wait_until(lambda: len(busy.events("beat", "standing by")) >= 2, 10)
+    wait_until(lambda: len(busy.events("beat", "leadership held elsewhere")) >= 2, 10)
     assert leading_pid(busy) != frozen
     seen = busy.ledger.job("job-0").counters["ticks"]
     wait_until(lambda: busy.ledger.job("job-0").counters["ticks"] > seen + 3, 20)

@@ -1,11 +1,13 @@
-"""A worker's proof of life: its runs come again, before their leases end, once it is gone."""
+"""A worker's end: its runs come again before their leases end, and no child lives on."""
 
 from __future__ import annotations
 
 import os
+import signal
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from tests.acceptance.project import Project, needs_children
+from tests.processes import is_alive
 from tests.waiting import wait_until
 
 #: Of a lease that decides about nothing here.
@@ -64,3 +66,40 @@ def test_a_frozen_worker_is_not_taken_for_a_dead_one(project: Project) -> None:
     assert project.ledger.run(run.id).attempt == 1
     os.kill(project.processes[1].pid, SIGCONT)
     wait_until(lambda: attempts(project) == [1, 2])
+
+
+# A worker that is killed as it forks a child takes this one with it, too
+
+
+#: A child comes to ask the kernel to be killed with its worker when that was killed already.
+SLOW_FORK = """
+import select
+
+def wait_for_the_end_of_the_worker():
+    WITNESS.with_name(f"forked-{os.getpid()}").touch()
+    select.select([os.pidfd_open(os.getppid())], [], [], 100)
+
+os.register_at_fork(after_in_child=wait_for_the_end_of_the_worker)
+"""
+
+
+def test_a_child_that_was_forked_as_its_worker_was_killed_does_not_live_on(
+    project: Project,
+) -> None:
+    project.extend(SLOW_FORK)
+    worker = project.hire(processes=2)
+
+    def forked() -> list[int]:
+        return [
+            int(path.name.removeprefix("forked-")) for path in project.directory.glob("forked-*")
+        ]
+
+    children = wait_until(lambda: len(forked()) == 2 and forked(), 30)
+    assert all(map(is_alive, children))
+    worker.kill()
+    worker.wait()
+    try:
+        wait_until(lambda: not any(map(is_alive, children)), 30)
+    finally:
+        for child in filter(is_alive, children):
+            os.kill(child, signal.SIGKILL)

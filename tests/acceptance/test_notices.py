@@ -1,16 +1,24 @@
-"""People hear of a deployed job once each time, whatever dies and is away meanwhile."""
+"""Notices and pings of a deployed job: each once, whatever dies and is away meanwhile."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.job.run import Run
+from supervisor.ledger.leader import SILENCE
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import RunRequest
-from tests.acceptance.project import Project
+from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
 from tests.mailbox import receiving_mail
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def told(listener: Listener) -> list[dict[str, Any]]:
@@ -60,3 +68,104 @@ jobs: {import: {task: team.fail, every: 1d}}
         assert set(subjects) == {"import failed", "import recovered"}
         assert {mail["To"] for mail in mailbox.mails} == {"ops@jobs.test", "token@jobs.test"}
         assert "token" not in project.logs()
+
+
+# Outages, which `serve` tells: Redis is unavailable, no beat leads, and both are over
+
+
+def told_outages(listener: Listener) -> list[str]:
+    return [json.loads(body)["type"] for _, body in listener.heard]
+
+
+def silent_for_long(ledger: Ledger) -> None:
+    """The beat that was killed; its lock has run out."""
+    ledger.client.hset(ledger.keys.beat, "last_tick", ms_of(ledger.now() - SILENCE))
+    for lock in ledger.client.scan_iter("*redbeat*:lock"):
+        ledger.client.delete(lock)
+
+
+def test_outages_of_redis_and_of_beat_are_told_and_closed(tmp_path: Path) -> None:
+    with listening() as hanging, listening() as hearing, EmbeddedServer(tmp_path / "v") as server:
+        hanging.hangs = True
+        project = Project(tmp_path / "team", server.url)
+        project.environ = {
+            "HANGING": hanging.url,
+            "HEARING": hearing.url,
+            "SUPERVISOR_NOTIFY": "${HANGING} ${HEARING}",
+            "SUPERVISOR_NOTIFY_AFTER": "2s",
+            "SUPERVISOR_PAGE_URL": "https://jobs.example.com/",
+        }
+        project.schedule("jobs: {long: {task: team.work, every: 1d}}")
+        try:
+            beat = project.beat()
+            project.wait_for_jobs()
+            wait_until(lambda: project.ledger.beat().leads(project.ledger.now()), 20)
+            project.serve("--port", str(free_port()))
+
+            assert server.pid is not None
+            os.kill(server.pid, signal.SIGSTOP)
+            wait_until(lambda: told_outages(hearing) == ["redis_unavailable"], 30)
+            os.kill(server.pid, signal.SIGCONT)
+            wait_until(lambda: told_outages(hearing) == ["redis_unavailable", "recovered"], 20)
+
+            beat.kill()
+            beat.wait()
+            silent_for_long(project.ledger)
+            wait_until(lambda: told_outages(hearing)[2:] == ["no_beat"], 20)
+            project.beat()
+            wait_until(lambda: told_outages(hearing)[2:] == ["no_beat", "recovered"], 40)
+        finally:
+            project.stop()
+        links = {json.loads(body)["data"]["link"] for _, body in hearing.heard}
+        assert links == {"https://jobs.example.com/"}
+        # The other destination has heard of nothing but the first, again and again.
+        assert len(set(hanging.heard)) == 1
+
+
+# Pings: what hears them may hang, and workers may die
+
+
+def late(sign: Sign) -> float:
+    return sign.at - datetime.fromisoformat(sign.nominal_at).timestamp()
+
+
+def test_jobs_and_beat_go_on_while_a_server_hangs_and_another_hears_all(project: Project) -> None:
+    with listening() as hanging, listening() as hearing:
+        hanging.hangs = True
+        project.schedule(f"""
+jobs:
+  silent: {{task: team.work, every: 1s, ping_url: "{hanging.url}/token-1"}}
+  heard: {{task: team.work, every: 1s, ping_url: "{hearing.url}/token-2"}}
+""")
+        project.worker()
+        project.beat()
+        wait_until(lambda: hearing.paths.count("/token-2") >= 4, 30)
+        wait_until(lambda: len(project.starts("silent")) >= 5, 30)
+        assert sorted(map(late, project.starts("silent")))[2] < patience(3)
+        beat = project.ledger.beat()
+        assert beat.last_tick_at is not None
+        assert project.ledger.now() - beat.last_tick_at < timedelta(seconds=patience(5))
+        assert set(hanging.paths) == {"/token-1/start"}
+        assert "token-" not in project.logs()
+
+
+def test_a_worker_that_is_killed_takes_no_ping_with_it(project: Project) -> None:
+    with listening() as hearing:
+        project.schedule(f"""
+jobs:
+  long:
+    task: team.work
+    kwargs: {{seconds: 60}}
+    every: 1d
+    on_crash: fail
+    ping_url: "{hearing.url}/token"
+""")
+        project.beat()
+        project.worker(processes=1)
+        wait_until(lambda: "long" in project.ledger.job_names(), 20)
+        assert project.supervisor("trigger", "long").returncode == 0
+        [start] = wait_until(lambda: project.starts("long"), 20)
+        wait_until(lambda: hearing.paths == ["/token/start"], 10)
+        os.kill(start.pid, signal.SIGKILL)
+        wait_until(lambda: hearing.paths == ["/token/start", "/token/fail"], 20)
+        assert "outcome: lost" in hearing.heard[1][1]

@@ -170,7 +170,7 @@ def test_a_run_of_a_greenlet_that_a_cold_shutdown_ended_comes_again(workers: Wor
     workers.start_of(run)
     workers.stop(workers.worker_of(run), signal.SIGQUIT)
     lost, again = workers.project.run_when(run.id, "succeeded").attempts
-    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was told to stop")
+    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was asked to stop")
     assert again.outcome == "succeeded"
 
 

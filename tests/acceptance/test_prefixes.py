@@ -43,8 +43,8 @@ def test_two_ledgers_on_one_database_know_nothing_of_each_other(
             project.hire(queues=f"queue-{prefix},{serial}")
         wait_until(lambda: all(map(ours.starts, ("same", "serial", "only-ours"))), 60)
         wait_until(lambda: all(map(other.starts, ("same", "serial"))), 60)
-        assert ours.events("beat", "leading")
-        assert other.events("beat", "leading")
+        assert ours.events("beat", "leadership taken")
+        assert other.events("beat", "leadership taken")
 
         ours.processes[0].kill()
         before = len(other.starts("same"))

@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 
 from supervisor.guard.delivery import HEADER
 from supervisor.job.run import Run, ulid
-from supervisor.sending.assignments import message_header, of_job
+from supervisor.sending.messages import message_header, of_job
 from tests.acceptance.project import needs_children
 from tests.acceptance.workers import Workers
 from tests.waiting import patience, wait_until

@@ -82,7 +82,7 @@ def test_a_right_that_beat_lacks_is_named_and_script_is_none_of_them(
         assert "no beat is running" not in told.stdout
 
         admin.execute_command("ACL", "SETUSER", "beat", "+info")
-        wait_until(lambda: project.events("beat", "leading"), 30)
+        wait_until(lambda: project.events("beat", "leadership taken"), 30)
         wait_until(lambda: project.ledger.history("tick", 1), 60)
         wait_until(lambda: "the ticks of" not in project.supervisor("doctor").stdout, 30)
     finally:
@@ -96,7 +96,7 @@ def test_a_redis_cluster_is_told_as_one_at_every_door(tmp_path: Path, node: Node
     )
     admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
     project = Project(tmp_path / "team", f"redis://127.0.0.1:{node.port}/0")
-    said = "this is a Redis Cluster, which the ledger does not support"
+    said = "this is a Redis Cluster: the ledger's address begins with redis-cluster:// there"
     wait_until(lambda: b"cluster_state:ok" in admin.execute_command("CLUSTER", "INFO"), 20)
     try:
         project.schedule(JOBS)

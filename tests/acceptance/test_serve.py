@@ -21,7 +21,7 @@ from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
 from supervisor.settings import Settings
-from supervisor.web.budget import BUDGET_SECONDS
+from supervisor.web.http import BUDGET_SECONDS
 from tests.acceptance import warm
 from tests.ledger.jobs import admitted, job
 from tests.waiting import patience, slowness, status_of, wait_until

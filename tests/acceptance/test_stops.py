@@ -58,7 +58,7 @@ def test_a_run_that_a_cold_shutdown_ended_comes_again_once(
     workers.start_of(run)
     workers.stop(workers.worker_of(run), *numbers)
     lost, again = workers.project.run_when(run.id, "succeeded").attempts
-    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was told to stop")
+    assert (lost.outcome, lost.reason) == ("lost", "the worker's process was asked to stop")
     assert again.outcome == "succeeded"
     assert len(workers.starts(run)) == 2
     assert len(workers.ends(run)) == 1

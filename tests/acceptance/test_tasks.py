@@ -65,8 +65,8 @@ def test_a_worker_on_redis_takes_messages_of_lower_numbers_first(team: Project) 
     assert sorted(jobs, key=lambda job: starts[job]) == ["plain", "urgent", "patient"]
 
 
-def test_arguments_that_the_task_refuses_end_the_run_and_say_so(team: Project) -> None:
-    assert "cannot be published" in str(triggered(team, "misfit", "cancelled").reason)
+def test_a_run_with_arguments_that_its_task_refuses_fails(team: Project) -> None:
+    assert "cannot be published" in str(triggered(team, "misfit", "failed").reason)
 
 
 def test_messages_that_are_no_runs_pass_through(team: Project, tmp_path: Path) -> None:

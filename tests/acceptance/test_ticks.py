@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.job.run import RunState, tick_id
 from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import RunRequest
 from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
 from tests.waiting import wait_until
@@ -183,9 +192,9 @@ def test_a_beat_that_loses_the_lock_stands_by_and_leads_again(project: Project) 
     client = project.ledger.client
     wait_until(lambda: ticks(project), 20)
     client.set("redbeat::lock", "another beat", px=2_500)
-    wait_until(lambda: project.events("beat", "standing by"))
+    wait_until(lambda: project.events("beat", "leadership held elsewhere"))
     seen = ticks(project)
-    wait_until(lambda: len(project.events("beat", "leading")) == 2)
+    wait_until(lambda: len(project.events("beat", "leadership taken")) == 2)
     assert beat.poll() is None
     wait_until(lambda: ticks(project) > seen)
     wait_until(lambda: accounted(project.ledger, "steady"))
@@ -197,8 +206,101 @@ def test_beat_logs_the_clock_changes_ahead_of_an_edited_job(project: Project) ->
     project.wait_for_jobs()
     zoned = 'jobs: {fixed: {task: team.work, cron: "30 2 * * *", timezone: Europe/Berlin}}'
     project.schedule(zoned)
-    told = wait_until(lambda: project.events("beat", "clock change ahead"))
+    told = wait_until(lambda: project.events("beat", "clock change foreseen"))
     assert {event["kind"] for event in told} == {"gap", "fold"}
     assert [e["schedule"] for e in project.events("beat", "job loaded")] == [
         *("0 6 * * *", "30 2 * * *")
     ]
+
+
+# Redis is unavailable for a while: each tick has one outcome all the same
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, Project]]:
+    """A project on a server of its own, which the test may stop."""
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        project = Project(tmp_path / "team", server.url)
+        project.ledger.acknowledge_server()
+        yield server, project
+        project.stop()
+
+
+@pytest.mark.parametrize("outage", ["paused", "restarted"])
+def test_every_tick_of_an_outage_of_redis_has_one_outcome(
+    fragile: tuple[EmbeddedServer, Project], outage: str
+) -> None:
+    server, project = fragile
+    project.schedule("""
+defaults: {lease_ttl: 3s}  # for so long nothing starts on a server that was restarted
+jobs:
+  all: {task: team.work, every: 1s, overlap: queue_all, catchup: all}
+  skips: {task: team.work, every: 1s, args: [1.5]}
+""")
+    beat = project.beat()
+    worker = project.worker(processes=4)
+    ledger = project.ledger
+    wait_until(lambda: len(project.starts("all")) >= 2, 20)
+
+    if outage == "paused":
+        ledger.client.client_pause(10_000, all=True)
+    else:
+        server.stop()
+        # Each of them is a second of waiting, and some time of trying again.
+        wait_until(lambda: len(project.events("beat", "turn failed")) >= 6, 30)
+        server.start()
+
+    before, workers = len(project.starts("all")), [worker]
+
+    def caught_up() -> bool:
+        # kombu may end a worker whose connection breaks; whatever runs workers starts another.
+        if workers[-1].poll() is not None:
+            workers.append(project.hire(processes=4))
+        return len(project.starts("all")) >= before + 12
+
+    wait_until(caught_up, 60)
+    assert beat.poll() is None
+    assert set(ticks_between(project.starts("all"))) == {1.0}
+    for job in ("all", "skips"):
+        assert overlapping(project.witness(job)) == []
+        wait_until(lambda job=job: accounted(project.ledger, job))  # type: ignore[misc]
+
+
+# Jobs that follow others
+
+
+SOURCES = [f"source-{number:02}" for number in range(50)]
+
+MIDDLE = SOURCES[25]
+
+MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_a_fan_in_of_50_with_a_failure_in_the_middle_and_a_kill_of_beat(project: Project) -> None:
+    tasks = dict.fromkeys(SOURCES, "team.work") | {MIDDLE: "team.fail"}
+    after = f"after: [{', '.join(SOURCES)}]"
+    project.schedule(
+        "jobs:\n"
+        + "".join(f"  {name}: {{task: {task}}}\n" for name, task in tasks.items())
+        + f"  strict: {{task: team.work, {after}}}\n"
+        + f"  lenient: {{task: team.work, {after}, after_policy: done}}\n"
+        + "  last: {task: team.work, after: [lenient]}\n"
+    )
+    first = project.beat()
+    project.worker(processes=4)
+    project.wait_for_jobs()
+    ledger = project.ledger
+    for name in SOURCES:
+        ledger.trigger(ledger.spec(name), RunRequest(nominal_at=MIDNIGHT))
+    wait_until(lambda: len(project.witness()) > 20, 60)
+    first.kill()
+    project.beat()
+    wait_until(lambda: project.starts("last"), 90)
+
+    [skipped] = ledger.history("strict")
+    assert (skipped.state, skipped.reason) == (RunState.SKIPPED, "upstream")
+    assert (skipped.blocked_by or "").startswith(f"{MIDDLE}@")
+    assert [run.id for run in ledger.history("last")] == [tick_id("last", MIDNIGHT)]
+    assert len(project.starts("lenient")) == len(project.starts("last")) == 1
+    assert not project.starts("strict")
+    wait_until(lambda: all(job.unaccounted_ticks == 0 for job in ledger.jobs()))

@@ -15,53 +15,65 @@ import pytest
 from supervisor.deploy.embedded import free_port
 from tests.waiting import wait_until
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-job.md"
 
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.S | re.M)
 
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.M)
 
-UP = "supervisor -A proj up\n"
+#: What goes on in a terminal of its own, and the file with what it prints.
+STARTED = {"supervisor -A proj up\n": "up.log", "python hook.py\n": "hook.log"}
 
 
 def shape(line: str) -> str:
-    """Without its numbers, times, gaps and names of hosts."""
-    hostless = re.sub(r"\b[A-Za-z][\w.-]*:\d+", "HOST", " ".join(line.split()))
+    """Without its numbers, times, gaps, names of hosts and ids of triggered runs."""
+    nameless = re.sub(r"@manual-\w{26}", "@manual", " ".join(line.split()))
+    hostless = re.sub(r"\b[A-Za-z][\w.-]*:\d+", "HOST", nameless)
     timeless = re.sub(r"\d[\d.]*(ms|s|m|h)\b", "DURATION", hostless)
     return re.sub(r"\d+", "0", re.sub(r"\d+:\d\d(:\d\d)?", "TIME", timeless))
 
 
 class Reader:
-    """Someone who follows the page, with a port of their own."""
+    """Someone who follows the page, with ports of their own."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = str(free_port())
+        self.ports = {"9809": str(free_port()), "9900": str(free_port())}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         self.environ = {**os.environ, "PATH": path, "COLUMNS": "160"}
         self.pid = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def follow(self, kind: str, title: str, text: str) -> None:
-        if title:
+        for port, own in self.ports.items():
+            text = text.replace(port, own)
+        if kind == "text":
+            log = self.directory / title
+            wait_until(lambda: text in log.read_text(), 90, every=1.5)
+        elif title:
             (self.directory / title).parent.mkdir(exist_ok=True)
             (self.directory / title).write_text(text)
-        elif kind == "sh" and text == UP:
-            self.start()
+        elif text in STARTED:
+            self.start(text, STARTED[text])
         elif kind == "console":
             for command, output in COMMAND.findall(text):
                 self.run(command, {shape(line) for line in output.splitlines()})
 
-    def start(self) -> None:
-        with (self.directory / "up.log").open("wb") as log:
-            words = ["supervisor", "-A", "proj", "up", "--port", self.port]
-            self.process = subprocess.Popen(
-                words, cwd=self.directory, env=self.environ, stdout=log, stderr=log
+    def start(self, command: str, name: str) -> None:
+        port = ["--port", self.ports["9809"]] if command.startswith("supervisor") else []
+        with (self.directory / name).open("wb") as log:
+            started = subprocess.Popen(
+                [*command.split(), *port],
+                cwd=self.directory,
+                env=self.environ,
+                stdout=log,
+                stderr=log,
             )
+        self.processes.append(started)
 
     def run(self, command: str, expected: set[str]) -> None:
         """Until it prints that, for a run or a tick may have to come first."""
-        command = command.replace("9809", self.port).replace("kill -9 5497", f"kill -9 {self.pid}")
+        command = command.replace("kill -9 5497", f"kill -9 {self.pid}")
         printed = ""
 
         def is_as_said() -> bool:
@@ -85,9 +97,10 @@ class Reader:
             self.pid = found[1]
 
     def stop(self) -> None:
-        if self.process:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait()
+        for process in self.processes:
+            process.send_signal(signal.SIGINT)
+        for process in self.processes:
+            process.wait()
 
 
 @pytest.fixture

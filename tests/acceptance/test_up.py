@@ -127,8 +127,9 @@ def kept() -> Iterator[list[Running]]:
 def running(tmp_path: Path, kept: list[Running]) -> Running:
     """That of the test before, unless it has ended."""
     if not kept or kept[-1].process.poll() is not None:
-        locks = {"SUPERVISOR_LOCK_DIR": str(tmp_path / "locks")}
-        kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN, **locks}))
+        others = {"SUPERVISOR_LEDGERS": "redis://one#a redis://two#b"}  # of a `serve` elsewhere
+        environment = {**others, "SUPERVISOR_LOCK_DIR": str(tmp_path / "locks")}
+        kept.append(Running(tmp_path, environment={"SUPERVISOR_TOKEN": TOKEN, **environment}))
     wait_until(lambda: kept[-1].started() > 0, 30)
     return kept[-1]
 
@@ -193,12 +194,12 @@ def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Run
 
 
 def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Running) -> None:
-    said = running.log.splitlines()[:6]
+    said = running.log.splitlines()[:8]
     words = [line.split()[0] for line in said]
-    assert words == ["redis", "beat", "workers", "page", "metrics", "stop"]
-    assert ":@" not in said[0]
-    assert "<title>" in httpx.get(said[3].split()[1]).text
-    served = httpx.get(said[4].split()[1])
+    assert words == ["page", "redis", "beat", "workers", "stop", "then", "kill", "open"]
+    assert ":@" not in said[1]
+    assert "<title>" in httpx.get(said[0].split()[1]).text
+    served = httpx.get(said[7].split()[1].rstrip(","))
     assert 'supervisor_runs_started_total{job="quick"}' in served.text
 
     # A job must not find what opens the page and the API.

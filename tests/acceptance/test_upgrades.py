@@ -85,7 +85,7 @@ def test_beat_and_workers_stop_when_a_newer_version_takes_the_ledger(
     ticks = counted(ledger, "steady").get("ticks")
     told = f"the ledger has schema {SCHEMA + 1} and this version"
     assert told in project.log("beat")
-    [event] = project.events_of(worker, "worker stops")
+    [event] = project.events_of(worker, "worker stopped")
     assert told in str(event["error"])
     # Those that start refuse at once.
     assert status_of(project.beat(), 40) != 0
@@ -101,4 +101,4 @@ def test_a_command_says_what_to_do_with_a_newer_ledger(project: Project) -> None
     done = project.supervisor("drain", "celery", "--force")
     assert done.returncode == 4
     assert "install the version that the other processes run" in done.stderr
-    assert "docs/upgrading.md" in done.stderr
+    assert "docs/how-to/upgrading.md" in done.stderr

@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import expect
 
 from supervisor.beat.entries import Entries
-from supervisor.beat.sources import Outcome, look_at
+from supervisor.beat.load import Outcome, look_at
 from supervisor.deploy.embedded import EmbeddedServer, free_port
 from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger
@@ -118,8 +118,8 @@ def source_of(ledger: Ledger, name: str) -> str:
 
 def beat_looks(ledger: Ledger) -> Outcome:
     """What a child of the leading beat does twice a minute."""
+    from supervisor.integrations.django.loading import Rows
     from supervisor.integrations.django.project import celery_app
-    from supervisor.integrations.django.rows import Rows
 
     entries = Entries(celery_app(), ledger.client, ledger.keys)
     return look_at(ledger, entries, Rows())
@@ -248,7 +248,7 @@ def test_most_jobs_are_removed_only_by_a_person(ledger: Ledger) -> None:
 def test_an_edit_meanwhile_wins_over_what_beat_has_read(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from supervisor.integrations.django.rows import Rows
+    from supervisor.integrations.django.loading import Rows
 
     job().save()
     read = Rows.read
@@ -457,8 +457,8 @@ ENTERED = {name: name for name in ("trigger", "cancel", "pause", "resume")} | {
 def test_what_the_admin_does_is_entered_in_its_users_name(browse: Any, ledger: Ledger) -> None:
     from django.contrib import admin
 
+    from supervisor.integrations.django.management.commands.supervisor import OWN
     from supervisor.integrations.django.models import Job
-    from supervisor.integrations.django.verbs import OWN
 
     assert OWN.keys() == {"sync", "import"}  # an import saves rows, each of which is entered
     assert {*admin.site._registry[Job].actions, "delete_selected"} == ENTERED.keys()
@@ -523,7 +523,7 @@ def test_the_admin_works_while_redis_is_unavailable(
 
 
 def test_every_verb_of_its_own_answers_in_json() -> None:
-    from supervisor.integrations.django.verbs import IMPORT, OWN
+    from supervisor.integrations.django.management.commands.supervisor import IMPORT, OWN
 
     verbs = {**OWN, **IMPORT.commands}
     verbs.pop("import")
@@ -615,8 +615,8 @@ def test_rows_of_django_celery_beat_are_copied_once(alias: str, ledger: Ledger) 
     from click.testing import CliRunner
     from django_celery_beat.models import IntervalSchedule, PeriodicTask, SolarSchedule
 
+    from supervisor.integrations.django.management.commands.supervisor import rows
     from supervisor.integrations.django.models import Job
-    from supervisor.integrations.django.verbs import rows
 
     every, _ = IntervalSchedule.objects.get_or_create(every=5, period="minutes")
     sun, _ = SolarSchedule.objects.get_or_create(event="sunset", latitude=1, longitude=2)

@@ -124,6 +124,6 @@ def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Liste
     assert ours["again"][1]["monitor_config"]["max_runtime"] == 10
     assert ours["again"][1]["duration"] is None
     assert ours["fine"][1]["duration"] < 60
-    assert stranger.log("beat").count("job without monitor") == 1
+    assert stranger.log("beat").count("monitor not created") == 1
     wait_until(lambda: len(traces(stranger)) > 2, 20)
     assert len(traces(stranger)) == len({*traces(stranger)})

@@ -17,8 +17,8 @@ PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 ALERTMANAGER = ROOT / "deploy" / "prometheus" / "alertmanager.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "periodic-jobs.json"
 RULES_TEST = Path(__file__).with_name("rules_test.yml")
-OPERATING = ROOT / "docs" / "operating.md"
-METRICS = ROOT / "docs" / "metrics.md"
+OPERATING = ROOT / "docs" / "how-to" / "operating.md"
+METRICS = ROOT / "docs" / "reference" / "metrics.md"
 
 #: Labels that Prometheus gives to every series.
 TARGET_LABELS = {"job", "instance"}
@@ -37,7 +37,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A row of docs/metrics.md; of some labels it lists the values."""
+    """A row of docs/reference/metrics.md; of some labels it lists the values."""
 
     labels: set[str]
     values: dict[str, set[str]]

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.files import METRICS, OPERATING, alerts, dashboard, faults, panels, queries
+from tests.alerts.files import (
+    METRICS,
+    OPERATING,
+    alerts,
+    dashboard,
+    faults,
+    filled_in,
+    panels,
+    queries,
+)
 from tests.programs import output_of
 
 # The dashboard: its queries are valid and ask for what there is, its panels are complete
@@ -24,6 +33,48 @@ def test_promtool_can_read_every_query(tmp_path: Path) -> None:
     path = tmp_path / "queries.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
     assert f"{len(recorded)} rules found" in output_of("promtool", "check", "rules", path)
+
+
+@pytest.mark.parametrize(
+    ("title", "leaders", "shown"),
+    [
+        ("Beats that lead", (1, 1), [1]),
+        ("Beats that lead", (1, 0), [0]),
+        ("Beats that lead", (1, None), [0]),
+        ("Beats that lead", (1, 2), [2]),
+        ("Beat's last look", (1, 1), [100]),
+        ("Scrape", (1, 1), [0.5, 0.5]),
+    ],
+)
+def test_a_panel_of_the_fleet_shows_the_worst_of_several_ledgers(
+    title: str, leaders: tuple[int | None, ...], shown: list[float], tmp_path: Path
+) -> None:
+    [panel] = [panel for panel in panels() if panel["title"] == title]
+    series = {}
+    for ledger, count in zip("ab", leaders, strict=True):
+        of = f'ledger="{ledger}", instance="serve"'
+        for number in range(2 if count is not None else 0):
+            is_leader = int(number < (count or 0))
+            series[f'supervisor_beat_is_leader{{{of}, beat="{number}"}}'] = is_leader
+        series[f"supervisor_up{{{of}}}"] = 1
+        last_tick = 20 if ledger == "a" else 115
+        series[f"supervisor_beat_last_tick_timestamp_seconds{{{of}}}"] = last_tick
+        series[f'supervisor_build_info{{{of}, version="1"}}'] = 1
+        series[f"supervisor_scrape_duration_seconds{{{of}}}"] = 0.5
+    expression = f"sort({filled_in(panel['targets'][0]['expr'])})"
+    sums = {"expr": f"sum({expression})", "eval_time": "2m"}
+    counts = {"expr": f"count({expression})", "eval_time": "2m"}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": s, "values": f"{v}x2"} for s, v in series.items()],
+        "promql_expr_test": [
+            {**sums, "exp_samples": [{"labels": "{}", "value": sum(shown)}]},
+            {**counts, "exp_samples": [{"labels": "{}", "value": len(shown)}]},
+        ],
+    }
+    path = tmp_path / "tests.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    assert "SUCCESS" in output_of("promtool", "test", "rules", path)
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
@@ -114,7 +165,7 @@ def test_every_alert_has_its_section_and_no_section_is_left_over() -> None:
 @pytest.mark.parametrize("rule", ALERTS.values(), ids=ALERTS.keys())
 def test_an_alerts_link_leads_to_a_section(rule: dict[str, Any]) -> None:
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
-    assert page == "docs/operating.md"
+    assert page == "docs/how-to/operating.md"
     assert anchor in anchors()
 
 

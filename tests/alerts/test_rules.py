@@ -78,7 +78,7 @@ def test_an_alert_says_how_bad_it_is_and_where_to_look(name: str, rule: dict[str
     assert rule["labels"]["severity"] in ("critical", "warning")
     annotations = rule["annotations"]
     assert annotations.keys() == {"summary", "description", "look", "runbook_url"}
-    assert annotations["runbook_url"] == f"docs/operating.md#{name.lower()}"
+    assert annotations["runbook_url"] == f"docs/how-to/operating.md#{name.lower()}"
     if "{{ $labels.job }}" in annotations["summary"]:
         for place in (
             "supervisor runs {{ $labels.job }}",
@@ -93,6 +93,11 @@ def test_who_is_inhibited_exists() -> None:
     named = set(re.findall(r"Supervisor\w+", str(inhibitions)))
     assert named <= ALERTS.keys()
     assert "SupervisorNoBeatLeads" in named
+
+
+def test_what_is_wrong_with_one_ledger_silences_no_other_of_a_server() -> None:
+    inhibitions = yaml.safe_load(ALERTMANAGER.read_text())["inhibit_rules"]
+    assert {tuple(each["equal"]) for each in inhibitions} == {("instance", "ledger")}
 
 
 def test_twenty_healthy_minutes_fire_no_alert(tmp_path: Path) -> None:

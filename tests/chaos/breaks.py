@@ -113,8 +113,8 @@ BREAKS = (
         [
             Edit(
                 "ledger/admit.lua",
-                "'watermark', nominal)\n    count(job, 'ticks')\n    if is_paused then",
-                "'emitted', nominal)\n    count(job, 'ticks')\n    if is_paused then",
+                "'watermark', nominal, 'n:ticks',",
+                "'emitted', nominal, 'n:ticks',",
             ),
         ],
         BEATS,
@@ -168,7 +168,7 @@ BREAKS = (
         [
             Edit(
                 "ledger/slots.lua",
-                "  local next_up = promote(lock, publish_at)\n",
+                "  local _, next_up = promote(lock, publish_at)\n",
                 "  local next_up = {}\n",
             )
         ],

@@ -147,7 +147,9 @@ class Cluster:
         return [pid for worker in self.workers for pid in (worker.pid, *worker.children()) if pid]
 
     def _beat(self, name: str) -> Member:
-        return self._member(name, ("beat", "-l", "info"), (b"standing by", b"leading"))
+        return self._member(
+            name, ("beat", "-l", "info"), (b"leadership held elsewhere", b"leadership taken")
+        )
 
     def _worker(self, name: str) -> Member:
         options = ("-n", f"{name}@%h", "-Q", QUEUES, "-c", str(CHILDREN), "-l", "info", "-P", POOL)

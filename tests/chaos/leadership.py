@@ -50,7 +50,7 @@ class Leadership:
         """A beat that began to lead while another did, without a fault that had ended that."""
         leader = None
         for at, word, beat in sorted(self._words()):
-            if word == "standing by":
+            if word == "leadership held elsewhere":
                 leader = None if leader == beat else leader
                 continue
             recently = Interval(at - LONGEST_WITHOUT_LEADER, at)
@@ -65,7 +65,7 @@ class Leadership:
         """When each beat wrote into its log that it leads, or stands by."""
         for beat in self._beats:
             for line in beat.log.read_text().splitlines():
-                if '"leading"' in line or '"standing by"' in line:
+                if '"leadership taken"' in line or '"leadership held elsewhere"' in line:
                     said = json.loads(line)
                     at = datetime.fromisoformat(said["timestamp"]).timestamp() - self._epoch
                     yield at, said["event"], beat.name

@@ -253,7 +253,7 @@ def judged(app: Deployment) -> dict[str, int]:
     found = list(audit(ledger, ledger.scheduled().values(), ledger.now()))
     return {
         "bodies started": len(signs),
-        "became leader": app.logged("leading"),
+        "became leader": app.logged("leadership taken"),
         "foreign messages": sum(meant_for != ran_in for meant_for, ran_in, _ in signs),
         "returned": app.logged("message of another ledger returned"),
         "unknown tasks": app.logged("Received unregistered task"),

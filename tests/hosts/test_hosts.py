@@ -74,7 +74,10 @@ def test_after_a_leader_is_cut_off_no_tick_is_emitted_twice(
         wait_until(lambda: deployed.leader() == other, 20)
         assert time.monotonic() - cut_at < LEADER_TTL.total_seconds() + patience(5)
         wait_until(lambda: f'is_leader{{instance="{other.name}:' in deployed.metrics())
-    wait_until(lambda: len(deployed.projects[leader.name].events("beat", "standing by")) > 0, 30)
+    wait_until(
+        lambda: len(deployed.projects[leader.name].events("beat", "leadership held elsewhere")) > 0,
+        30,
+    )
     all_is_accounted_for(deployed, begun_at)
     assert deployed.leader() == other
     started = [

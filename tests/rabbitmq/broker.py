@@ -24,7 +24,18 @@ PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 class RabbitMQ:
     url: str
     environment: Mapping[str, str]
-    pid: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @contextmanager
+    def started_again(self) -> Iterator[RabbitMQ]:
+        """After it was killed, with what it has on disk."""
+        self.process.wait()
+        with served(self.url, self.environment, None) as broker:
+            yield broker
 
     def ctl(self, *words: str) -> str:
         """What `rabbitmqctl` prints; takes seconds. Raises CalledProcessError."""
@@ -60,15 +71,21 @@ def rabbitmq(directory: Path) -> Iterator[RabbitMQ]:
         # The server is then the process that is started, and no child of it.
         "RUNNING_UNDER_SYSTEMD": "true",
     }
+    url = f"amqp://guest:guest@127.0.0.1:{port}//"
     with (
         (directory / "output").open("ab") as output,
         # Left to itself the server starts one that outlives it.
         ended(["epmd"], environment, output),
-        ended([str(PROGRAMS / "rabbitmq-server")], environment, output) as server,
+        served(url, environment, output) as broker,
     ):
-        url = f"amqp://guest:guest@127.0.0.1:{port}//"
+        yield broker
+
+
+@contextmanager
+def served(url: str, environment: Mapping[str, str], output: Any) -> Iterator[RabbitMQ]:
+    with ended([str(PROGRAMS / "rabbitmq-server")], environment, output) as server:
         wait_until(lambda: answers(url), 60, 0.2)
-        yield RabbitMQ(url, environment, server.pid)
+        yield RabbitMQ(url, environment, server)
 
 
 @contextmanager

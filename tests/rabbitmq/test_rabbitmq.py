@@ -173,9 +173,7 @@ def test_messages_that_were_lost_are_sent_again(deployed: Deployed) -> None:
     assert [len(deployed.starts(run)) for run in runs] == [1, 1]
 
 
-def test_the_run_of_a_killed_worker_starts_again_when_its_lease_is_over(
-    deployed: Deployed,
-) -> None:
+def test_the_run_of_a_killed_worker_starts_again(deployed: Deployed) -> None:
     [run] = deployed.trigger("hangs")
     wait_until(lambda: deployed.starts(run))
     [worker] = [
@@ -186,8 +184,7 @@ def test_the_run_of_a_killed_worker_starts_again_when_its_lease_is_over(
     ]
     worker.kill()
     wait_until(lambda: deployed.have_ended([run]), 20)
-    first, again = deployed.starts(run)
-    assert again.at - first.at > 3
+    assert len(deployed.starts(run)) == 2
     outcomes = [attempt.outcome for attempt in deployed.ledger.run(run.id).attempts]
     assert outcomes == ["lost", "succeeded"]
     deployed.workers.remove(worker)

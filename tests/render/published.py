@@ -25,9 +25,12 @@ def compose() -> Any:
 @cache
 def kubernetes() -> dict[str, Any]:
     """By apiVersion/kind."""
-    text = json.loads((DIRECTORY / "kubernetes.json").read_text())
+    texts = [
+        json.loads((DIRECTORY / f"{name}.json").read_text()) for name in ("kubernetes", "operators")
+    ]
     return {
         name: validator({**schema, "$defs": text["$defs"]})
+        for text in texts
         for name, schema in text["kinds"].items()
     }
 

@@ -12,6 +12,7 @@ from supervisor.deploy import targets
 from supervisor.deploy.directory import write
 from supervisor.deploy.targets import ComposeOptions
 from supervisor.job.spec import JobSpec
+from supervisor.web.access_file import AccessFile
 from tests.render import published
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.render.layouts import env_files
@@ -139,3 +140,14 @@ def without_targets(text: str) -> Any:
         for group in part["static_configs"]:
             group["targets"] = len(group["targets"])
     return document
+
+
+def test_serve_alone_is_given_the_folder_of_the_access_file() -> None:
+    services = yaml.safe_load((COMMITTED / "compose.yaml").read_text())["services"]
+    folder = "./access:/etc/supervisor/access:ro"
+    assert {name for name, one in services.items() if folder in one.get("volumes", [])} == {"serve"}
+    assert (
+        "SUPERVISOR_ACCESS_FILE=/etc/supervisor/access/access.yaml\n"
+        in (COMMITTED / "serve.env.example").read_text()
+    )
+    assert not AccessFile(COMMITTED / "access" / "access.yaml.example").policy.tokens

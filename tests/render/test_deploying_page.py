@@ -1,4 +1,4 @@
-"""docs/deploying.md, done step by step: every file is where the step before has put it."""
+"""The pages about deploying, step by step: every file is where the step before has put it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from supervisor.app import supervise
 from supervisor.cli import MODULES
 from tests.programs import optional
 from tests.render.layouts import settings
-from tests.render.walkthrough import Walk, commands, walk
+from tests.render.walkthrough import PAGES, Walk, commands, headings, walk
 
 
 def assignments(path: Path) -> dict[str, str]:
@@ -30,7 +30,7 @@ def is_secret(path: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    return walk("systemd", tmp_path_factory.mktemp("machine"))
+    return walk("systemd.md", tmp_path_factory.mktemp("machine"))
 
 
 def test_systemd_finds_what_its_units_name(machine: Walk) -> None:
@@ -78,7 +78,7 @@ def test_a_machine_has_one_place_of_schedule_files(machine: Walk) -> None:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    return walk("Compose", tmp_path_factory.mktemp("host"))
+    return walk("compose.md", tmp_path_factory.mktemp("host"))
 
 
 def services(host: Walk) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_the_image_that_compose_runs_is_the_one_that_was_built(host: Walk) -> No
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    return walk("Kubernetes", tmp_path_factory.mktemp("cluster"))
+    return walk("kubernetes.md", tmp_path_factory.mktemp("cluster"))
 
 
 def documents(cluster: Walk) -> Iterator[dict[str, Any]]:
@@ -178,11 +178,40 @@ def test_what_is_applied_can_be_made(cluster: Walk) -> None:
 VERB = re.compile(r"(?:^|bin/|exec \w+ |-- )supervisor (?:-A proj )?([a-z]+)", re.M)
 
 
-@pytest.mark.parametrize("heading", ["systemd", "Several machines", "Compose", "Kubernetes"])
-def test_a_verb_that_a_step_asks_for_exists(heading: str) -> None:
-    found = set(VERB.findall(commands(heading)))
+@pytest.mark.parametrize("page", PAGES)
+def test_a_verb_that_a_step_asks_for_exists(page: str) -> None:
+    found = {verb for heading in headings(page) for verb in VERB.findall(commands(page, heading))}
     assert "render" in found
     assert found <= {verb for verbs in MODULES.values() for verb in verbs}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_page_can_be_followed_to_its_end(page: str, tmp_path: Path) -> None:
+    steps = [each for each in headings(page) if each != "Several machines"]
+    assert walk(page, tmp_path, *steps).calls
+
+
+def test_nothing_rendered_is_left_when_the_units_are_removed(tmp_path: Path) -> None:
+    units = walk("systemd.md", tmp_path, "Install", "Remove").place("/etc/systemd/system")
+    assert [path.name for path in units.iterdir() if not path.name.endswith(".example")] == []
+
+
+@pytest.mark.parametrize("page", ["compose.md", "kubernetes.md", "helm.md"])
+def test_an_upgrade_changes_the_image_and_the_way_back_restores_it(
+    page: str, tmp_path: Path
+) -> None:
+    upgraded = walk(page, tmp_path / "up", "Install", "Upgrade")
+    assert images(upgraded) == {upgraded.calls_of("docker", "build")[-1]["--tag"]}
+    if page != "helm.md":  # which keeps its revisions itself
+        returned = walk(page, tmp_path / "back", "Install", "Upgrade", "Roll back")
+        assert images(returned) == {returned.calls_of("docker", "build")[0]["--tag"]}
+
+
+def images(walked: Walk) -> set[str]:
+    """Of the app, in whatever was rendered."""
+    files = (walked.project / "deploy").rglob("*.yaml")
+    found = re.compile(r"""image: ["']?([\w./-]*\bproj:[\d.]+)""")
+    return {image for path in files for image in found.findall(path.read_text())}
 
 
 URL = "redis://:secret@redis.internal:6379/0"
@@ -204,7 +233,7 @@ def test_the_address_of_redis_is_the_brokers_if_the_app_names_none(
 
 
 def test_the_page_monitors_with_nothing_but_the_package(tmp_path: Path) -> None:
-    walked = walk("Monitoring", tmp_path)
+    walked = walk("deploying.md", tmp_path, "Monitoring")
     folder = walked.project / "deploy" / "compose"
     ours = [path for path in mounted(walked) if "/ops/" in path]
     assert "../../ops/prometheus/rules.yml" in ours
@@ -214,7 +243,7 @@ def test_the_page_monitors_with_nothing_but_the_package(tmp_path: Path) -> None:
 
 
 def test_a_further_machine_starts_nothing_that_must_run_once(tmp_path: Path) -> None:
-    units = walk("Several machines", tmp_path).place("/etc/systemd/system")
+    units = walk("systemd.md", tmp_path, "Several machines").place("/etc/systemd/system")
     wanted = sorted(path.stem for path in (units / "supervisor.target.d").iterdir())
     assert wanted == [
         f"supervisor-{name}.service" for name in ("beat@1", "beat@2", "worker@default")

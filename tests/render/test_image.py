@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
@@ -65,8 +66,17 @@ def test_only_what_is_copied_is_sent_to_the_engine() -> None:
         for words in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.M)
         for source in words.split()[:-1]
     ]
-    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(sources)
+    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted({*sources})
     assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_build_stage_has_all_that_the_wheel_is_made_of() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {*wheel["packages"], *wheel["force-include"], *project["project"]["license-files"]}
+    build = DOCKERFILE.partition("pip wheel")[0]
+    copied = {word for words in re.findall(r"^COPY (.*)$", build, re.M) for word in words.split()}
+    assert needed - copied == set()
 
 
 def test_the_examples_find_their_documents_in_the_image(

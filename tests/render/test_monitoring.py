@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from supervisor.cli import main
@@ -26,6 +27,14 @@ def test_it_needs_no_app_and_no_schedule_files(
     assert "nothing to change" in result.output
     written = [path for path in (tmp_path / "deploy").rglob("*") if path.is_file()]
     assert len(written) == 4
+
+
+def test_prometheus_scrapes_the_servers_that_are_named(tmp_path: Path) -> None:
+    words = ["--target", "jobs-1:9809", "--target", "jobs-2:9871"]
+    CliRunner().invoke(main, ["render", "monitoring", "--output", str(tmp_path), *words])
+    written = yaml.safe_load((tmp_path / targets.PROMETHEUS).read_text())
+    [config] = written["scrape_configs"]
+    assert config["static_configs"] == [{"targets": ["jobs-1:9809", "jobs-2:9871"]}]
 
 
 def test_the_dashboard_says_in_json_whose_it_is(tmp_path: Path) -> None:

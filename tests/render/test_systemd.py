@@ -23,7 +23,7 @@ from tests.waiting import status_of, wait_until
 
 needs_systemd = optional("systemd-analyze")
 
-#: Of 100, where Celery's own units of beat have 92; docs/deploying.md states it.
+#: Of 100, where Celery's own units of beat have 92; docs/how-to/systemd.md states it.
 EXPOSURE = 11
 
 SERVICES = ["supervisor-beat@1", "supervisor-serve", "supervisor-valkey"]

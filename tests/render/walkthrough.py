@@ -1,4 +1,4 @@
-"""The commands of docs/deploying.md, carried out in a folder instead of / and with stand-ins.
+"""The commands of the pages about deploying, done in a folder instead of / and with stand-ins.
 
 What would change a machine or talk to another one (packages, users, systemd, engines, clusters) is
 only written down; everything else is done: rendering, copying, making secrets.
@@ -13,16 +13,20 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from tests.render.jobs import ROOT
 
-PAGE = ROOT / "docs" / "deploying.md"
+HOW_TO = ROOT / "docs" / "how-to"
+
+#: In the order in which docs/how-to/deploying.md names them.
+PAGES = ("deploying.md", "systemd.md", "compose.md", "kubernetes.md", "helm.md")
 
 PROGRAMS = Path(sys.executable).parent
 
 #: Only written down.
-FOREIGN = ("apt-get", "docker", "kubectl", "pip", "sudo", "systemctl", "useradd")
+FOREIGN = ("apt-get", "docker", "helm", "kubectl", "pip", "sudo", "systemctl", "useradd")
 
 PLACES = ("/etc/supervisor", "/etc/systemd", "/opt/supervisor", "/var/lib/supervisor")
 
@@ -77,37 +81,48 @@ class Walk:
     def place(self, path: str) -> Path:
         return self.root / path.lstrip("/")
 
+    def calls_of(self, *command: str) -> list[dict[str, str]]:
+        """Of each call that begins so: --name and its value."""
+        calls = [call for call in self.calls if call[: len(command)] == list(command)]
+        return [
+            {name: value for name, value in pairwise(call) if name.startswith("--")}
+            for call in calls
+        ]
+
     def options_of(self, *command: str) -> dict[str, str]:
-        """Of the one call that begins so: --name and its value."""
-        [call] = [call for call in self.calls if call[: len(command)] == list(command)]
-        options = [word for word in call if word.startswith("--")]
-        return {name: call[call.index(name) + 1] for name in options if name != call[-1]}
+        """Of the one call that begins so."""
+        [options] = self.calls_of(*command)
+        return options
 
 
-def commands(heading: str) -> str:
+def headings(page: str) -> list[str]:
+    return re.findall(r"^## (.+)$", (HOW_TO / page).read_text(), re.M)
+
+
+def commands(page: str, heading: str) -> str:
     """All blocks of commands below a heading, up to the next one."""
-    section = re.split(r"^#+ ", PAGE.read_text(), flags=re.M)
-    [text] = [part for part in section if part.startswith(f"{heading}\n")]
+    sections = re.split(r"^#+ ", (HOW_TO / page).read_text(), flags=re.M)
+    [text] = [section for section in sections if section.startswith(f"{heading}\n")]
     blocks = re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.S | re.M)
-    assert blocks
     return "\n".join(map(textwrap.dedent, blocks))
 
 
-def walk(heading: str, root: Path, *, schedules: str = JOBS) -> Walk:
-    """Carries out a section. Raises CalledProcessError where a command fails."""
+def walk(page: str, root: Path, *steps: str, schedules: str = JOBS) -> Walk:
+    """Carries out sections of a page, each from the same folder. Raises CalledProcessError."""
     done = Walk(root, root / "home" / "project")
     stands = root / "bin"
     furnish(done, stands, schedules)
-    script = commands(heading)
-    for path in PLACES:
-        script = re.sub(rf"(?<![\w.]){path}\b", str(done.place(path)), script)
-    subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=done.project,
-        env={**os.environ, "PATH": f"{stands}:/usr/bin:/bin"},
-        capture_output=True,
-        check=True,
-    )
+    for heading in steps or ("Install",):
+        script = commands(page, heading)
+        for path in PLACES:
+            script = re.sub(rf"(?<![\w.]){path}\b", str(done.place(path)), script)
+        subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=done.project,
+            env={**os.environ, "PATH": f"{stands}:/usr/bin:/bin"},
+            capture_output=True,
+            check=True,
+        )
     return done
 
 

@@ -1,0 +1,242 @@
+"""`make screenshots`: writes docs/pictures, taken of the examples while they run.
+
+1. `supervisor up` runs the examples in a temporary folder, with two people who have tokens.
+2. They trigger a run that fails, pause a job and cancel a run. The rest happens by itself.
+3. Once there is something to see in each picture, Chromium takes it, in light and in dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+from PIL import Image
+from playwright.sync_api import Page
+
+from supervisor.deploy.embedded import free_port
+from supervisor.ledger.actions import system_user
+from supervisor.web.access_file import Role, line_for, new_token
+from tests.waiting import patience, status_of, wait_until
+from tests.web.browser import chromium, log_in
+
+ROOT = Path(__file__).parents[2]
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+
+#: A picture ends here, however long its page is.
+TALLEST = 1_300
+
+#: In place of the names of this machine and of its folders.
+HOST = "app-1"
+
+#: Of the job of several tasks: so many have ended in the picture.
+ITEMS_SEEN = 9
+
+#: Of each picture.
+COLOURS = 128
+
+RENAME = """names => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode())
+    for (const [real, shown] of Object.entries(names))
+      texts.currentNode.data = texts.currentNode.data.replaceAll(real, shown);
+}"""
+
+TERMINAL = """\
+<!doctype html><meta charset="utf-8"><style>
+:root {{ color-scheme: light dark; }}
+body {{ margin: 0; padding: 18px 22px;
+  background: light-dark(#fbfbfc, #0f1317); color: light-dark(#1b2027, #e3e7ec); }}
+pre {{ margin: 0; white-space: pre-wrap; font: 12.5px/1.5 "DejaVu Sans Mono", monospace; }}
+b {{ color: light-dark(#0b5cad, #6cb0ff); }}
+</style><pre><b>$ {command}</b>
+{output}</pre>
+"""
+
+
+class Examples:
+    """`supervisor up` with the example schedules, as ann and bob see it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tokens = {name: new_token() for name in ("ann", "bob")}
+        self.address = f"http://127.0.0.1:{free_port()}"
+        for folder in ("schedules", "docs"):
+            shutil.copytree(ROOT / folder, directory / folder)
+        access = directory / "access.yaml"
+        lines = [line_for(token, name, Role.EDITOR, (), ()) for name, token in self.tokens.items()]
+        access.write_text("\n".join(["tokens:", *lines, ""]))
+        self.environ = {
+            **os.environ,
+            "COLUMNS": "150",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "SUPERVISOR_ACCESS_FILE": str(access),
+        }
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        port = self.address.rpartition(":")[2]
+        words = ["supervisor", "-A", "examples.app", "up", "--concurrency", "6", "--port", port]
+        with (self.directory / "up.log").open("wb") as log:
+            process = subprocess.Popen(
+                words, cwd=self.directory, env=self.environ, stdout=log, stderr=log
+            )
+            try:
+                yield
+            finally:
+                process.terminate()
+                status_of(process)
+
+    def says(self, *words: str, saying: str) -> str:
+        """What a verb prints, if it says that."""
+        printed = subprocess.run(
+            ["supervisor", *words],
+            cwd=self.directory,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        ).stdout
+        return printed if saying in printed else ""
+
+    def runs(self, **query: str) -> list[dict[str, Any]]:
+        try:
+            answer = httpx.get(f"{self.address}/api/v1/runs", params=query, timeout=patience(5))
+        except httpx.TransportError:
+            return []
+        return list(answer.json()) if answer.is_success else []
+
+    def acts(self, name: str, path: str, **body: Any) -> None:
+        bearer = {"authorization": f"Bearer {self.tokens[name]}"}
+        url = f"{self.address}/api/v1/{path}"
+        httpx.post(url, json=body, headers=bearer, timeout=patience(5)).raise_for_status()
+
+    def make_things_happen(self, ends: int) -> dict[str, str]:
+        """Until there is something of everything, and `ends` runs of the plainest job: RUNS."""
+        wait_until(lambda: self.runs(job="checksum-docs", outcome="succeeded"), 60, every=1)
+        wrong = {"kwargs": {"tree": 17}, "overlap": "allow", "reason": "is the new share there?"}
+        self.acts("ann", "jobs/checksum-docs/trigger", **wrong)
+        why = {"note": "the warehouse moves until Monday", "reason": "CHG-2041"}
+        self.acts("bob", "jobs/daily-summary/pause", **why)
+        wait_until(lambda: self.runs(job="load-report", outcome="running"), 60, every=1)
+        [report] = self.runs(job="load-report", outcome="running")
+        self.acts("ann", f"runs/{report['run']}/cancel", reason="wrong arguments, once more")
+        wait_until(lambda: len(self.runs(job="sample-load", outcome="succeeded")) >= ends, 300, 2)
+        wait_until(lambda: self.runs(job="load-report", outcome="skipped"), 60, every=1)
+        wait_until(lambda: self.runs(outcome="waiting") and self.runs(outcome="running"), 60)
+        [failed, *_] = wait_until(lambda: self.runs(job="checksum-docs", outcome="failed"), 60)
+        return {"failed": failed["run"], "steps": self.batch()}
+
+    def batch(self) -> str:
+        """A run of several tasks, in the middle of the one that has many items."""
+
+        def has_counted(run: str) -> bool:
+            whole = httpx.get(f"{self.address}/api/v1/runs/{run}", timeout=patience(5)).json()
+            items = [step["items"] for step in whole["steps"] if step["items"]]
+            return any(sum(found["ended"].values()) >= ITEMS_SEEN for found in items)
+
+        def found() -> str:
+            runs = self.runs(job="documents", outcome="running")
+            return next((run["run"] for run in runs if has_counted(run["run"])), "")
+
+        return wait_until(found, 120)
+
+
+class Album:
+    """Takes what a page shows, in light and in dark."""
+
+    def __init__(self, page: Page, folder: Path, width: int, names: dict[str, str]) -> None:
+        self._page, self._folder, self._width, self._names = page, folder, width, names
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, name: str, path: str, *said: str) -> None:
+        """Of a page, once it says that."""
+
+        def says_it() -> bool:
+            self._page.goto(path)
+            text = self._page.locator("main").text_content() or ""
+            return all(words in text for words in said)
+
+        wait_until(says_it, 90, every=0.5)
+        self.photograph(name)
+
+    def photograph(self, name: str) -> None:
+        for scheme in SCHEMES:
+            self._page.emulate_media(color_scheme=scheme)
+            self._page.evaluate(RENAME, self._names)
+            box = self._page.evaluate("document.documentElement.offsetHeight")
+            file = self._folder / f"{name}-{scheme}.png"
+            self._page.screenshot(
+                path=file,
+                clip={"x": 0, "y": 0, "width": self._width, "height": min(box, TALLEST)},
+                full_page=True,
+                animations="disabled",
+            )
+            make_small(file)
+
+
+def make_small(picture: Path) -> None:
+    """A third of its size: with those colours only that are used most."""
+    with Image.open(picture) as opened:
+        full = opened.convert("RGB")
+    colours: list[tuple[int, Any]] = full.getcolors(full.width * full.height) or []
+    used = [colour for _, colour in sorted(colours, reverse=True)[:COLOURS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in used for part in colour])
+    full.quantize(palette=palette, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
+    seen = examples.make_things_happen(ends)
+    page.route("**/page.js", lambda route: route.abort())  # in both pictures it is the same moment
+    session = log_in(page, examples.address, examples.tokens["ann"])
+    album.take("page", f"{session}/", "checksum-docs", "waiting", "skipped")
+    album.take("run", f"{session}/runs/{seen['steps']}", "documents.words", "Params")
+    album.take("failure", f"{session}/runs/{seen['failed']}", "TypeError", "Traceback")
+    album.take("timeline", f"{session}/jobs/load-report?span=2m", "running", "blocked by")
+    album.take("queues", f"{session}/queues", "serial.checksum-docs", "present")
+    album.take("record", f"{session}/record", "CHG-2041", "ann")
+    for name, words in (("jobs", ("jobs",)), ("why", ("why", "load-report"))):
+        said = wait_until(partial(examples.says, *words, saying="skipped"), 60, every=1)
+        page.goto("about:blank")
+        command = f"supervisor {' '.join(words)}"
+        page.set_content(TERMINAL.format(command=command, output=html.escape(said)))
+        album.photograph(f"terminal-{name}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make screenshots", description=__doc__.split("\n")[0])
+    parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")
+    parser.add_argument("--width", type=int, default=1280, help="Of the window, in pixels.")
+    parser.add_argument("--ends", type=int, default=26, help="Runs of sample-load to wait for.")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
+        examples = Examples(Path(folder))
+        names = {
+            folder: "/srv/app",
+            str(ROOT): "/srv/app",
+            sysconfig.get_path("stdlib"): "/usr/lib/python3",
+            socket.gethostname(): HOST,
+            f"via {system_user()}": "via app",
+        }
+        page = browser.new_page(viewport={"width": options.width, "height": 900})
+        with examples.running():
+            take_all(examples, page, Album(page, options.to, options.width, names), options.ends)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Messages in batches with publisher confirms: none is recorded that RabbitMQ has not taken."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from threading import Thread
+from typing import Any
+
+import kombu
+import pytest
+from celery import Celery, Task, signals
+from kombu import Queue
+
+from supervisor.app import supervise
+from supervisor.job.spec import JobSpec
+from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.requests import Tick
+from supervisor.sending.publisher import Publisher
+from tests.ledger.jobs import job, ticks
+from tests.rabbitmq.broker import RabbitMQ, rabbitmq
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(180)
+
+JOBS_OF_MANY, TICKS_OF_EACH = 30, 100
+MANY = JOBS_OF_MANY * TICKS_OF_EACH
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as broker:
+        yield broker
+
+
+def app_at(url: str, redis_url: str, **conf: Any) -> Celery:
+    app = supervise(Celery("proj", broker=url, set_as_current=False), redis_url=redis_url)
+    app.conf.update(conf)
+
+    @app.task(shared=False, name="proj.nightly")
+    def nightly(*args: Any, **kwargs: Any) -> None: ...
+
+    class Own(Task):  # type: ignore[type-arg]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            return super().apply_async(
+                *args, **{**options, "headers": {**options["headers"], "own": 1}}
+            )
+
+    @app.task(shared=False, name="proj.own", base=Own)
+    def own() -> None: ...
+
+    return app
+
+
+@pytest.fixture
+def publisher(broker: RabbitMQ, redis_url: str, ledger: Ledger) -> Iterator[Publisher]:
+    with app_at(broker.url, redis_url) as app:
+        yield Publisher(app, ledger)
+
+
+def queued(ledger: Ledger, spec: JobSpec, number: int) -> list[Tick]:
+    found = ticks(spec, *range(number))
+    ledger.admit(found)
+    return found
+
+
+def taken(url: str, queue: str) -> list[Any]:
+    """The messages of a queue, which they leave."""
+    with kombu.Connection(url) as connection:
+        channel, found = connection.channel(), []
+        while message := channel.basic_get(queue, no_ack=True):
+            found.append(message)
+        return found
+
+
+def runs_in(url: str, queue: str) -> list[str]:
+    return [message.headers["id"] for message in taken(url, queue)]
+
+
+JOBS: list[dict[str, Any]] = [
+    {},
+    {"args": [1, 'ä"<'], "kwargs": {"deep": [{"a": None}]}},
+    {"task": "proj.unknown", "args": ["x" * 200_000], "lease_ttl": "5s"},
+    {"time_limit": "9s", "soft_time_limit": "3s", "max_retries": 4},
+    {"priority": 7, "start_deadline": "3m"},
+    {"serial": "reports", "queue": None, "name": "a-job.of_that_name"},
+]
+
+
+@pytest.mark.parametrize("keys", JOBS, ids=lambda keys: ",".join(keys) or "plain")
+@pytest.mark.parametrize("conf", [{}, {"broker_transport_options": {"confirm_publish": True}}])
+def test_a_prebuilt_message_is_the_one_that_celery_would_send(
+    broker: RabbitMQ, redis_url: str, ledger: Ledger, keys: dict[str, Any], conf: dict[str, Any]
+) -> None:
+    with app_at(broker.url, redis_url, **conf) as app:
+        publisher = Publisher(app, ledger)
+        spec = job(ledger, **{"name": "nightly", "overlap": "allow", "queue": "same", **keys})
+        other = spec.model_copy(update={"name": "other", "args": ("another",), "kwargs": {}})
+        publisher.publish_ticks(queued(ledger, other, 1))  # the shape is made of this one
+        [tick] = queued(ledger, spec, 1)
+        assert publisher.publish_ticks([tick])
+        assert ledger.run(tick.run_id).sends == 1
+        publisher.publish([tick.run_id])
+    queue = spec.routed_queue or ""
+    *_, prebuilt, by_celery = taken(broker.url, queue)
+    assert prebuilt.body == by_celery.body
+    assert prebuilt.properties == by_celery.properties
+    assert prebuilt.delivery_info["routing_key"] == by_celery.delivery_info["routing_key"]
+
+
+def test_a_task_that_decides_how_it_is_sent_is_asked(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger
+) -> None:
+    [tick] = queued(ledger, job(ledger, task="proj.own", queue="own"), 1)
+    assert publisher.publish_ticks([tick])
+    assert ledger.outbox() == [tick.run_id]
+    assert publisher.publish(ledger.outbox()) == 1
+    assert [message.headers["own"] for message in taken(broker.url, "own")] == [1]
+
+
+def test_who_listens_to_messages_hears_of_each(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger
+) -> None:
+    found = queued(ledger, job(ledger, overlap="allow", queue="heard"), 30)
+    before: list[str] = []
+    after: list[str] = []
+
+    def hear_before(headers: dict[str, Any], **_: Any) -> None:
+        before.append(headers["id"])
+        headers["seen"] = len(before)
+
+    def hear_after(headers: dict[str, Any], **_: Any) -> None:
+        after.append(headers["id"])
+
+    signals.before_task_publish.connect(hear_before)
+    signals.after_task_publish.connect(hear_after)
+    try:
+        assert publisher.publish_ticks(found)
+        assert publisher.publish(ledger.outbox()) == 30
+    finally:
+        signals.before_task_publish.disconnect(hear_before)
+        signals.after_task_publish.disconnect(hear_after)
+    assert before == after == [tick.run_id for tick in found]
+    assert [m.headers["seen"] for m in taken(broker.url, "heard")] == [*range(1, 31)]
+
+
+@pytest.mark.parametrize("are_prebuilt", [True, False])
+def test_a_full_queue_refuses_and_its_runs_are_sent_when_there_is_room(
+    broker: RabbitMQ, redis_url: str, ledger: Ledger, are_prebuilt: bool
+) -> None:
+    bounds = {"x-max-length": 3, "x-overflow": "reject-publish"}
+    name = f"full-{are_prebuilt}"
+    full = [Queue(name, routing_key=name, queue_arguments=bounds)]
+    with app_at(broker.url, redis_url, task_queues=full) as app:
+        publisher = Publisher(app, ledger)
+        found = queued(ledger, job(ledger, overlap="allow", queue=name), 5)
+        if are_prebuilt:
+            assert publisher.publish_ticks(found)
+        else:
+            assert publisher.publish(ledger.outbox()) == 3
+        sent = [run.id for run in ledger.sent_runs(10)]
+        assert len(sent) == 3
+        assert ledger.outbox() == []  # later
+        assert sorted(runs_in(broker.url, name)) == sorted(sent)
+        wait_until(lambda: publisher.publish(ledger.outbox()) == 2, 20)
+        assert {*runs_in(broker.url, name), *sent} == {tick.run_id for tick in found}
+
+
+def test_a_message_that_is_refused_holds_back_no_other(
+    broker: RabbitMQ, redis_url: str, ledger: Ledger
+) -> None:
+    routes = {"proj.astray": {"exchange": "missing", "routing_key": "astray"}}
+    with app_at(broker.url, redis_url, task_routes=routes) as app:
+        publisher = Publisher(app, ledger)
+        for name in "abcdef":
+            task = "proj.astray" if name in "bd" else "proj.nightly"
+            queued(ledger, job(ledger, name, task=task, queue=None if name in "bd" else "kept"), 1)
+        assert publisher.publish(ledger.outbox()) == 4
+    assert {run[0] for run in runs_in(broker.url, "kept")} == {*"acef"}
+    sent = {run.id[0] for run in ledger.sent_runs(10)}
+    assert sent == {*"acef"}
+    assert [ledger.run(f"{name}@2026-03-01T00:00:00Z").state for name in "bd"] == ["queued"] * 2
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_again(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger
+) -> None:
+    spec = job(ledger, overlap="allow", queue="again")
+    [first, second, third] = queued(ledger, spec, 3)
+    assert publisher.publish_ticks([first])
+    broker.ctl("close_all_connections", "idle")
+    assert publisher.publish_ticks([second])
+    broker.ctl("close_all_connections", "idle")
+    assert publisher.publish([third.run_id]) == 1
+    assert ledger.outbox() == []
+    assert len(taken(broker.url, "again")) == 3
+
+
+def test_while_the_broker_hangs_nothing_counts_as_sent(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger
+) -> None:
+    spec = job(ledger, overlap="allow", queue="hung")
+    publisher.publish_ticks(queued(ledger, spec, 1))
+    found = ticks(spec, *range(1, 200))
+    ledger.admit(found)
+    os.kill(broker.pid, SIGSTOP)
+    try:
+        assert not publisher.publish_ticks(found)
+        assert len(ledger.sent_runs(10_000)) == 1
+    finally:
+        os.kill(broker.pid, SIGCONT)
+    wait_until(lambda: publisher.publish_ticks(found), 30, 1)
+    assert len(ledger.sent_runs(10_000)) == 200
+    assert {*runs_in(broker.url, "hung")} >= {tick.run_id for tick in found}
+
+
+@pytest.mark.parametrize("are_prebuilt", [True, False])
+def test_a_broker_without_memory_keeps_one_connection_and_one_batch(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger, are_prebuilt: bool
+) -> None:
+    name = f"blocked-{are_prebuilt}"
+    spec = job(ledger, overlap="allow", queue=name)
+    if are_prebuilt:
+        publisher.publish_ticks(queued(ledger, spec, 1))
+    found = ticks(spec, *range(1, 101))
+    ledger.admit(found)
+    broker.ctl("set_vm_memory_high_watermark", "0.000001")
+    try:
+        if are_prebuilt:
+            assert not publisher.publish_ticks(found)
+        assert [publisher.publish(ledger.outbox()) for _ in range(5)] == [0] * 5
+        assert broker.ctl("list_connections", "state").count("blocked") == 1
+    finally:
+        broker.ctl("set_vm_memory_high_watermark", "0.6")
+    wait_until(lambda: publisher.publish(ledger.outbox()) == 100, 20)
+    counts = Counter(runs_in(broker.url, name))
+    assert counts.keys() >= {tick.run_id for tick in found}
+    assert max(counts.values()) <= 2
+
+
+@pytest.mark.parametrize("are_prebuilt", [True, False])
+def test_of_a_batch_in_which_the_broker_is_killed_none_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, redis_url: str, ledger: Ledger, are_prebuilt: bool
+) -> None:
+    with (
+        rabbitmq(tmp_path_factory.mktemp("killed")) as broker,
+        app_at(broker.url, redis_url) as app,
+    ):
+        publisher = Publisher(app, ledger)
+        jobs = [job(ledger, f"job-{n}", overlap="allow") for n in range(JOBS_OF_MANY)]
+        found = [tick for spec in jobs for tick in queued(ledger, spec, TICKS_OF_EACH)]
+
+        def kill_it() -> None:
+            wait_until(lambda: ledger.first_sent_at() is not None, 60, 0.001)
+            os.kill(broker.pid, SIGKILL)
+
+        killing = Thread(target=kill_it)
+        killing.start()
+        if are_prebuilt:
+            assert not publisher.publish_ticks(found)
+        else:
+            assert publisher.publish(ledger.outbox(MANY)) < MANY
+        killing.join()
+        recorded = {run.id for run in ledger.sent_runs(MANY)}
+        assert 0 < len(recorded) < MANY
+        with broker.started_again():
+            assert recorded <= {*runs_in(broker.url, "celery")}
+            while run_ids := ledger.outbox():
+                assert recorded.isdisjoint(run_ids)
+                publisher.publish(run_ids)
+            sent_again = {*runs_in(broker.url, "celery")}
+            assert recorded | sent_again == {tick.run_id for tick in found}

@@ -1,0 +1,433 @@
+"""Each fenced block of each page is run, or held to what reads it, or marked as an excerpt.
+
+The mark is a comment above the block, with the reason: `<!-- excerpt: of a longer log -->`. Where
+it shows a command with its output, the command is checked all the same. `<!-- output: of what -->`
+says that another test compares it.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib
+import inspect
+import json
+import os
+import re
+import shlex
+import socket
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from getpass import getuser
+from importlib.util import find_spec
+from pathlib import Path
+from socket import gethostname
+
+import click
+import pytest
+import yaml
+from celery import Celery
+from click.testing import CliRunner
+
+from supervisor.app import supervise
+from supervisor.cli import main
+from supervisor.files.job_checks import KEYS
+from supervisor.files.schedule_files import load
+from supervisor.ledger.ledger import Ledger
+from supervisor.web.access import Access
+from tests.acceptance.test_tutorial import COMMAND, shape
+from tests.ledger.jobs import job
+from tests.programs import needed
+from tests.render import walkthrough
+from tests.web.visits import TOKEN, visiting
+
+ROOT = Path(__file__).parents[1]
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(
+    r"^(?P<mark> *<!-- (?P<word>excerpt|output): [^\n]+ -->\n+)?"
+    r"(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
+    re.S | re.M,
+)
+
+#: Blocks that another test takes from the page, and runs.
+RUN_BY = {
+    ("docs/tutorial/first-job.md", None): "tests/acceptance/test_tutorial.py",
+    **{(f"docs/how-to/{page}", "sh"): "tests/render/walkthrough.py" for page in walkthrough.PAGES},
+    ("docs/how-to/access.md", "nginx"): "tests/web/test_proxy.py",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """language: the fence's first word. mark: `excerpt`, `output` or empty."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    mark: str
+
+    @property
+    def runner(self) -> str | None:
+        """The file of another test that runs it."""
+        return RUN_BY.get((self.page, self.language)) or RUN_BY.get((self.page, None))
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for path in PAGES:
+        page = path.read_text()
+        for found in FENCE.finditer(page):
+            line = page.count("\n", 0, found.start("language")) + 1
+            text = textwrap.dedent(found["text"])
+            name = str(path.relative_to(ROOT))
+            yield Block(name, line, found["language"], text, found["word"] or "")
+
+
+BLOCKS = list(blocks())
+
+LEFT = [
+    block
+    for block in BLOCKS
+    if not block.runner and (not block.mark or block.language == "console")
+]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """What each call of `supervisor` in a piece of shell is given."""
+    lines = text.replace("\\\n", " ").replace("$(", ";").splitlines()
+    for line in lines:
+        words = shlex.shlex(line, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        before, given = ";", None
+        for word in words:
+            if given is not None and not re.fullmatch(r"[|&;<>()]+", word):
+                given.append(word)
+            elif given is not None:
+                yield given
+                given = None
+            elif word.endswith("bin/supervisor") or (word == "supervisor" and calls(before)):
+                given = []
+            before = word
+        if given is not None:
+            yield given
+
+
+def calls(before: str) -> bool:
+    """Whether the word after this one is a program."""
+    return before in ("serve", "beat", "--") or bool(re.match(r"[|&;()]|[A-Z_]+=", before))
+
+
+def check_shell(text: str) -> None:
+    """Bash reads it, and each verb takes these options and arguments."""
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, capture_output=True)
+    for given in commands(text):
+        context = main.make_context("supervisor", list(given))
+        name, verb, rest = main.resolve_command(context, [*context._protected_args, *context.args])
+        if verb is None or (isinstance(verb, click.Group) and not rest):
+            pytest.fail(f"no verb: {given}")
+        while isinstance(verb, click.Group):
+            name, verb, rest = verb.resolve_command(context, rest)
+            assert verb
+        try:
+            verb.make_context(name, rest, parent=context)
+        except click.BadParameter as error:
+            if "does not exist" not in error.message:  # a file of the reader's
+                raise
+
+
+def check_console(text: str) -> None:
+    check_shell("".join(f"{command}\n" for command, _ in COMMAND.findall(text)))
+
+
+def check_yaml(text: str) -> None:
+    """A schedule file, or keys of a job, loads; any other YAML is read."""
+    data = yaml.safe_load(text)
+    if set(data) <= {"jobs", "defaults"}:
+        written = text if "jobs" in data else text + "\njobs: {}\n"
+    elif set(data) <= set(KEYS):
+        task = {} if "steps" in data else {"task": "proj.task"}
+        written = json.dumps({"jobs": {"job": {**task, **data}}})
+    else:
+        return
+    directory = Path(os.environ["BLOCK_DIRECTORY"])
+    (directory / "jobs.yaml").write_text(written)
+    load(directory)
+
+
+def check_python(text: str) -> None:
+    """It compiles, what it imports is there, and our functions take the keywords they are given."""
+    names: dict[str, object] = {}
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and find_spec(root(node.module)):
+            for alias in node.names:
+                names[alias.asname or alias.name] = imported(node.module, alias.name)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if find_spec(root(alias.name)):
+                    names[alias.asname or root(alias.name)] = importlib.import_module(alias.name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (function := named(node.func, names)):
+            keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+            inspect.signature(function).bind_partial(*node.args, **keywords)
+
+
+def imported(module: str, name: str) -> object:
+    owner = importlib.import_module(module)
+    return getattr(owner, name, None) or importlib.import_module(f"{module}.{name}")
+
+
+def root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def named(node: ast.expr, names: dict[str, object]) -> Callable[..., object] | None:
+    """The function of ours that is called, if it is one."""
+    if isinstance(node, ast.Attribute):
+        owner = names.get(node.value.id) if isinstance(node.value, ast.Name) else None
+        found = getattr(owner, node.attr, None)
+    else:
+        found = names.get(node.id) if isinstance(node, ast.Name) else None
+    is_ours = root(getattr(found, "__module__", None) or "") == "supervisor"
+    return found if is_ours and callable(found) else None
+
+
+def check_json(text: str) -> None:
+    json.loads(text if text.lstrip()[0] in "{[" else f"{{{text}}}")
+
+
+def check_sql(text: str) -> None:
+    sqlite3.connect(":memory:").executescript(text)
+
+
+def check_diagram(text: str) -> None:
+    assert text.split()[0] in ("flowchart", "sequenceDiagram", "stateDiagram-v2")
+
+
+CHECKS: dict[str, Callable[[str], object]] = {
+    "console": check_console,
+    "ini": lambda text: configparser.ConfigParser().read_string(text),
+    "json": check_json,
+    "mermaid": check_diagram,
+    "python": check_python,
+    "sh": check_shell,
+    "sql": check_sql,
+    "toml": tomllib.loads,
+    "yaml": check_yaml,
+}
+
+
+@pytest.mark.parametrize("block", LEFT, ids=str)
+def test_a_block_is_what_its_language_says(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOCK_DIRECTORY", str(tmp_path))
+    assert block.language in CHECKS, "run it, or mark it: <!-- excerpt: why -->"
+    CHECKS[block.language](block.text)
+
+
+SHOWN = [
+    block
+    for block in LEFT
+    if block.language == "console"
+    and not block.mark
+    and any(output for _, output in COMMAND.findall(block.text))
+]
+
+
+@pytest.mark.parametrize("block", SHOWN, ids=str)
+def test_a_command_prints_what_the_page_shows(
+    block: Block, ledger: Ledger, redis_url: str, schedules: Path
+) -> None:
+    job(ledger, "import-orders", every="5m")
+    (schedules / "reports.yaml").write_text(
+        "# yaml-language-server: $schema=../.schedule.schema.json\njobs: {}\n"
+    )
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environ = {
+        "PATH": path,
+        "COLUMNS": "160",
+        "SUPERVISOR_REDIS_URL": redis_url,
+    }
+    for command, output in COMMAND.findall(block.text):
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=schedules.parent,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        written = done.stdout.replace(gethostname(), "host-1").replace(getuser(), "deploy")
+        printed = {shape(line) for line in written.splitlines()}
+        assert {shape(line) for line in output.splitlines()} <= printed, done.stdout + done.stderr
+
+
+#: What a line of commands needs and is not here: a project of the reader's, other programs, a
+#: terminal that stays open.
+ABSENT = re.compile(
+    r"^(celery|cp|cat|kill|make|pip|python|docker|kubectl|sudo) |django-celery-beat|--follow"
+    r"|supervisor (-A proj )?serve|flaky-fetch|documents|\$RUN"
+)
+
+#: A page's names, and those of the test's.
+OURS = {"JOB": "import-orders", "/etc/crontab": "system.crontab", "/etc/redis/": "", "deploy/": ""}
+
+SCHEDULES = """\
+jobs:
+  import-orders: {task: proj.import_orders, every: 6h}
+  nightly: {task: proj.nightly, cron: "30 2 * * *", kwargs: {day: "2026-03-01"}}
+  report-sales: {task: proj.report, every: 1d, queue: reports}
+"""
+
+APP = """\
+from celery import Celery
+from supervisor.app import supervise
+
+app = Celery("proj")
+app.conf.beat_schedule = {"tidy": {"task": "proj.tidy", "schedule": 60.0}}
+supervise(app, schedules="schedules")
+"""
+
+CRONTAB = "30 2 * * * {user}/usr/local/bin/report\n"
+
+#: `supervisor` without the second that it takes to start: the test's own process does it.
+CLIENT = """\
+#!{python} -IS
+import json, socket, sys
+with socket.socket(socket.AF_UNIX) as asked:
+    asked.connect({address!r})
+    said = sys.stdin.read() if "-" in sys.argv else ""
+    asked.sendall(json.dumps([sys.argv[1:], said]).encode())
+    asked.shutdown(socket.SHUT_WR)
+    printed, code = json.loads(asked.makefile().read())
+print(printed, end="")
+sys.exit(code)
+"""
+
+
+def runnable(block: Block) -> str:
+    """The lines of a block that can be run here, with our names."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    text = "\n".join(line for line in lines if not ABSENT.search(line))
+    for theirs, ours in OURS.items():
+        text = re.sub(rf"(?<![\w/]){theirs}", ours, text)
+    return text if re.search(r"^(?!#)\w+ ", text, re.M) else ""
+
+
+RUNNABLE = [block for block in LEFT if block.language == "sh" and runnable(block)]
+
+
+@contextmanager
+def answering(address: Path, environ: dict[str, str]) -> Iterator[None]:
+    """Carries out the calls of CLIENT, one after the other."""
+
+    def carry_out(given: list[str], said: str) -> tuple[str, int]:
+        if "-A" in given:  # an app is for a process of its own
+            done = subprocess.run(
+                [Path(sys.executable).with_name("supervisor"), *given],
+                env={**os.environ, **environ},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            return done.stdout, done.returncode
+        result = CliRunner().invoke(main, given, input=said, env=environ)
+        finds_nothing = given[0] == "doctor" and result.exit_code == 1  # no beat is running
+        return result.output, 0 if finds_nothing else result.exit_code
+
+    def answer() -> None:
+        while True:
+            caller, _ = listening.accept()
+            with caller, caller.makefile("rw") as stream:
+                if not (asked := stream.read()):
+                    return
+                json.dump(carry_out(*json.loads(asked)), stream)
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield
+        finally:
+            with socket.socket(socket.AF_UNIX) as last:
+                last.connect(str(address))
+            thread.join()
+
+
+@pytest.mark.parametrize("block", RUNNABLE, ids=str)
+def test_the_commands_of_a_block_do_their_work(
+    block: Block,
+    ledger: Ledger,
+    redis_url: str,
+    schedules: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for program in ("curl", "jq"):
+        if f"{program} " in block.text:
+            needed(program)
+    home = schedules.parent
+    monkeypatch.chdir(home)
+    environ = {"SUPERVISOR_REDIS_URL": redis_url, "SUPERVISOR_SCHEDULES": str(schedules)}
+    (schedules / "ours.yaml").write_text(SCHEDULES)
+    (home / "proj.py").write_text(APP)
+    (home / "system.crontab").write_text(CRONTAB.format(user="root "))
+    (home / "redis").mkdir()
+    (home / "redis" / "users.acl.example").write_text("user beat on >${BEAT_PASSWORD}\n")
+    (home / ".curlrc").write_text("fail-with-body\n")
+    programs = home / "bin"
+    programs.mkdir()
+    address = home / "s"
+    client = CLIENT.format(python=sys.executable, address=str(address))
+    crontab = f"#!/bin/sh\nprintf '{CRONTAB.format(user='')}'\n"
+    for name, text in {"supervisor": client, "crontab": crontab}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    for name, keys in yaml.safe_load(SCHEDULES)["jobs"].items():
+        job(ledger, name, **{"every": None, **keys})
+    with ExitStack() as stack:
+        stack.enter_context(answering(address, environ))
+        text = runnable(block)
+        if "curl " in text:
+            app = supervise(Celery("proj", broker=redis_url, set_as_current=False))
+
+            @app.task(name="proj.report", shared=False)
+            def report(tenant: str) -> None: ...
+
+            server = stack.enter_context(visiting(ledger, Access(TOKEN), app))
+            text = text.replace("http://127.0.0.1:9809", str(server.base_url).rstrip("/"))
+        triggered = CliRunner().invoke(main, ["trigger", "report-sales", "--json"], env=environ)
+        run = json.loads(triggered.output)["results"][0]["run"]
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", re.sub(r"\bRUN\b", run, text)],
+            env={
+                **os.environ,
+                **environ,
+                "HOME": str(home),
+                "PATH": f"{programs}:{os.environ['PATH']}",
+                "SUPERVISOR_TOKEN": TOKEN,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize(("page", "file"), [(page, file) for (page, _), file in RUN_BY.items()])
+def test_what_another_test_runs_is_read_there(page: str, file: str) -> None:
+    assert Path(page).name in (ROOT / file).read_text()
