@@ -246,12 +246,12 @@ def test_service_that_is_away_is_asked_again_later(ledger: Ledger, leader: Leade
     ended(ledger, spec, 0, RunState.FAILED, "ValueError: boom")
     at = ledger.now()
     made(ledger, leader, at)
-    waits = []
-    for second in range(30, 60):
+    asked = []
+    for second in (29, 30, 34, 39, 48, 53, 99):  # 5 s and 10 s, and up to 4 s for a busy machine
         tries = len(service.notices)
         sent(ledger, leader, service, at + timedelta(seconds=second))
-        waits += [second] * (len(service.notices) - tries)
-    assert waits == [30, 35, 45]
+        asked += [second] * (len(service.notices) - tries)
+    assert asked == [30, 39, 53]
     assert len({notice.key for notice in service.notices}) == 1
 
 
@@ -265,7 +265,7 @@ def test_service_that_is_back_has_short_waits_again(ledger: Ledger, leader: Lead
     made(ledger, leader, at + timedelta(minutes=1))
     sent(ledger, leader, service, at + timedelta(minutes=9))
     assert len(service.notices) == 3
-    assert ledger.notices.due(at + timedelta(minutes=9) + FIRST_WAIT) != []
+    assert ledger.notices.due(at + timedelta(minutes=9) + 1.9 * FIRST_WAIT) != []
 
 
 def test_many_destinations_are_sent_to_in_one_turn(ledger: Ledger, leader: Leader) -> None:
