@@ -74,19 +74,20 @@ def supervise(
     logging: bool = False,
     adopt_entries: bool = False,
 ) -> Celery:
-    """Returns `app`, supervised. Call it where the app is created.
+    """Puts a Celery app under supervision, and returns it. Call it where the app is created.
 
-    - `schedules`: the directory of schedule files that beat follows. SUPERVISOR_SCHEDULES takes
-      precedence.
+    - `schedules`: the directory of schedule files that beat reads and watches. SUPERVISOR_SCHEDULES
+      takes precedence.
     - `redis_url`: the ledger's Redis, by default the app's broker. SUPERVISOR_REDIS_URL takes
       precedence.
-    - `prefix`: what the ledger's keys start with, by default `supervisor`.
+    - `prefix`: the prefix of the ledger's keys, by default `supervisor`. SUPERVISOR_PREFIX takes
+      precedence.
     - `owner`: the name by which the ledger knows this app, by default the app's own
-      (`Celery("proj")`). SUPERVISOR_OWNER takes precedence. A beat with another name does not lead.
+      (`Celery("proj")`). SUPERVISOR_OWNER takes precedence. A beat with another name cannot lead.
     - `logging`: workers and beats render all lines, including Celery's and the app's own, as JSON
       or for a terminal. They also do so if SUPERVISOR_LOG_FORMAT is set.
-    - `adopt_entries`: RedBeat entries that the app's code saves become jobs: guarded, audited and
-      shown like any other. Without it they run as before.
+    - `adopt_entries`: RedBeat entries that the app's code saves become jobs like any other. Without
+      it they run as before, without the guard.
 
     Raises InvalidPrefix.
     """

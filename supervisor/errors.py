@@ -69,7 +69,7 @@ WRONG, USAGE, NOT_FOUND, REFUSED, UNAVAILABLE = 1, 2, 3, 4, 5
 
 
 class SupervisorError(Exception):
-    """Root of all errors below; the command line prints it and exits with `exit_code`."""
+    """The base class of all errors below. The command line prints it and exits with `exit_code`."""
 
     exit_code = WRONG
 
@@ -117,7 +117,7 @@ class InvalidSchedule(SupervisorError, ValueError):
 
 
 class UnknownJob(SupervisorError, LookupError):
-    """No loaded schedule file names this job."""
+    """No loaded job has this name."""
 
     exit_code = NOT_FOUND
 
@@ -140,9 +140,9 @@ class UnreadableJob(UnknownJob):
 
 
 class InvalidJob(SupervisorError, ValueError):
-    """A job that is put at run time has problems, and nothing was changed.
+    """A job that is put at run time has problems, listed in `problems`. Nothing was changed.
 
-    job: "" where several were put or removed; each problem names its job then.
+    `job` is empty if several jobs were put or removed; then each problem names its job.
     """
 
     exit_code = USAGE
@@ -154,9 +154,9 @@ class InvalidJob(SupervisorError, ValueError):
 
 
 class JobConflict(SupervisorError):
-    """Another version of the job is loaded than its editor has seen; 0 stands for none.
+    """The loaded version of the job is not the expected one. Nothing was changed.
 
-    Nothing was changed.
+    `version` is the loaded version, and 0 if the job is not loaded.
     """
 
     exit_code = REFUSED
@@ -169,7 +169,7 @@ class JobConflict(SupervisorError):
 
 
 class JobElsewhere(SupervisorError):
-    """The name is that of a job of another source; nothing was changed."""
+    """A job of another source has this name. Nothing was changed."""
 
     exit_code = REFUSED
 
@@ -185,7 +185,7 @@ class JobElsewhere(SupervisorError):
 
 
 class TooManyJobs(SupervisorError):
-    """More jobs would be loaded at run time than may be; nothing was changed."""
+    """There would be too many jobs at run time. Nothing was changed."""
 
     exit_code = REFUSED
 
@@ -195,7 +195,7 @@ class TooManyJobs(SupervisorError):
 
 
 class UnknownRun(SupervisorError, LookupError):
-    """The ledger does not know this run, or knows it no longer."""
+    """The ledger does not have this run, or no longer has it."""
 
     exit_code = NOT_FOUND
 
@@ -236,7 +236,7 @@ class RunEnded(SupervisorError):
 
 
 class InvalidKey(SupervisorError, ValueError):
-    """The lock's key is no template, or names an argument that the run does not have."""
+    """The lock's key is not a valid template, or names an argument that the run does not have."""
 
     exit_code = USAGE
 
@@ -246,7 +246,7 @@ class NotTranslatable(SupervisorError, ValueError):
 
 
 class InvalidGuard(SupervisorError, ValueError):
-    """The `guard` of a task or a call is wrong; all that is wrong is listed."""
+    """The `guard` of a task or a call has problems, listed in `problems`."""
 
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -262,7 +262,7 @@ class ArgumentsNotJson(SupervisorError, TypeError):
 
 
 class NotConfigured(SupervisorError):
-    """A setting that is needed here is absent, or cannot be read."""
+    """A required setting is missing or invalid."""
 
     exit_code = USAGE
 
@@ -419,15 +419,15 @@ class JobRaised(SupervisorError):
 
 
 class RunInterrupted(BaseException):
-    """Raised in a job's code from outside: the job is to clean up and end, within `stop_grace`.
+    """Raised in a job's code to end it: the job should clean up and return within `stop_grace`.
 
-    Not an Exception, so that a job's ``except Exception`` does not swallow it.
+    It is not a subclass of Exception, so ``except Exception`` does not catch it.
     """
 
 
 class LeaseLost(RunInterrupted):
-    """The lease of this run ended or may be another run's: what it writes may collide."""
+    """The run lost its lease: another run may have started, and their writes may collide."""
 
 
 class RunCancelled(RunInterrupted):
-    """The run was cancelled, or a newer one replaces it."""
+    """The run was cancelled, or replaced by a newer one."""

@@ -1,16 +1,16 @@
-"""Jobs at run time: put, read, edited and removed by code, while beats and workers run.
+"""Create, read, edit and remove jobs from code, while beats and workers are running.
 
 ``jobs.put("report-acme", task="proj.report", cron="0 6 * * *", kwargs={"tenant": "acme"})``
 
-A job that is put has all keys of a schedule file's job, is checked by the same code, and is
-guarded, rescued, audited and shown as any other. It lies in Redis: it takes effect within a turn of
-beat, and outlives beats. A job of schedule files can be read here, and not changed.
+Such a job has the same keys as a job in a schedule file, is checked in the same way, and behaves
+like any other job. It is stored in Redis, takes effect within about a second, and survives restarts
+of beat. Jobs of schedule files can be read with these functions, but not changed.
 
-All functions take the Celery app, which is supervised; without `app`, the current one. They raise
-what redis-py raises when the ledger is unavailable.
+All functions take a supervised Celery app as `app`; the default is the current app. When the ledger
+is unavailable, they raise the exceptions of redis-py.
 
-What changes something is entered in the record of actions: `by` whom, and for what `reason`.
-Without `by` it is SUPERVISOR_ACTOR or the system user.
+Changes are entered in the record of actions, with the name in `by` and the `reason`. Without `by`,
+the name is SUPERVISOR_ACTOR or the system user.
 """
 
 from __future__ import annotations
@@ -57,10 +57,13 @@ Keys = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is known of one loaded job.
+    """A loaded job.
 
-    source: "files", "runtime", or as it was put. version: grows with each change, also after the
-    job was removed. place: for people, such as "schedules/a.yaml:12".
+    - `spec`: its keys.
+    - `source`: `files`, `runtime`, or the source that it was put with.
+    - `version`: grows with each change, even if the job was removed in between.
+    - `place`: where the job is from, for people, such as `schedules/a.yaml:12`.
+    - `paused`: whether it is paused now.
     """
 
     name: str
@@ -81,14 +84,16 @@ def put(
     source: str = AT_RUN_TIME,
     **keys: Any,
 ) -> Job:
-    """Loads a job, or edits it; the same job again changes nothing, not even its version.
+    """Creates or edits a job. If the job is already the same, nothing changes.
 
-    keys: as in a schedule file; durations also as timedelta, times as datetime, without fractions
-    of a second, and those of the day as time. if_version: the one
-    that the caller has seen, 0 for "is not loaded". by: the name of the person who puts it.
+    - `keys`: the keys of the job, as in a schedule file. Durations may be timedelta objects, times
+      datetime objects (without fractions of a second), and times of day time objects.
+    - `if_version`: the version that the caller has read; 0 means that the job must not exist.
+    - `by`: the name of the person who makes the change.
 
-    Raises InvalidJob with all that is wrong, also for new times that are all past, JobConflict,
-    JobElsewhere for a job of another source, and TooManyJobs. Nothing is changed then.
+    Raises InvalidJob with all problems (a job whose times have all passed is one), JobConflict if
+    the version is another, JobElsewhere for a job of another source, and TooManyJobs. If it raises,
+    nothing has changed.
     """
     ledger, entries = ledger_of(app)
     with ledger.actions.trying(Action(actor_of(by), "put", name, reason, (name,))) as action:
@@ -107,10 +112,10 @@ def put_many(
     reason: str = "",
     source: str = AT_RUN_TIME,
 ) -> Changes:
-    """Loads or edits all of these jobs, by name, or none of them; other jobs stay as they are.
+    """Creates or edits all of these jobs, or none of them. Other jobs are not changed.
 
-    Raises InvalidJob with the problems of all jobs, InvalidRequest where `jobs` is no mapping, and
-    otherwise as `put`.
+    `jobs` maps names to keys. Raises InvalidJob with the problems of all jobs, InvalidRequest if
+    `jobs` is not a mapping, and the other exceptions of `put`.
     """
     ledger, entries = ledger_of(app)
     check_type("jobs", jobs, Mapping, "a mapping of names to keys")
@@ -135,7 +140,10 @@ def checked_all(ledger: Ledger, jobs: Mapping[str, Keys]) -> dict[str, JobSpec]:
 
 
 def get(name: str, *, app: Celery | None = None) -> Job:
-    """A loaded job of any source. Raises UnknownJob, and UnreadableJob of another version's."""
+    """Returns a job of any source.
+
+    Raises UnknownJob, and UnreadableJob if only another version of this package can read it.
+    """
     ledger, _ = ledger_of(app)
     found = jobs_of(ledger, [name])
     if not found:
@@ -151,9 +159,11 @@ def list(
     source: str | None = None,
     app: Celery | None = None,
 ) -> builtins.list[Job]:
-    """The loaded jobs, sorted by name.
+    """Returns the loaded jobs, sorted by name.
 
-    prefix: of their names. label: "tenant=acme", or "tenant" for jobs that have the label.
+    - `prefix`: only jobs whose names begin with it.
+    - `label`: only jobs with this label, as `tenant=acme`, or `tenant` for any value.
+    - `source`: only jobs of this source.
     """
     ledger, _ = ledger_of(app)
     return [
@@ -174,9 +184,10 @@ def remove(
     reason: str = "",
     source: str = AT_RUN_TIME,
 ) -> bool:
-    """Removes a job; returns whether it was there. Its running runs go on to their end.
+    """Removes a job, and returns whether it existed. Running runs of the job continue.
 
-    Raises JobConflict, and JobElsewhere for a job of another source.
+    Raises JobConflict if the version is not `if_version`, and JobElsewhere for a job of another
+    source.
     """
     ledger, entries = ledger_of(app)
     versions, place = {name: if_version}, place_of(by)
@@ -194,9 +205,9 @@ def pause(
     app: Celery | None = None,
     by: str | Actor = "",
 ) -> None:
-    """Excludes the ticks of a job of any source until then, or until it is resumed.
+    """Pauses a job of any source until a time, or until it is resumed.
 
-    Raises UnknownJob, and InvalidRequest for a time in the past, and for what is none.
+    Raises UnknownJob, and InvalidRequest if `until` is in the past or is not a datetime.
     """
     check_type("until", until, datetime | None, "a datetime")
     check_type("note", note, str, "a text")
@@ -225,13 +236,18 @@ def trigger(
     by: str | Actor = "",
     reason: str = "",
 ) -> str:
-    """Runs a job of any source now, paused or not; returns the id of the run.
+    """Runs a job of any source now, even if it is paused, and returns the id of the run.
 
-    The arguments stand in place of the job's own; see the verb `supervisor trigger`. at: the run
-    waits until then; without an offset, a time of the job's zone. priority: of the message, from 0
-    to 9. after: the run waits until this one has ended; after_policy: how that has to end, success
-    or done, else the new one is skipped. Raises UnknownJob, UnknownRun, InvalidKey, and
-    InvalidRequest for arguments that the job cannot take, and for a time in the past.
+    - `args`, `kwargs`, `params`: replace those of the job. `key` and `overlap` replace the job's
+      lock key and overlap policy.
+    - `priority`: the priority of the message, from 0 to 9.
+    - `at`: the run waits until this time, which is in the job's time zone if it has no offset.
+    - `after`: the id of a run. The new run waits until that one has ended. It is skipped if that
+      run does not end as `after_policy` says: `success`, or `done` for any outcome.
+    - `run_id`: the id of the new run.
+
+    Raises UnknownJob, UnknownRun, InvalidKey, and InvalidRequest for arguments that the job cannot
+    take or a time in the past.
     """
     check_type("args", args, builtins.list | tuple | None, "a list")
     check_type("kwargs", kwargs, Mapping | None, "a mapping")
@@ -286,9 +302,9 @@ def word_of(kind: type[W], name: str, word: str) -> W:
 
 
 def next_ticks(name: str, count: int = 5, *, app: Celery | None = None) -> builtins.list[datetime]:
-    """The next nominal times of a job, in UTC, whether it is paused or not.
+    """Returns the next scheduled times of a job, in UTC, even if the job is paused.
 
-    count: up to 10,000. Raises UnknownJob and InvalidRequest.
+    `count` is at most 10,000. Raises UnknownJob and InvalidRequest.
     """
     if not isinstance(count, int) or not 0 < count <= MOST_TICKS:
         raise InvalidRequest(f"count: {count!r:.100} is not a number from 1 to {MOST_TICKS:,}")

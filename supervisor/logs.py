@@ -33,7 +33,10 @@ RUN_FIELDS = {name: f"supervisor_{name}" for name in ("job", "run", "attempt", "
 
 
 class RunFilter(logging.Filter):
-    """For a handler whose format has ``%(supervisor_run)s``: outside of runs it is empty."""
+    """Makes fields such as ``%(supervisor_run)s`` empty in log records outside of runs.
+
+    Add it to handlers whose format contains such a field.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         for attribute in RUN_FIELDS.values():

@@ -60,16 +60,19 @@ def run_command(
     max_output: int = MOST_OUTPUT_BYTES,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """Runs a program in a process group that ends with it, with the run, and with the process.
+    """Runs a program that does not outlive the run, even if the job's process is killed.
 
-    It takes what subprocess.run takes, with `check` on, and standard input empty unless `input` or
-    `stdin` says otherwise. timeout, stop_grace: seconds. max_output: bytes of each stream that is
-    captured.
+    It takes the parameters of subprocess.run, but `check` is True by default, and standard input is
+    empty unless `input` or `stdin` is given. The program runs in a process group of its own, which
+    is ended when the program, the run or the job's process ends.
 
-    Raises CalledProcessError when the program exits with another status than 0, unless `check` is
-    False, TimeoutExpired, OutputTooLarge, and what is raised in the job while it waits
-    (RunCancelled, LeaseLost, SoftTimeLimitExceeded): then the group gets SIGTERM, and what is left
-    of it after the program's end, or after `stop_grace`, is killed.
+    - `timeout`: after so many seconds the program is ended, and TimeoutExpired is raised.
+    - `stop_grace`: how many seconds the group has to end after SIGTERM, before it is killed.
+    - `max_output`: how many bytes of each captured stream are kept; more raise OutputTooLarge.
+
+    Raises CalledProcessError if the program exits with a status other than 0, unless `check` is
+    False. If the run is cancelled, loses its lease or exceeds its soft time limit meanwhile, the
+    group is ended and RunCancelled, LeaseLost or SoftTimeLimitExceeded is raised.
     """
     pipes = pipes_of(options, input, capture_output)
     codec = codec_of(options)

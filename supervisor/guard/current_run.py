@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """The run that this code works for.
+    """The run that the calling code belongs to.
 
-    nominal_at: the time the schedule named, aware UTC; of a run triggered by hand, when that was.
-    attempt: 1 for the first start, one more for each retry and each rerun after a crash.
-    fencing_token: grows with every lease of the same lock; a store that remembers the highest
-    one it saw can refuse the writes of a run that lost its lease without knowing.
-    step: the running step of a run of several steps; attempt and fencing token are then its own.
-    item: of a batch the number of its item, from 0. params: what the stages before handed on.
+    - `job`, `run_id`: the name of the job and the id of the run.
+    - `nominal_at`: the scheduled time, in UTC. For a run triggered by hand, when it was triggered.
+    - `attempt`: 1 for the first start, and one more for each retry and each start after a crash.
+    - `fencing_token`: grows with each lease of a lock. A store that remembers the highest token can
+      refuse the writes of a run that has lost its lease without knowing it.
+    - `step`: the name of the step, if the run has several. `attempt` and `fencing_token` are then
+      those of the step.
+    - `item`: the number of the item in a batch, from 0.
+    - `params`: the values that earlier stages passed on.
     """
 
     job: str
@@ -38,33 +41,33 @@ class CurrentRun:
     _attempt: Attempt | None = field(default=None, repr=False, compare=False)
 
     def progress(self, done: Number, total: Number | None = None, text: str = "") -> None:
-        """Reports how far the run is. Call it as often as you like: the latest call counts."""
+        """Reports the progress of the run. You can call it often: only the latest call counts."""
         if self._attempt is not None and self._attempt.report is not None:
             self._attempt.report.progress(done, total, text)
 
     @property
     def should_end(self) -> bool:
-        """Whether the run is asked to end: cancelled, replaced, or without its lease."""
+        """Whether the run should end, because it was cancelled or replaced, or lost its lease."""
         return self._attempt is not None and self._attempt.asked_to_end is not None
 
     def check(self) -> None:
-        """Raises RunCancelled or LeaseLost once the run is asked to end.
+        """Raises RunCancelled or LeaseLost if the run should end.
 
-        For pools of threads, where they cannot be raised from outside.
+        Call it in pools of threads or greenlets, where they cannot be raised from outside.
         """
         if self._attempt is not None and self._attempt.asked_to_end is not None:
             raise self._attempt.asked_to_end
 
     def log(self, text: str, *args: object) -> None:
-        """Adds to the run's log, as in logging: ``log("loaded %s rows", n)``."""
+        """Adds a line to the run's log: ``log("loaded %s rows", n)``."""
         if self._attempt is not None:
             self._attempt.log(formatted(text, args))
 
     @property
     def log_fields(self) -> dict[str, str | int]:
-        """What log records of its code have: ``supervisor_job``, ``_run``, ``_attempt``, ``_step``.
+        """The fields of its log records, such as ``supervisor_job`` and ``supervisor_run``.
 
-        A thread that does not know its run can give them: ``logger.info(..., extra=fields)``.
+        Pass them on in threads that the run starts: ``logger.info(..., extra=fields)``.
         """
         fields: dict[str, str | int] = {
             "job": self.job,
@@ -80,7 +83,7 @@ _current: ContextVar[CurrentRun | None] = ContextVar("supervisor_current_run", d
 
 
 def current_run() -> CurrentRun | None:
-    """The supervised run this code works for; None outside of one."""
+    """Returns the supervised run that the calling code belongs to, or None outside of a run."""
     return _current.get()
 
 

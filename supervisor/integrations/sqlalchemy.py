@@ -49,15 +49,16 @@ def trigger_on_commit(
     app: Celery | None = None,
     **options: Any,
 ) -> str:
-    """Triggers a run once the session's transaction has committed; returns the id it will have.
+    """Triggers a run when the session's transaction commits, and returns the id of that run.
 
-    job_or_task: the name of a job that is loaded, or a task of a supervised app.
-    args, kwargs: JSON, captured now; for a job, None means its own.
-    app: of a job that is named; the current one by default.
-    options: of a job `key`, `overlap` and `max_wait`; of a task, what its `apply_async` takes.
+    - `job_or_task`: the name of a loaded job, or a task of a supervised app.
+    - `args`, `kwargs`: JSON, copied at the time of the call. None means the job's own.
+    - `app`: the app of a job that is given by name, by default the current app.
+    - `options`: for a job `key`, `overlap` and `max_wait`; for a task the parameters of its
+      `apply_async`.
 
     Raises NotConfigured, ArgumentsNotJson, InvalidGuard, InvalidKey, and TypeError for arguments
-    that the task refuses.
+    that the task does not take.
     """
     trigger = trigger_of(job_or_task, args, kwargs, app, options)
     own = sync_session(session)

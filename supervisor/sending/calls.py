@@ -459,20 +459,21 @@ def start(
     app: Celery | None = None,
     **policies: Any,
 ) -> str:
-    """Starts a run of these steps and returns its id.
+    """Starts a run of several steps, and returns its id.
 
     ``start([("extract", 3), ("convert", 3), ("index", 1)], params={"tree": "docs"})``
 
-    params: what the steps begin with; JSON. job: the name under which runs are counted and listed,
-    by default the names of the steps; use one name for one kind of work, since each has metrics.
-    run_id: a second call with the same id changes nothing, as long as the run is in its job's
-    history. policies: other keys of a schedule file's job, such as ``overlap="queue_all",
-    key="import:{feed}", max_retries=3``; without `overlap` or `key`, runs do not wait for each
-    other.
+    - `params`: the values that the first steps get, as JSON.
+    - `job`: the name under which runs are counted and listed, by default the names of the steps.
+      Use one name for each kind of work, because each name has its own metrics.
+    - `run_id`: the id of the run. A second call with the same id has no effect while the run is in
+      the history of its job.
+    - `policies`: other keys of a job, such as ``overlap="queue_all", key="import:{feed}",
+      max_retries=3``. Without `overlap` or `key`, runs do not wait for each other.
 
-    Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and what
-    redis-py raises when the ledger is unavailable: then the run may have been recorded all the
-    same. With a `run_id` it is safe to start it again.
+    Raises InvalidGuard, InvalidKey, NotConfigured for an app that is not supervised, and the
+    exceptions of redis-py if the ledger is unavailable. In that case the run may have been recorded
+    nevertheless; with a `run_id` it is safe to call again.
     """
     app = app or current_app._get_current_object()  # type: ignore[attr-defined]
     publisher = publisher_of(app)
