@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import secrets
 import shutil
 import socket
@@ -23,6 +24,12 @@ import redis
 from supervisor.errors import EmbeddedServerFailed
 from supervisor.process import die_with_parent
 from supervisor.settings import TOKEN
+
+#: The first and the last port that Linux gives to outgoing connections.
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+#: As many below the first are to choose from.
+PORTS = 10_000
 
 CONFIGURATION = """\
 bind 127.0.0.1
@@ -182,12 +189,21 @@ def server_binary() -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """In one step: no reader finds half of it."""
+    whole = path.with_name(f".{path.name}.new")
+    descriptor = os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(text)
+    whole.replace(path)
 
 
 def free_port() -> int:
+    """One that no outgoing connection takes before a server listens there, where that is known."""
+    lowest = int(OUTGOING.read_text().split()[0]) if OUTGOING.exists() else 0
+    if lowest >= 2 * PORTS:
+        ports = random.sample(range(lowest - PORTS, lowest), 100)
+        if found := next(filter(port_is_free, ports), None):
+            return found
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

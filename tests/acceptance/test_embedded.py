@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 import redis
 
+from supervisor.deploy import embedded
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import EmbeddedServerFailed
 from tests.waiting import wait_until
@@ -52,6 +54,19 @@ def test_no_other_user_reads_the_password(tmp_path: Path) -> None:
             pytest.raises(redis.exceptions.AuthenticationError),
         ):
             stranger.ping()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_free_port_is_not_one_of_outgoing_connections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_known: bool
+) -> None:
+    first, last = (tmp_path / name for name in ("known", "unknown"))
+    first.write_text("30000\t60999\n")
+    monkeypatch.setattr(embedded, "OUTGOING", first if is_known else last)
+    with socket.create_server(("127.0.0.1", embedded.free_port())) as server:
+        port = server.getsockname()[1]
+        assert not embedded.port_is_free(port)
+    assert not is_known or 20_000 <= port < 30_000
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
