@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email import message_from_bytes, policy
@@ -11,6 +10,8 @@ from typing import Any
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import Envelope
+
+from tests.ports import free_port
 
 
 class Mailbox:
@@ -38,8 +39,7 @@ class Mailbox:
 
 @contextmanager
 def receiving_mail() -> Iterator[Mailbox]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     mailbox = Mailbox(port)
     server = Controller(mailbox, hostname="127.0.0.1", port=port)
     server.start()

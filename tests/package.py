@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.ports import free_port
 from tests.waiting import patience
 
 ROOT = Path(__file__).parents[1]
@@ -161,12 +161,6 @@ def try_archive(archive: Path, python: Python, directory: Path) -> str:
 
 def oldest() -> tuple[int, ...]:
     return tuple(map(int, project()["requires-python"].removeprefix(">=").split(".")))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def run_a_job(fresh: Environment, directory: Path) -> float:

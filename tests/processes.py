@@ -20,7 +20,7 @@ def is_alive(pid: int) -> bool:
     """Whether the process is there and not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter as it is read
         return False
 
 

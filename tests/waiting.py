@@ -1,7 +1,8 @@
 """Waiting in tests: for a condition, with a deadline that grows with how busy the machine is.
 
-Deadlines are stated as seconds of a machine with nothing else to do. On a busy one they last longer
-in proportion, so that a test fails because nothing happens, not because it happens slowly.
+Deadlines are stated as seconds of a machine with nothing else to do. They last four times as long,
+and on a busy machine longer in proportion: a test fails because nothing happens, not because it
+happens slowly. So a deadline is no claim of how soon something happens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SECONDS_AT_FIRST = 0.02
 #: A machine that is slower than this has another fault than being busy.
 SLOWEST = 16.0
 
-#: A time-out that is stated once allows for a machine that becomes this busy in the meantime.
+#: A machine may be slow without being busy, or become busy: a virtual one that waits for its host.
 AT_LEAST = 4.0
 
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -46,7 +47,7 @@ def patience(seconds: float) -> float:
 
 
 class Deadline:
-    """Over once `seconds` have passed, each of them as long as the machine was slow meanwhile."""
+    """Over once `seconds` have passed, each of them as long as the machine may have been slow."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -54,7 +55,7 @@ class Deadline:
 
     def is_over(self) -> bool:
         looked_at, self._looked_at = self._looked_at, time.monotonic()
-        self._left -= (self._looked_at - looked_at) / slowness()
+        self._left -= (self._looked_at - looked_at) / max(slowness(), AT_LEAST)
         return self._left < 0
 
 
@@ -80,6 +81,11 @@ def let_pass(seconds: float) -> None:
     """For tests in which nothing is to happen meanwhile."""
     until = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= until, seconds + 5)
+
+
+def clear_of(period: float, seconds: float) -> None:
+    """Returns once the hour, the minute or another such time is not to turn within so long."""
+    wait_until(lambda: -time.time() % period > seconds, seconds)
 
 
 def status_of(process: subprocess.Popen[T], timeout: float = 30) -> int:

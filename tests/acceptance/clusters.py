@@ -9,8 +9,8 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from supervisor.deploy.embedded import free_port
 from tests.acceptance.nodes import Node
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 PASSWORD = "of-the-cluster"

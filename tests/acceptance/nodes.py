@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from supervisor.deploy.embedded import free_port, server_binary
+from supervisor.deploy.embedded import server_binary
+from tests.ports import free_port
 
 
 @dataclass

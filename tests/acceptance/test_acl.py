@@ -19,12 +19,12 @@ from click.testing import CliRunner
 from supervisor import jobs
 from supervisor.app import supervise
 from supervisor.cli import main
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from supervisor.web.access import Access
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 from tests.web.visits import visiting
 

@@ -15,11 +15,11 @@ from tests.waiting import wait_until
 PROCESSES = 4
 
 JOBS = """
-defaults: {paused: true, on_crash: fail, lease_ttl: 2s}
+defaults: {paused: true, on_crash: fail, lease_ttl: 5s}
 jobs:
   runs: {task: team.family, every: 24h}
-  limited: {task: team.family, every: 24h, time_limit: 3s}
-  limited-softly: {task: team.family, every: 24h, soft_time_limit: 3s}
+  limited: {task: team.family, every: 24h, time_limit: 6s}
+  limited-softly: {task: team.family, every: 24h, soft_time_limit: 6s}
 """
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
 from tests.conftest import database
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 
 SECRET = "open/sesame"

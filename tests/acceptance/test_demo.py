@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from supervisor.deploy.embedded import free_port
+from tests.ports import free_port
 from tests.waiting import patience, status_of, wait_until
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.acceptance.project import Project
 from tests.acceptance.test_leaders import leading_pid
-from tests.waiting import status_of, wait_until
+from tests.waiting import patience, status_of, wait_until
 
 JOBS = 20
 PINGED = 8
@@ -117,8 +117,7 @@ def test_hostile_inputs_delay_no_tick_and_no_change_of_leaders(ticking: Project)
     wait_until(lambda: ticks(project) > before + TICKS + 1, 60 + 2 * TICKS)
     late = lateness(project, TICKS)
     print(f"late: p50 {late[len(late) // 2]:.3f} s, p99 {p99(late):.3f} s, most {late[-1]:.3f} s")  # noqa: T201
-    # Of a machine that is twice as busy as it can be, a process has half.
-    assert p99(late) < max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    assert p99(late) < patience(1)  # the calendar alone takes ten
     victim = leading_pid(project)
     [leader] = [beat for beat in beats if beat.pid == victim]
     leader.terminate()

@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 PROCESSES = 6
 
 JOBS = """
-defaults: {paused: true, lease_ttl: 2s, stop_grace: 2s}
+defaults: {paused: true, lease_ttl: 4s, stop_grace: 2s}
 jobs:
   work: {task: team.work, every: 24h, args: [30]}
   stubborn: {task: team.stubborn, every: 24h, args: [30]}

@@ -20,8 +20,8 @@ JOBS = """
 defaults: {paused: true, lease_ttl: 4s, on_crash: rerun}
 jobs:
   work: {task: team.hold, every: 24h}
-  limited: {task: team.hold, every: 24h, time_limit: 4s}
-  softly-limited: {task: team.hold, every: 24h, soft_time_limit: 3s, time_limit: 60s}
+  limited: {task: team.hold, every: 24h, time_limit: 9s}
+  softly-limited: {task: team.hold, every: 24h, soft_time_limit: 8s, time_limit: 60s}
   fails: {task: team.hold, every: 24h, args: [true]}
 """
 
@@ -112,7 +112,7 @@ def test_a_time_limit_counts_for_the_work_and_not_for_its_report(
     if job == "limited":
         wait_until(lambda: not is_alive(start.pid), 20)
     else:
-        wait_until(lambda: time.time() > start.at + 4)
+        wait_until(lambda: time.time() > start.at + 9)
     done = ended(ledgers_server, project, run)
     assert [attempt.outcome for attempt in done.attempts] == ["succeeded"]
 

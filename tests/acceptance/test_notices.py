@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run
 from supervisor.ledger.leader import SILENCE
 from supervisor.ledger.ledger import Ledger
@@ -18,6 +18,7 @@ from supervisor.ledger.requests import RunRequest
 from tests.acceptance.project import Project, Sign
 from tests.listener import Listener, listening
 from tests.mailbox import receiving_mail
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 
 

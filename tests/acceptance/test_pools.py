@@ -14,7 +14,7 @@ from tests.conftest import DATABASES, database, emptied
 from tests.waiting import status_of, wait_until
 
 JOBS = """
-defaults: {paused: true, lease_ttl: 2s}
+defaults: {paused: true, lease_ttl: 3s}
 jobs:
   work-1: {task: team.work, every: 24h}
   work-2: {task: team.work, every: 24h}
@@ -216,7 +216,7 @@ def test_a_run_never_starts_beside_itself_in_one_process(workers: Workers) -> No
 def test_a_greenlet_that_computes_is_told_that_its_lease_was_lost(workers: Workers) -> None:
     if pool_of(workers) != "gevent":
         return
-    run = workers.trigger("spins", 6)
+    run = workers.trigger("spins", 8)
     workers.start_of(run)
     worker = workers.worker_of(run)
     workers.project.run_when(run.id, "succeeded", 40)

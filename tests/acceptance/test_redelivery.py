@@ -26,7 +26,7 @@ not_in_solo = pytest.mark.skipif(POOL == "solo", reason="it takes no message whi
 goes_on_once_cut = since("celery", "5.5", "a worker may hang once its connection was cut")
 
 JOBS = """
-defaults: {paused: true, lease_ttl: 1s}
+defaults: {paused: true, lease_ttl: 3s}
 jobs:
   work: {task: team.work, every: 24h}
   hang: {task: team.hang, every: 24h}

@@ -11,11 +11,11 @@ import pytest
 import redis
 from redis.exceptions import RedisError
 
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
+from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import patience, wait_until
 

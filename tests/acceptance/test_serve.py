@@ -16,7 +16,7 @@ from typing import IO
 import httpx
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import Actor
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import control
@@ -24,7 +24,8 @@ from supervisor.settings import Settings
 from supervisor.web.http import BUDGET_SECONDS
 from tests.acceptance import warm
 from tests.ledger.jobs import admitted, job
-from tests.waiting import patience, slowness, status_of, wait_until
+from tests.ports import free_port
+from tests.waiting import patience, status_of, wait_until
 from tests.web.visits import TOKEN
 
 
@@ -173,7 +174,7 @@ def test_every_answer_is_in_time_while_redis_hangs(tmp_path: Path) -> None:
             # More pages than there are threads, and each of these holds one: asked first.
             wanted = ["/", f"{root}/"] * 25 + [*expected] * 2
             found = asyncio.run(answers_of(base_url, wanted, client.cookies))
-            longest = BUDGET_SECONDS + slowness()  # 5 s where nothing else runs
+            longest = BUDGET_SECONDS + patience(1)
             assert [(x[0], x[3]) for x in found if x[3] > longest] == []
             assert {asked: status for asked, status, _, _ in found} == expected
             texts = [text for asked, _, text, _ in found if asked == "/metrics"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from datetime import timedelta
 
 from supervisor.job.run import Run, RunState
 from supervisor.ledger.requests import RunRequest
@@ -27,7 +28,7 @@ RUNS = int(os.environ.get("PIPELINES", "60"))
 STAGE_OF = {"a1": 3, "a2": 3, "b1": 2, "b2": 2, "c1": 1, "c2": 1}
 
 JOBS = f"""
-defaults: {{paused: true, lease_ttl: 2s}}
+defaults: {{paused: true, lease_ttl: 5s}}
 jobs:
   documents:
     every: 24h
@@ -66,10 +67,12 @@ jobs:
 """
 
 
-def trigger(workers: Workers, job: str, count: int = 1, **params: object) -> list[Run]:
+def trigger(
+    workers: Workers, job: str, count: int = 1, delay: timedelta = timedelta(), **params: object
+) -> list[Run]:
     """Beat publishes the first steps."""
     ledger = workers.project.ledger
-    spec, request = ledger.spec(job), RunRequest(params=params or None)
+    spec, request = ledger.spec(job), RunRequest(params=params or None, delay=delay)
     admitted = ledger.admit_requests(spec, [request] * count)
     return ledger.runs([admission.run_id for admission in admitted])
 
@@ -135,7 +138,8 @@ def test_a_child_killed_where_a_stage_ends_starts_no_step_early(
 ) -> None:
     """Before a step's end is reported, and after it was and before the next stage is sent."""
     points = [(step, when) for step in STAGE_OF for when in ("before", "after")]
-    runs = trigger(workers, "three-stages", len(points))
+    # They begin once it is written down for all where their children are killed.
+    runs = trigger(workers, "three-stages", len(points), delay=timedelta(seconds=3))
     for run, (step, when) in zip(runs, points, strict=True):
         (workers.project.directory / f"{run.id}.{step}.{when}").write_text("child")
     assert {run.state for run in ended(workers, runs)} == {RunState.SUCCEEDED}

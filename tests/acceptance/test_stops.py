@@ -13,7 +13,7 @@ from tests.acceptance.workers import Workers
 SETTINGS = "app.conf.worker_soft_shutdown_timeout = float(os.environ.get('SOFT', '0'))\n"
 
 JOBS = """
-defaults: {paused: true, lease_ttl: 1s}
+defaults: {paused: true, lease_ttl: 3s}
 jobs:
   held: {task: team.hold, every: 24h}
   hang: {task: team.hang, every: 24h}
@@ -24,9 +24,9 @@ jobs:
 
 @pytest.fixture(scope="module", autouse=True)
 def soft(shared_workers: Workers) -> Process:
-    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for four seconds."""
+    """A worker as in a container: SIGTERM is remapped to SIGQUIT, which waits for eight seconds."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("SOFT", "4")
+        patched.setenv("SOFT", "8")
         patched.setenv("REMAP_SIGTERM", "SIGQUIT")
         return shared_workers.hire_for("soft")
 
@@ -86,10 +86,10 @@ def test_what_a_soft_shutdown_cuts_short_comes_again_once(soft: Process, workers
     workers.start_of(works)
     soft.send_signal(SIGTERM)
     workers.project.let_end(works.id)
-    workers.hire_for("soft")
     workers.project.run_when(works.id, "succeeded")
-    assert workers.outcomes(works) == ["succeeded"]
     assert workers.project.ledger.run(hangs.id).state == "running"
+    assert workers.outcomes(works) == ["succeeded"]
+    workers.hire_for("soft")
     workers.project.run_when(hangs.id, "succeeded")
     assert workers.outcomes(hangs) == ["lost", "succeeded"]
     assert len(workers.starts(hangs)) == 2

@@ -19,8 +19,8 @@ jobs:
   work: {task: team.work, every: 24h}
   exits: {task: team.leave, every: 24h, args: [exit]}
   custom: {task: team.custom, every: 24h}
-  announced: {task: team.announced, every: 24h, args: [3], lease_ttl: 1s}
-  announced-too: {task: team.announced_too, every: 24h, args: [3], lease_ttl: 1s}
+  announced: {task: team.announced, every: 24h, args: [5], lease_ttl: 3s}
+  announced-too: {task: team.announced_too, every: 24h, args: [5], lease_ttl: 3s}
   patient: {task: team.work, every: 24h, queue: ranked, priority: 9}
   urgent: {task: team.work, every: 24h, queue: ranked, priority: 3}
   plain: {task: team.work, every: 24h, queue: ranked}

@@ -10,12 +10,11 @@ import pytest
 
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import RunState, tick_id
-from supervisor.ledger.leader import LEADER_TTL
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.ticks.audit import audit
 from tests.acceptance.project import Project, outcomes, overlapping, ticks_between
-from tests.waiting import wait_until
+from tests.waiting import status_of, wait_until
 
 #: Waits instead of skipping: on a busy machine each tick is a run all the same.
 STEADY = "jobs: {steady: {task: team.work, every: 1s, overlap: queue_all}}"
@@ -139,10 +138,12 @@ def test_a_leader_that_is_stopped_hands_over_at_once(project: Project) -> None:
     [leading] = [beat.name for beat in beats.roll().beats if beat.leads]
     assert leading.endswith(f":{leader.pid}")
 
+    held = ledger.client.get("redbeat::lock")
     leader.terminate()
+    status_of(leader)
+    assert ledger.client.get("redbeat::lock") != held  # which it would be for LEADER_TTL
     wait_until(
-        lambda: [beat.name for beat in beats.roll().beats if beat.leads] not in ([], [leading]),
-        0.8 * LEADER_TTL.total_seconds(),
+        lambda: [beat.name for beat in beats.roll().beats if beat.leads] not in ([], [leading])
     )
     seen = len(project.starts("steady"))
     wait_until(lambda: len(project.starts("steady")) > seen + 2, 10)

@@ -20,13 +20,13 @@ from structlog.testing import capture_logs
 from supervisor.app import supervise
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.connection import HANDSHAKE_TIMEOUT_SECONDS
 from supervisor.ledger.ledger import Ledger
 from supervisor.sending.app_settings import required_settings, settings_of
 from supervisor.settings import Settings
 from tests.acceptance.nodes import Node
 from tests.acceptance.project import Project
+from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import patience, status_of, wait_until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.deploy.embedded import free_port
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-job.md"
@@ -28,8 +28,8 @@ STARTED = {"supervisor -A proj up\n": "up.log", "python hook.py\n": "hook.log"}
 def shape(line: str) -> str:
     """Without its numbers, times, gaps, names of hosts and ids of triggered runs."""
     nameless = re.sub(r"@manual-\w{26}", "@manual", " ".join(line.split()))
-    hostless = re.sub(r"\b[A-Za-z][\w.-]*:\d+", "HOST", nameless)
-    timeless = re.sub(r"\d[\d.]*(ms|s|m|h)\b", "DURATION", hostless)
+    hostless = re.sub(r"(?<![\w.-])[\w.-]*[A-Za-z][\w.-]*:\d+", "HOST", nameless)
+    timeless = re.sub(r"\b(\d[\d.]*(ms|s|m|h|d))+\b", "DURATION", hostless)
     return re.sub(r"\d+", "0", re.sub(r"\d+:\d\d(:\d\d)?", "TIME", timeless))
 
 

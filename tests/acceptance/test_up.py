@@ -15,13 +15,13 @@ import httpx
 import pytest
 from celery import Celery
 
-from supervisor.deploy.embedded import free_port
 from supervisor.guard.attempt import PATIENCE
 from supervisor.job.run import Batch, RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.requests import RunRequest
 from supervisor.settings import Settings
-from tests.waiting import status_of, wait_until
+from tests.ports import free_port
+from tests.waiting import patience, status_of, wait_until
 
 TINY = """
 import time
@@ -179,6 +179,10 @@ def exists(pid: int) -> bool:
     return command_line(pid) != ""
 
 
+def text_at(url: str) -> str:
+    return httpx.get(url, timeout=patience(20)).text
+
+
 def test_a_run_of_a_first_worker_that_is_killed_comes_again_at_once(running: Running) -> None:
     """It was there before its jobs, in an app whose code guards none."""
     running.schedule("long.yaml", "jobs: {long: {task: tiny.slow, every: 24h, lease_ttl: 2h}}")
@@ -198,9 +202,9 @@ def test_it_says_what_runs_restarts_who_dies_and_follows_the_files(running: Runn
     words = [line.split()[0] for line in said]
     assert words == ["page", "redis", "beat", "workers", "stop", "then", "kill", "open"]
     assert ":@" not in said[1]
-    assert "<title>" in httpx.get(said[0].split()[1]).text
-    served = httpx.get(said[7].split()[1].rstrip(","))
-    assert 'supervisor_runs_started_total{job="quick"}' in served.text
+    wait_until(lambda: "<title>" in text_at(said[0].split()[1]))
+    series = 'supervisor_runs_started_total{job="quick"}'
+    wait_until(lambda: series in text_at(said[7].split()[1].rstrip(",")))
 
     # A job must not find what opens the page and the API.
     holders = [pid for pid in descendants(running.process.pid) if TOKEN in environment(pid)]

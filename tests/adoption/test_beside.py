@@ -22,7 +22,7 @@ from kombu import Connection
 
 from tests.adoption.conftest import Deploy
 from tests.adoption.stranger import Stranger
-from tests.package import free_port
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 
 

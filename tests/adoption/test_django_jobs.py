@@ -20,15 +20,16 @@ from playwright.sync_api import expect
 
 from supervisor.beat.entries import Entries
 from supervisor.beat.load import Outcome, look_at
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.ledger.actions import Actor, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.adoption.postgres import postgres
 from tests.conftest import DATABASES, database, emptied
 from tests.logged import capture_logs
+from tests.ports import free_port
 from tests.proxy import Proxy, proxy_to
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tests.web.browser import CHROMIUM, chromium
 
 ROOT = Path(__file__).parents[2]
@@ -537,7 +538,7 @@ def test_every_verb_of_its_own_answers_in_json() -> None:
 
 def answers(address: str) -> bool:
     try:
-        return httpx.get(address).is_success
+        return httpx.get(address, timeout=patience(5)).is_success
     except httpx.TransportError:
         return False
 

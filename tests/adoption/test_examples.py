@@ -15,10 +15,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance.test_tutorial import BLOCK, Reader
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -64,11 +64,14 @@ class Visitor(Reader):
         wait_until(lambda: process.poll() is not None or self.has_page(), 30)
         assert process.poll() is None, log.read_text()
 
-    def has_page(self) -> bool:
+    def has_page(self, path: str = "", text: str = "") -> bool:
+        """Whether there is one that says that. A busy machine may take longer than pages have."""
+        url = f"http://127.0.0.1:{self.ports['9809']}/{path}"
         try:
-            return httpx.get(f"http://127.0.0.1:{self.ports['9809']}/").is_success
+            answer = httpx.get(url, timeout=patience(5))
         except httpx.TransportError:
             return False
+        return answer.is_success and text in answer.text
 
     def stop(self) -> None:
         """Ctrl-C, which a terminal sends to all that `make` has started."""
@@ -115,5 +118,4 @@ def test_an_example_does_what_its_readme_says(visitor: Visitor) -> None:
     assert visitor.pid
     ledger = Ledger.open(Settings.from_environ({}, visitor.directory))
     for run in [run for name in ledger.specs() for run in ledger.history(name)]:
-        page = httpx.get(f"http://127.0.0.1:{visitor.ports['9809']}/jobs/{run.job}")
-        assert (page.status_code, run.id in page.text) == (200, True)
+        wait_until(lambda run=run: visitor.has_page(f"jobs/{run.job}", run.id))  # type: ignore[misc]

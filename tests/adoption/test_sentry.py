@@ -15,9 +15,11 @@ from supervisor.ledger.replies import ms_of
 from tests.adoption.conftest import Deploy
 from tests.adoption.stranger import Stranger
 from tests.listener import Listener, listening
-from tests.waiting import wait_until
+from tests.waiting import clear_of, wait_until
 
 CheckIn = dict[str, Any]
+
+HOUR = 3_600
 
 #: Those that RedBeat has too: without their own word for it, as the app's SDK says.
 JOBS = """
@@ -88,6 +90,7 @@ def ended(stranger: Stranger, job: str) -> int:
 
 
 def test_check_ins_are_those_of_redbeats_scheduler(deploy: Deploy, sentry: Listener) -> None:
+    clear_of(HOUR, 120)  # at which all of them would run again
     plain = deployed(deploy, sentry, is_supervised=False)
     plain.code("from checked import enter; enter('fine', 'breaks', 'quiet', 'often'); print(0)")
     plain.start("beat", "beat", "-l", "info")

@@ -20,9 +20,10 @@ from typing import Any
 import click
 import yaml
 
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from tests.alerts.files import PROMETHEUS, RULES
 from tests.alerts.monitoring import LOOPBACK, Prometheus, running
+from tests.ports import free_port
 from tests.programs import needed
 
 WORK, JITTER = "tests.alerts.long_app.work", "tests.alerts.long_app.jitter"

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import yaml
 
-from supervisor.deploy.embedded import free_port
 from tests.alerts.files import ALERTMANAGER, PROMETHEUS, RULES
+from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import patience, status_of, wait_until
 

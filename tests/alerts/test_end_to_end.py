@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.deploy.embedded import free_port
 from tests.acceptance.project import Project
 from tests.alerts.files import queries, selectors
 from tests.alerts.monitoring import (
@@ -21,6 +20,7 @@ from tests.alerts.monitoring import (
     prometheus,
     running,
 )
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 #: The job `slow` works until the gate is there.

@@ -17,7 +17,7 @@ import supervisor.cli.completion  # noqa: F401  (as it is loaded where a shell a
 from supervisor.cli import main
 from supervisor.ledger.ledger import Ledger
 from tests.ledger.jobs import admitted, job, run_id
-from tests.waiting import slowness, wait_until
+from tests.waiting import patience, wait_until
 
 NOWHERE = "redis://127.0.0.1:1/0"
 BREAKS = " \t\n\"'@><=;|&(:"
@@ -71,7 +71,7 @@ def test_a_ledger_that_does_not_answer_completes_nothing() -> None:
         for url in (NOWHERE, hangs, "nonsense://"):
             began = time.monotonic()
             assert asked("zsh", url, "supervisor pause n") == told("zsh")
-            assert time.monotonic() - began < 3 * slowness()
+            assert time.monotonic() - began < patience(2)
 
 
 def test_an_app_is_asked_for_its_ledger_and_its_noise_is_kept_back(

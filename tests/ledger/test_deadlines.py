@@ -16,6 +16,7 @@ from supervisor.schedule import due_at
 from supervisor.web.metrics import OPENMETRICS, Metrics
 from tests.ledger.jobs import at_work, begin, job, run_id, ticks
 from tests.ledger.test_metrics import samples, text_of
+from tests.waiting import clear_of
 
 OVER = ("supervisor_runs_over_max_duration_total",)
 UNDER = ("supervisor_runs_under_min_duration_total",)
@@ -108,6 +109,12 @@ def due_of(ledger: Ledger) -> float | None:
     assert found == (shown.timestamp() if shown else None)
     assert (shapes.Job.dumped(ledger.job("nightly"))["success_due_at"] is None) == (found is None)
     return found
+
+
+@pytest.fixture(autouse=True)
+def hour() -> None:
+    """It is the same when a test begins and when it ends."""
+    clear_of(3_600, 20)
 
 
 def tick_after(spec: JobSpec, ledger: Ledger, ago: timedelta) -> float:

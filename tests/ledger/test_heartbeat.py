@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from supervisor.guard import child_table
+from supervisor.guard import lease as lease_module
 from supervisor.guard.attempt import Attempt, Guard
 from supervisor.guard.heartbeat import Heartbeat
 from supervisor.guard.lease import SURELY_OVER_SECONDS, Lease, State
@@ -27,7 +27,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Refusal, Refused
 from supervisor.ledger.requests import Work
 from supervisor.settings import Settings
-from supervisor.times import clock
+from supervisor.times import clock, to_ms
 from tests.ledger.jobs import admitted, begin, delivery, job, lock_is_free, run_id, ticks, try_often
 from tests.ledger.test_rescue import lost
 from tests.proxy import proxy_to
@@ -151,27 +151,29 @@ def test_a_run_whose_end_the_ledger_forgot_is_not_kept_at_work_for_ever(
 def test_a_run_that_has_ended_is_not_written_into_a_ledger_that_lost_it(
     ledger: Ledger, heartbeat: Heartbeat, child: subprocess.Popen[bytes]
 ) -> None:
-    spec = job(ledger, lease_ttl="1s")
-    ended, at_work = held(spec, child.pid, active=False), held(spec, os.getppid(), 1)
-    ended.state = at_work.state = State.HELD
-    heartbeat.watch(ended)
-    heartbeat.watch(at_work)
-    wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
-    assert not ledger.client.exists(ledger.keys.run(ended.run_id))
+    spec = job(ledger, lease_ttl="4s")
+    with asleep() as other:
+        ended, at_work = held(spec, child.pid, active=False), held(spec, other.pid, 1)
+        ended.state = at_work.state = State.HELD
+        heartbeat.watch(ended)
+        heartbeat.watch(at_work)
+        wait_until(lambda: ledger.client.exists(ledger.keys.run(at_work.run_id)))
+        assert not ledger.client.exists(ledger.keys.run(ended.run_id))
 
 
 def began(ledger: Ledger, name: str, **keys: Any) -> JobSpec:
-    """A job with a run at work, whose lease is a second long."""
-    spec = job(ledger, name, **{"lease_ttl": "1s", **keys})
+    """A job with a run at work, whose lease is a few seconds long."""
+    spec = job(ledger, name, **{"lease_ttl": "4s", **keys})
     ledger.admit(ticks(spec, 0))
     begin(ledger, run_id(spec, 0))
     return spec
 
 
-def is_held_for(ledger: Ledger, spec: JobSpec, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    wait_until(lambda: lock_is_free(ledger, spec) or time.monotonic() > until, seconds + 5)
-    return not lock_is_free(ledger, spec)
+def wait_for_renewals(ledger: Ledger, spec: JobSpec) -> None:
+    """Several of them: the lock is held for longer than the lease was when it was asked for."""
+    lock = ledger.keys.lock(spec.lock)
+    until = int(ledger.client.pexpiretime(lock)) + to_ms(spec.lease_ttl) / 2
+    wait_until(lambda: int(ledger.client.pexpiretime(lock)) > until)
 
 
 def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
@@ -181,7 +183,7 @@ def test_a_run_that_cannot_be_reported_stands_in_no_others_way(
     ledger.client.hset(ledger.keys.run(run_id(broken, 0)), "rules", "{")
     heartbeat.watch(held(broken, dead_pid))
     heartbeat.watch(held(healthy, child.pid))
-    assert is_held_for(ledger, healthy, 2.5)
+    wait_for_renewals(ledger, healthy)
 
 
 def test_a_run_that_cannot_be_written_anew_stands_in_no_others_way(
@@ -217,7 +219,7 @@ def test_a_publication_that_hangs_keeps_no_lease_from_being_renewed(
     heartbeat.watch(held(crashed, dead_pid))
     heartbeat.watch(held(healthy, child.pid))
     assert asked.wait(patience(30))
-    assert is_held_for(ledger, healthy, 2.5)
+    wait_for_renewals(ledger, healthy)
     answered.set()
     heartbeat.stop()
     heartbeat.join(patience(5))
@@ -253,7 +255,7 @@ def test_a_server_that_refuses_keeps_no_run_at_work_without_its_lease(
     child: subprocess.Popen[bytes],
     dead_pid: int,
 ) -> None:
-    spec, lost = began(ledger, "nightly"), began(ledger, "lost")
+    spec, lost = (began(ledger, name, lease_ttl="1s") for name in ("nightly", "lost"))
     heartbeat = Heartbeat(request.getfixturevalue(refusing), lambda _: None)
     heartbeat.start()
     heartbeat.watch(held(lost, dead_pid))
@@ -301,7 +303,7 @@ def test_a_begin_is_undone_while_its_child_works_for_the_next_run(
     wait_until(lambda: published)
     assert published == [run_id(unbegun, 0)]
     assert ledger.run(run_id(unbegun, 0)).state is RunState.QUEUED
-    assert is_held_for(ledger, at_work, 2.5)
+    wait_for_renewals(ledger, at_work)
 
 
 # Leases that a server does not renew in time: which are reported, killed, left alone
@@ -347,8 +349,12 @@ def full_of_lost_trust(ledger: Ledger) -> Iterator[None]:
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_running_child_is_killed_before_its_lease_is_gone(
-    ledger: Ledger, deaf: subprocess.Popen[str], is_cancelled: bool
+    ledger: Ledger,
+    deaf: subprocess.Popen[str],
+    is_cancelled: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(lease_module, "GRACEFUL", 0.2)  # the rest is for this test to look
     spec = began(ledger, "nightly", lease_ttl="6s", stop_grace="30s")
     lease = held(spec, deaf.pid)
     with at_work_under(ledger, lease):
@@ -400,7 +406,8 @@ def test_a_run_that_could_not_begin_for_long_is_not_killed_once_it_has(
 def test_no_run_is_given_up_before_it_could_reach_the_server_again(
     ledger: Ledger,
 ) -> None:
-    spec, leader = began(ledger, "nightly", on_crash="fail"), ledger.leader("lock", "schedule")
+    spec = began(ledger, "nightly", on_crash="fail", lease_ttl="1s")
+    leader = ledger.leader("lock", "schedule")
     leader.look()
     wait_until(lambda: lock_is_free(ledger, spec))  # a second without a renewal, and a heartbeat
     ledger.client.hincrby(ledger.keys.server, "looked", -4_000)

@@ -34,8 +34,9 @@ def test_a_pause_with_an_end_excludes_the_ticks_before_it_only(ledger: Ledger) -
 
 def test_a_pause_ends_by_itself(ledger: Ledger) -> None:
     spec = job(ledger)
-    ledger.pause(spec.name, "soon over", ledger.now() + timedelta(milliseconds=500))
+    ledger.pause(spec.name, "soon over", ledger.now() + timedelta(hours=1))
     assert ledger.job(spec.name).paused
+    ledger.pause(spec.name, "soon over", ledger.now() + timedelta(milliseconds=500))
     wait_until(lambda: ledger.rescue() == () and not ledger.job(spec.name).paused)
     assert ledger.job(spec.name).paused_note is None
     mark = ledger.marks([spec.name])[spec.name]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.guard.progress import PATIENCE, Reporter, clock
 from supervisor.job.run import LINES_KEPT, Reported, ReportedLine, ReportedProgress, RunState
 from supervisor.ledger.connection import connect_for_heartbeat
@@ -20,6 +20,7 @@ from supervisor.ledger.runs import Reports
 from supervisor.settings import Settings
 from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, run_id, ticks
 from tests.logged import capture_logs
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 
 TTL_MS = HISTORY_TTL // timedelta(milliseconds=1)

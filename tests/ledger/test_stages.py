@@ -132,11 +132,11 @@ def test_a_step_whose_worker_died_is_run_again(ledger: Ledger, spec: JobSpec, ru
 
 def test_a_steps_lease_holds_its_runs_lock(ledger: Ledger, spec: JobSpec, run: str) -> None:
     begin(ledger, f"{run}/extract")
-    lock, soon = ledger.keys.lock(spec.lock), ms_of(ledger.now()) + 1000
-    ledger.client.pexpire(lock, 1000)
+    lock, soon = ledger.keys.lock(spec.lock), ms_of(ledger.now()) + 9_000
+    ledger.client.pexpire(lock, 9_000)
     ledger.client.zadd(ledger.keys.leases, {run: soon})
     assert renew(ledger, f"{run}/extract") is LeaseState.RENEWED
-    assert ledger.client.pttl(lock) > 1000
+    assert ledger.client.pttl(lock) > 9_000
 
 
 def test_a_step_whose_lease_was_forgotten_goes_on(ledger: Ledger, run: str) -> None:

@@ -22,7 +22,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Tick
 from tests.ledger.commands import Supervisor, Terminal, as_json
 from tests.ledger.jobs import admitted, begin, begun, job, run_id, ticks, try_often
-from tests.waiting import patience, status_of, wait_until
+from tests.waiting import clear_of, patience, status_of, wait_until
 
 
 def test_jobs_lists_state_and_counts(ledger: Ledger, supervisor: Supervisor) -> None:
@@ -234,6 +234,7 @@ def test_a_duration_leads_ahead_or_back_as_its_verb_or_its_sign_says(
 
 
 def test_a_pause_can_be_caught_up(ledger: Ledger, supervisor: Supervisor) -> None:
+    clear_of(3_600, 20)
     spec = job(ledger, every="1h", catchup="all", catchup_window="1d")
     supervisor("pause", spec.name)
     before = ms_of(ledger.now() - timedelta(hours=3))
@@ -280,6 +281,7 @@ def test_a_backfill_lists_first_and_then_runs(ledger: Ledger, supervisor: Superv
 def test_the_audit_exits_1_until_what_it_found_is_acknowledged(
     ledger: Ledger, supervisor: Supervisor
 ) -> None:
+    clear_of(24 * 3_600, 20)
     spec = job(ledger, every="24h")
     today = ledger.now().replace(hour=0, minute=0, second=0, microsecond=0)
     for days_ago in (3, 1, 0):

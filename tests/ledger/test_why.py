@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import PassedOver, Tick
 from tests.ledger.commands import Supervisor
 from tests.ledger.jobs import admitted, begin, begun, job, lease_runs_out, pause, run_id, ticks
+from tests.waiting import clear_of
 
 
 def lead(ledger: Ledger, at: datetime) -> None:
@@ -48,7 +50,7 @@ def test_a_skip_names_the_blocker_its_lease_and_its_last_heartbeat(
     ledger.admit(ticks(spec, 1))
     told = why(supervisor, spec.name, "2026-03-01T00:00:01")
     assert "was skipped: the run of 2026-03-01 00:00 was still running on worker worker, " in told
-    assert f"; lease token {grant.fencing_token}, heartbeat 0.0s before" in told
+    assert re.search(rf"; lease token {grant.fencing_token}, heartbeat \S+s before", told)
     then = facts(supervisor, spec.name, run_id(spec, 1))["run"]["blocker_then"]
     assert (then["state"], then["attempt"]) == ("running", 1)
     ledger.finish(run_id(spec, 0), "token", RunState.FAILED, "ValueError: boom")
@@ -150,6 +152,7 @@ def test_a_step_that_failed_is_named(ledger: Ledger, supervisor: Supervisor) -> 
 
 
 def test_times_without_a_record_are_told_apart(ledger: Ledger, supervisor: Supervisor) -> None:
+    clear_of(3_600, 20)
     spec, now = job(ledger, every="1h", history=1), ledger.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     assert "has not been emitted yet" in why(supervisor, spec.name, hour.isoformat())

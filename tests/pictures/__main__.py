@@ -26,9 +26,9 @@ import httpx
 from PIL import Image
 from playwright.sync_api import Page
 
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.actions import system_user
 from supervisor.web.access_file import Role, line_for, new_token
+from tests.ports import free_port
 from tests.waiting import patience, status_of, wait_until
 from tests.web.browser import chromium, log_in
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import kombu
 
-from supervisor.deploy.embedded import free_port
+from tests.ports import free_port
 from tests.programs import needed
 from tests.waiting import status_of, wait_until
 

@@ -18,11 +18,11 @@ import httpx
 import pytest
 import redis
 
-from supervisor.deploy.embedded import free_port
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.page_reads import Wanted, search
 from supervisor.settings import Settings
+from tests.ports import free_port
 from tests.render import layouts
 from tests.render.layouts import PASSWORD, Layout, Member
 from tests.waiting import patience, status_of, wait_until

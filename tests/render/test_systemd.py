@@ -14,9 +14,10 @@ import redis
 
 from supervisor.deploy import targets
 from supervisor.deploy.directory import write
-from supervisor.deploy.embedded import free_port, server_binary
+from supervisor.deploy.embedded import server_binary
 from supervisor.deploy.targets import SystemdOptions
 from supervisor.job.spec import JobSpec
+from tests.ports import free_port
 from tests.programs import needed, optional
 from tests.render.jobs import ROOT, examples, job, plan_of
 from tests.waiting import status_of, wait_until

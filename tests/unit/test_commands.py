@@ -16,7 +16,7 @@ import pytest
 from supervisor import run_command
 from supervisor.errors import OutputTooLarge
 from tests.processes import children_of, is_alive
-from tests.waiting import slowness, wait_until
+from tests.waiting import wait_until
 
 #: Writes its own process id, and that of a process that it leaves in the background.
 FAMILY = "sleep 60 & echo $$ $! > pids"
@@ -100,7 +100,7 @@ def test_output_without_end_is_an_error_and_ends_the_program(stream: str) -> Non
 def test_what_was_written_before_a_timeout_is_in_the_error() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as late:
         run_command(
-            ["sh", "-c", "echo out; echo err >&2; sleep 60"], capture_output=True, timeout=2
+            ["sh", "-c", "echo out; echo err >&2; sleep 60"], capture_output=True, timeout=3
         )
     assert (late.value.output, late.value.stderr) == (b"out\n", b"err\n")
 
@@ -109,7 +109,7 @@ def test_what_was_written_before_a_timeout_is_in_the_error() -> None:
 def test_a_pipe_held_by_what_is_left_behind_delays_nothing(left: str) -> None:
     began = time.monotonic()
     done = run_command(["sh", "-c", f"{left} & echo out"], capture_output=True, text=True)
-    assert (done.stdout, time.monotonic() - began < 15 * slowness()) == ("out\n", True)
+    assert (done.stdout, time.monotonic() - began < 15) == ("out\n", True)
 
 
 def test_a_program_that_closes_its_pipes_is_waited_for() -> None:
@@ -133,14 +133,14 @@ def test_what_the_program_left_behind_ends_with_it() -> None:
 def test_a_program_that_takes_too_long_may_clean_up() -> None:
     cleans_up = f"trap 'echo cleaned > cleaned; exit' TERM; {FAMILY}; wait"
     with pytest.raises(subprocess.TimeoutExpired):
-        run_command(["sh", "-c", cleans_up], timeout=1)
+        run_command(["sh", "-c", cleans_up], timeout=3)
     assert Path("cleaned").exists()
     wait_until(lambda: not any(map(is_alive, pids())))
 
 
 def test_one_that_does_not_end_is_killed_after_its_grace() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        run_command(["sh", "-c", f"trap '' TERM; {FAMILY}; wait"], timeout=0.5, stop_grace=0.2)
+        run_command(["sh", "-c", f"trap '' TERM; {FAMILY}; wait"], timeout=2, stop_grace=0.2)
     wait_until(lambda: not any(map(is_alive, pids())))
 
 

@@ -28,7 +28,7 @@ def test_a_deadline_lasts_longer_on_a_slow_machine(
     monkeypatch: pytest.MonkeyPatch, slowness: float, is_over: bool
 ) -> None:
     monkeypatch.setattr(waiting, "slowness", lambda: slowness)
-    deadline, until = Deadline(0.1), time.monotonic() + 0.2
+    deadline, until = Deadline(0.02), time.monotonic() + 0.2
     while time.monotonic() < until:
         deadline.is_over()
     assert deadline.is_over() is is_over

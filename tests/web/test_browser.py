@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from supervisor import jobs
 from supervisor.app import supervise
-from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.job.run import Run, RunState, ulid
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -25,6 +25,7 @@ from tests.acceptance.project import Project
 from tests.acceptance.workers import Workers
 from tests.conftest import database, emptied
 from tests.ledger.jobs import at_work, job, run_id, ticks
+from tests.ports import free_port
 from tests.waiting import wait_until
 from tests.web.browser import CHROMIUM, PHONE, chromium, has_stayed, log_in, stays
 from tests.web.visits import TOKEN, serving

@@ -24,7 +24,7 @@ from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access, AccessCheck, Sessions
 from supervisor.web.http import BUDGET_SECONDS, EXCEPTION_HANDLERS, Threads, check
 from tests.ledger.jobs import begin, job
-from tests.waiting import patience, slowness, wait_until
+from tests.waiting import patience, wait_until
 from tests.web.conftest import Serve
 from tests.web.visits import FROM_OUR_PAGE, TOKEN, log_in, serving_app
 
@@ -158,9 +158,9 @@ def dripped(raw: socket.socket) -> bytes:
 class Work:
     """A route that works until it is stopped, on one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget_seconds: float = BUDGET_SECONDS) -> None:
         self.begun, self.ended = threading.Event(), threading.Event()
-        self.threads = Threads(1)
+        self.threads = Threads(1, budget_seconds)
 
     async def answer(self, request: StarletteRequest) -> Response:
         return await self.threads.run(request, self.work)
@@ -176,14 +176,12 @@ class Work:
 
 
 def test_a_client_that_left_ends_its_work(ledger: Ledger) -> None:
-    work = Work()
+    work = Work(budget_seconds=3_600)
     with serving_app(gated(work, ledger)) as address, httpx.Client(base_url=address) as client:
         with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             wait_until(work.begun.is_set)
-        left_at = time.monotonic()
         wait_until(work.ended.is_set)
-        assert time.monotonic() - left_at < BUDGET_SECONDS / 2 * slowness()
 
 
 def test_work_ends_when_its_budget_is_spent(ledger: Ledger) -> None:

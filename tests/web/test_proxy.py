@@ -13,12 +13,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from supervisor.deploy.embedded import free_port
 from supervisor.ledger.actions import WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
 from supervisor.web.access_file import AccessFile, digest
 from tests.ledger.jobs import job
+from tests.ports import free_port
 from tests.programs import needed, output_of
 from tests.waiting import patience, wait_until
 from tests.web.access_files import SECRET

@@ -12,13 +12,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from supervisor.cli.service import named_ledgers
-from supervisor.deploy.embedded import free_port
 from supervisor.errors import InvalidRedisUrl, NotConfigured
 from supervisor.ledger.ledger import Ledger
 from supervisor.settings import Settings
 from tests.acceptance import warm
 from tests.acceptance.test_serve import answers
 from tests.ledger.jobs import admitted
+from tests.ports import free_port
 from tests.waiting import patience, wait_until
 from tests.web.visits import TOKEN
 

@@ -16,6 +16,7 @@ from supervisor.web import live as watching
 from supervisor.web.http import Refused
 from supervisor.web.live import UNAVAILABLE, Subscriber, Watch
 from tests.ledger.jobs import admitted, begin, job, run_id, ticks
+from tests.waiting import patience
 
 NOW, BEAT, NIGHTLY = Topic(Kind.NOW), Topic(Kind.BEAT), Topic(Kind.JOB, "nightly")
 
@@ -30,7 +31,7 @@ def play(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Callable[[Story], N
     async def played(story: Story) -> None:
         watch = Watch(ledger, lambda: False)
         async with watch.lifespan(None):
-            await asyncio.wait_for(story(watch), 20)
+            await asyncio.wait_for(story(watch), patience(20))
 
     return lambda story: asyncio.run(played(story))
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from supervisor.beat.scheduler import EXIT_STATUS, SupervisedScheduler, Watchdog
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.records import Mark
 from tests.acceptance import warm
-from tests.waiting import status_of
+from tests.waiting import let_pass, status_of
 
 # What a scheduler starts, and when
 
@@ -60,7 +61,7 @@ def test_a_job_that_cannot_be_decided_on_keeps_no_other_from_its_ticks() -> None
 HANGS = """
 import time
 from supervisor.beat.scheduler import Watchdog
-Watchdog(0.5).start()
+Watchdog(2).start()
 print("hangs", flush=True)
 time.sleep(60)
 """
@@ -75,20 +76,19 @@ def test_a_process_that_was_frozen_has_all_its_time_when_it_wakes_up() -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == b"hangs\n"
     process.send_signal(signal.SIGSTOP)
-    frozen = threading.Event()
-    assert not frozen.wait(1.0)
+    let_pass(2.5)
+    awake_at = time.monotonic()
     process.send_signal(signal.SIGCONT)
-    assert not frozen.wait(0.1)
-    assert process.poll() is None
     assert status_of(process, 30) == EXIT_STATUS
+    assert time.monotonic() - awake_at > 0.5
     process.stdout.close()
 
 
 def test_a_dog_that_is_fed_does_not_bite() -> None:
     bitten = threading.Event()
-    dog = Watchdog(0.3, bitten.set)
+    dog = Watchdog(2, bitten.set)
     dog.start()
-    for _ in range(10):
+    for _ in range(50):
         dog.feed()
         assert not bitten.wait(0.05)
     dog.stop()
