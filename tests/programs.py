@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 PACKAGES = {
     "curl": "curl",
@@ -29,6 +31,8 @@ def needed(program: str) -> str:
     """The program's path; without it the test is skipped, which `.ci/run` does not let pass."""
     path = shutil.which(program)
     if path is None:
+        import pytest  # the bench has none
+
         pytest.skip(f"{program} is not installed (Debian package {PACKAGES[program]})")
     return path
 
@@ -43,4 +47,6 @@ def output_of(program: str, *arguments: str | Path) -> str:
 
 def optional(program: str) -> pytest.MarkDecorator:
     """For tests of what others check as well: no package of every Debian has the program."""
+    import pytest
+
     return pytest.mark.skipif(shutil.which(program) is None, reason=f"no {program} here")

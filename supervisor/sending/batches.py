@@ -5,12 +5,15 @@ To RabbitMQ, with publisher confirms:
 1. A channel of our own, on the app's connection, is in confirm mode: RabbitMQ numbers what is
    published on it, and confirms each message once it is safe, which means on disk for a persistent
    message in a durable queue.
-2. The messages of a batch are written one after another, without a reply in between.
+2. The messages of a batch are written one after another, without a reply in between. What has been
+   confirmed by the time that a portion is written is recorded while RabbitMQ is at that portion.
 3. At the end of the batch all confirms are waited for, as long as more of them come.
 4. Only a run whose messages were all confirmed counts as taken. One that RabbitMQ refused, because
    a queue is full, or whose confirm was lost with the connection, is sent again. If RabbitMQ had
    taken it after all, the guard drops the second message.
-5. RabbitMQ that is out of memory or disk space takes nothing, and says so on each connection on
+5. The messages of runs are mandatory: one that goes to no queue is returned before it is confirmed,
+   and counts as refused. Its queue was deleted, and is declared again before the next attempt.
+6. RabbitMQ that is out of memory or disk space takes nothing, and says so on each connection on
    which something is published. Such a connection is kept until RabbitMQ takes messages again: if
    each attempt made another, RabbitMQ would keep all of them, with the messages written on each. Of
    a new connection the first message is confirmed before the second is written.
@@ -22,8 +25,10 @@ transport is given one message after another, and has taken those that raised no
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 import amqp
@@ -33,8 +38,13 @@ from kombu.common import maybe_declare
 from kombu.exceptions import OperationalError
 from kombu.transport import pyamqp
 
+from supervisor.guard.delivery import HEADER
 from supervisor.ledger.requests import Message
 from supervisor.sending.queues import SENDING_PATIENCE_SECONDS
+
+
+#: Of these the confirms are waited for before more messages are written.
+MOST_UNCONFIRMED = 1_000
 
 
 class BrokerBlocked(OperationalError):
@@ -66,8 +76,11 @@ class ConfirmingChannel(pyamqp.Channel):
         self.published = 0
         self.unconfirmed: set[int] = set()
         self.refused: set[int] = set()
+        self.returned: set[str] = set()  # ids of runs
+        self._first_unconfirmed = 1  # or an earlier one
         self.events["basic_ack"].add(self._confirm)
         self.events["basic_nack"].add(self._refuse)
+        self.events["basic_return"].add(self._return)
         self.is_blocked = False
         connection.on_blocked, connection.on_unblocked = self._block, self._unblock
 
@@ -87,13 +100,13 @@ class ConfirmingChannel(pyamqp.Channel):
         return channel
 
     def write(self, message: PreparedMessage) -> None:
-        arguments = (0, "", message.queue, False, False)
+        arguments = (0, "", message.queue, True, False)
         self.send_method(spec.Basic.Publish, "Bssbb", arguments, message)
         self._number()
 
-    def wait_for_confirms(self) -> None:
+    def wait_for_confirms(self, most_left: int = 0) -> None:
         """Raises TimeoutError when none has come for some seconds."""
-        while self.unconfirmed:
+        while len(self.unconfirmed) > most_left:
             missing, until = len(self.unconfirmed), time.monotonic() + SENDING_PATIENCE_SECONDS
             while len(self.unconfirmed) == missing:
                 self.raise_if_blocked()
@@ -102,8 +115,10 @@ class ConfirmingChannel(pyamqp.Channel):
                 seconds_left = max(until - time.monotonic(), 0.001)
                 self.connection.drain_events(timeout=seconds_left)
 
-    def _publish(self, *args: Any, **options: Any) -> Any:
-        done = super().basic_publish(*args, **options)
+    def _publish(self, message: Any, *args: Any, **options: Any) -> Any:
+        if HEADER in (message.headers or ()):  # and not an event, which may interest no one
+            options["mandatory"] = True
+        done = super().basic_publish(message, *args, **options)
         self._number()
         return done
 
@@ -127,8 +142,16 @@ class ConfirmingChannel(pyamqp.Channel):
         self.refused |= meant
         self.unconfirmed -= meant
 
+    def _return(self, _error: Any, _exchange: str, _queue: str, message: Any) -> None:
+        """What is known of the broker's queues is out of date: they are declared again."""
+        self.returned.add(str(message.headers["id"]))
+        self.connection.client.declared_entities.clear()
+
     def _meant(self, number: int, is_multiple: bool) -> set[int]:
-        return {n for n in self.unconfirmed if n <= number} if is_multiple else {number}
+        if not is_multiple:
+            return {number}
+        first, self._first_unconfirmed = self._first_unconfirmed, number + 1
+        return self.unconfirmed.intersection(range(first, number + 1))
 
 
 class Batch:
@@ -142,13 +165,22 @@ class Batch:
         self.producer = producer
         self.taken: dict[str, str] = {}
         self.refused: list[str] = []
+        self._given = 0
+
+    def newly_taken(self) -> dict[str, str]:
+        """Those of `taken` that were not given before."""
+        before, self._given = self._given, len(self.taken)
+        return dict(islice(self.taken.items(), before, None))
 
     def add(self, run_id: str, queue: str) -> None:
         """The messages of a run were sent since those of the run before it."""
         self.taken[run_id] = queue
 
     def push(self, messages: Mapping[str, Any]) -> None:
-        """Sends messages that were prebuilt for this transport, by the ids of their runs."""
+        """Sends messages that were prebuilt for this transport, by the ids of their runs.
+
+        Some of them may be taken by now, and more of those before them.
+        """
         raise NotImplementedError
 
 
@@ -156,15 +188,19 @@ class PipelineBatch(Batch):
     """On Redis. Of one that failed it is not known what was taken."""
 
     def push(self, messages: Mapping[str, Message]) -> None:
-        channel = self.producer.channel
+        channel, lists = self.producer.channel, defaultdict[str, dict[str, Message]](dict)
+        for run_id, message in messages.items():
+            lists[message.key][run_id] = message
         with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-            for message in messages.values():
+            for key, own in lists.items():
                 # The client puts the app's prefix before each key.
-                pipe.lpush(message.key.removeprefix(channel.global_keyprefix), message.text)
+                texts = (message.text for message in own.values())
+                pipe.lpush(key.removeprefix(channel.global_keyprefix), *texts)
             replies = pipe.execute(raise_on_error=False)
-        for (run_id, message), reply in zip(messages.items(), replies, strict=True):
+        for own, reply in zip(lists.values(), replies, strict=True):
             if not isinstance(reply, Exception):
-                self.add(run_id, message.queue)
+                for run_id, message in own.items():
+                    self.add(run_id, message.queue)
 
 
 class ConfirmedBatch(Batch):
@@ -177,6 +213,7 @@ class ConfirmedBatch(Batch):
         self._sent: dict[str, tuple[str, range]] = {}
         self._numbered = channel.published
         channel.refused.clear()
+        channel.returned.clear()
 
     def add(self, run_id: str, queue: str) -> None:
         before, self._numbered = self._numbered, self._channel.published
@@ -188,14 +225,20 @@ class ConfirmedBatch(Batch):
         for run_id, message in messages.items():
             self._channel.write(message)
             self.add(run_id, message.queue)
+        self._channel.wait_for_confirms(MOST_UNCONFIRMED)
+        self.settle()
 
     def settle(self) -> None:
-        refused, missing = self._channel.refused, self._channel.unconfirmed
+        """Sorts out those about which RabbitMQ has said all by now."""
+        channel, waiting = self._channel, {}
         for run_id, (queue, numbers) in self._sent.items():
-            if not refused.isdisjoint(numbers):
+            if not channel.unconfirmed.isdisjoint(numbers):
+                waiting[run_id] = queue, numbers
+            elif run_id in channel.returned or not channel.refused.isdisjoint(numbers):
                 self.refused.append(run_id)
-            elif missing.isdisjoint(numbers):
+            else:
                 self.taken[run_id] = queue
+        self._sent = waiting
 
 
 def is_redis(channel: Any) -> bool:

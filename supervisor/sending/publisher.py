@@ -38,10 +38,10 @@ from supervisor.sending.signing import Signer, SigningProducer, content_of, seri
 from supervisor.sending.tracing import current_headers, trace_headers, within
 from supervisor.settings import is_redis
 
-#: Messages that are sent before the ledger records that they were; of those that are prebuilt
-#: more, so that the broker takes some while others are written.
+#: Messages that are sent before the ledger records that they were. Of those that are prebuilt, what
+#: the broker took of the portions before: it takes some while others are made and recorded.
 RUNS_PER_ROUND = 500
-TICKS_PER_ROUND = 2_000
+TICKS_PER_PORTION = 500
 
 #: After this a run that only another version of this code can send is looked at again, and one
 #: whose message RabbitMQ refused, because its queue is full.
@@ -95,8 +95,8 @@ class Publisher:
         if is_listened_to():
             return True
         try:
-            for some in chunks(ticks, TICKS_PER_ROUND):
-                self._push(some)
+            if ticks:
+                self._push(ticks)
         except UNAVAILABLE as error:
             log.warning("publish failed", runs=len(ticks), error=str(error))
             return False
@@ -106,8 +106,10 @@ class Publisher:
 
     def _push(self, ticks: Sequence[Tick]) -> None:
         with self._batch() as batch:
-            if messages := self.envelopes.messages(ticks, batch.producer.channel):
-                batch.push(messages)
+            for some in chunks(ticks, TICKS_PER_PORTION):
+                if messages := self.envelopes.messages(some, batch.producer.channel):
+                    batch.push(messages)
+                    self.ledger.sent(batch.newly_taken())
 
     def _publish(self, runs: Sequence[Run]) -> int:
         steps = self.ledger.steps.below([run.id for run in runs if run.has_steps])
@@ -171,7 +173,7 @@ class Publisher:
                     error  # raised below: kombu closes the connection of a producer that fails
                 )
             finally:
-                self.ledger.sent(batch.taken)
+                self.ledger.sent(batch.newly_taken())
                 if batch.refused:
                     self.ledger.put_off(batch.refused, REFUSED_LATER)
                     log.warning("messages refused", runs=len(batch.refused), run=batch.refused[0])

@@ -168,6 +168,32 @@ def test_a_full_queue_refuses_and_its_runs_are_sent_when_there_is_room(
         assert {*runs_in(broker.url, name), *sent} == {tick.run_id for tick in found}
 
 
+@pytest.mark.parametrize("are_prebuilt", [True, False])
+def test_no_message_to_a_deleted_queue_counts_as_sent(
+    broker: RabbitMQ, publisher: Publisher, ledger: Ledger, are_prebuilt: bool
+) -> None:
+    name = f"deleted-{are_prebuilt}"
+    spec = job(ledger, overlap="allow", queue=name)
+    assert publisher.publish_ticks(queued(ledger, spec, 1))
+    with kombu.Connection(broker.url) as connection:
+        connection.default_channel.queue_delete(name)
+    found = ticks(spec, *range(1, 6))
+    ledger.admit(found)
+    if are_prebuilt:
+        assert publisher.publish_ticks(found)
+    else:
+        publisher.publish(ledger.outbox())  # the queue may be declared again before the last
+    assert 1 <= len(ledger.sent_runs(10)) < 6
+    assert ledger.outbox() == []  # later
+
+    def all_are_sent() -> bool:
+        publisher.publish(ledger.outbox())
+        return len(ledger.sent_runs(10)) == 6
+
+    wait_until(all_are_sent, 20)
+    assert sorted(runs_in(broker.url, name)) == sorted(tick.run_id for tick in found)
+
+
 def test_a_message_that_is_refused_holds_back_no_other(
     broker: RabbitMQ, redis_url: str, ledger: Ledger
 ) -> None:
