@@ -7,7 +7,9 @@ Ticks do not wait for files, whatever stands in them, and a broken file changes 
    loaded, beat keeps a listing: their contents and jobs as digests. As long as the ledger holds
    these, the child reads the files that have changed, and compares the jobs of these alone.
 2. When it is, the turn first emits what is due and then has the child write the difference to the
-   ledger. Beat waits for that, which takes no longer than the round trips.
+   ledger. Beat waits for that for a moment. The difference of thousands of jobs takes longer: then
+   beat goes on, and each turn asks again. A tick that comes due meanwhile is emitted as its job is
+   loaded at that time, old or new.
 3. Files that change while a child is reading them for long are read again from the beginning, so
    that a file that takes for ever is forgotten when it is removed.
 4. Files that are right and are not loaded: a job has the name of one of another source, or most
@@ -16,7 +18,7 @@ Ticks do not wait for files, whatever stands in them, and a broken file changes 
    stays loaded, as with any other problem.
 
 The child is a fork: it has the ledger and the app as beat has them, its memory is given back when
-it ends, and starting one takes milliseconds. Nothing here extends the leader's lock.
+it ends, and starting one takes milliseconds. Nothing here extends the leader's lock; turns do.
 """
 
 from __future__ import annotations
@@ -156,8 +158,15 @@ AGAIN_SECONDS = 300
 #: people may load them, or remove what is in their way.
 REFUSED_SECONDS = 10
 
-#: The ledger and RedBeat answer within seconds, or not.
-APPLY_SECONDS = 60
+#: A turn waits this long for its files to be written: those of a few thousand jobs are by then.
+WRITE_SECONDS = 1.0
+
+#: A beat that begins to lead waits this long for jobs to be withdrawn.
+WITHDRAW_SECONDS = 60
+
+#: Then files are given up that are not written yet. A hundred thousand jobs take a quarter of a
+#: minute, and several on a busy machine.
+LONGEST_WRITE_SECONDS = 600
 
 #: What a child that has read the files can be asked to do with them.
 LOAD, WITHDRAW = "load", "withdraw"
@@ -182,10 +191,17 @@ class Reading:
     child: Child
     since: float
     is_outdated: bool = False
+    #: What was read, and since when it is being written.
+    read: Read | None = None
+    written_since: float = 0.0
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.since
+
+    @property
+    def seconds_of_writing(self) -> float:
+        return time.monotonic() - self.written_since
 
 
 class Reloading:
@@ -229,8 +245,7 @@ class Reloading:
         if read and read.digest == loaded:
             self._load(reading, read, now)
         elif read:
-            problems = self._ask(reading, WITHDRAW, now)
-            self.stop()
+            problems = self._withdraw(reading, now)
             if problems:
                 self._refuse(now, problems)
         elif self._reading:
@@ -264,7 +279,9 @@ class Reloading:
             return
         self._reading.is_outdated |= has_changed
         reading = self._reading
-        if read := self._read_by(reading, now):
+        if reading.read:
+            self._finish_load(reading, reading.read, now)
+        elif read := self._read_by(reading, now):
             self._load(reading, read, now)
 
     def _is_to_be_tried(self, loaded: str | None) -> bool:
@@ -298,7 +315,18 @@ class Reloading:
         return read
 
     def _load(self, reading: Reading, read: Read, now: datetime) -> None:
-        problems = self._ask(reading, LOAD, now)
+        """Has the child write what differs to the ledger, as of `now`."""
+        reading.child.send((LOAD, now))
+        reading.read, reading.written_since = read, time.monotonic()
+        self._finish_load(reading, read, now, WRITE_SECONDS)
+
+    def _finish_load(self, reading: Reading, read: Read, now: datetime, seconds: float = 0) -> None:
+        """Once it is written or refused. If it is not within `seconds`, a later turn asks again."""
+        if not reading.child.has_value(seconds):
+            if reading.seconds_of_writing > LONGEST_WRITE_SECONDS:
+                self._give_up(now, f"more than {LONGEST_WRITE_SECONDS} seconds to be written")
+            return
+        problems = self._written(reading)
         if problems is None:
             self._listing = None  # all files are read
             self._end(reading)
@@ -312,20 +340,25 @@ class Reloading:
         self._reading = None
         self.digest, self._listing = read.digest, read.listing
         self._record(now, [])
+        if reading.is_outdated:
+            self._watching.look_again()
 
-    def _ask(self, reading: Reading, what: str, now: datetime) -> list[str] | None:
-        """Has the child write to the ledger, as of `now`, and waits for it.
+    def _withdraw(self, reading: Reading, now: datetime) -> list[str] | None:
+        reading.child.send((WITHDRAW, now))
+        if not reading.child.has_value(WITHDRAW_SECONDS):
+            self.stop()
+            raise ChildProcessError("the schedule files could not be written to the ledger")
+        problems = self._written(reading)
+        self.stop()
+        return problems
 
-        Returns why what is loaded stays as it is, if anything keeps it from being replaced; None
-        where the child would have to read all files for that.
-        """
-        reading.child.send((what, now))
+    def _written(self, reading: Reading) -> list[str] | None:
+        """Why what is loaded stays as it is, if anything keeps it from being replaced; None where
+        the child would have to read all files for that."""
         try:
-            if not reading.child.has_value(APPLY_SECONDS):
-                raise ChildProcessError("the schedule files could not be written to the ledger")
             problems: list[str] | None = reading.child.receive()
         except Exception:
-            self.stop()  # nothing was loaded: the files are read again
+            self.stop()  # not all was loaded: the files are read again
             raise
         return problems
 

@@ -59,7 +59,7 @@ for i = FIRST, #ARGV, FIELDS do
   local job, text = ARGV[i], ARGV[i + 3]
   local why_not = refusal_of(job, ARGV[i + 2], ARGV[i + 9])
   if why_not then return why_not end
-  local is_loaded = redis.call('HEXISTS', K.jobs, job) == 1
+  local is_loaded = is_of_files or redis.call('HEXISTS', K.jobs, job) == 1
   if text == '' and is_loaded then more = more - 1 end
   if text ~= '' and not is_loaded then more = more + 1 end
 end
@@ -85,14 +85,15 @@ end
 -- An entry that the app's own code has saved stays as RedBeat's users read it. RedBeat ignores scores below
 -- zero: an entry that is never due again.
 local function enter(job, text, definition, is_retimed, next_at)
+  local entry = entry_of(job)
   if source == 'redbeat' then
-    redis.call('HSET', entry_of(job), 'spec', text, 'adopted', definition)
+    redis.call('HSET', entry, 'spec', text, 'adopted', definition)
   else
-    redis.call('HSET', entry_of(job), 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
+    redis.call('HSET', entry, 'definition', definition, 'meta', '{"last_run_at": null}', 'spec', text)
   end
   if not is_retimed then return end
   local score = next_at == '' and '-1' or string.format('%.3f', next_at / 1000)
-  redis.call('ZADD', KEYS[1], score, entry_of(job))
+  redis.call('ZADD', KEYS[1], score, entry)
   redis.call('HSET', K.job(job), 'next', next_at)
 end
 
@@ -154,6 +155,7 @@ local function remove(job)
 end
 
 local function load(job, entry, text, stands_at, definition, is_retimed, paused, next_at)
+  local was_there = redis.call('EXISTS', K.job(job), K.history(job), K.open(job)) > 0
   follow(job, text)
   watch(job, text)
   if entry ~= '' then redis.call('HSET', K.entries, job, entry) end
@@ -164,6 +166,7 @@ local function load(job, entry, text, stands_at, definition, is_retimed, paused,
   if paused == '1' then begin_pause(job, since, '', '') end
   if paused == '0' then end_pause(job, since) end
   if paused ~= '' then redis.call('HSET', K.job(job), 'file_paused', paused) end
+  if not was_there then return end
   redis.call('HDEL', K.job(job), 'removed')
   redis.call('ZREM', K.removed, job)
   outlive(job)

@@ -17,14 +17,16 @@ from click.testing import CliRunner
 from redbeat.schedulers import RedBeatSchedulerEntry, get_redis
 
 from supervisor.app import supervise
-from supervisor.beat import scheduler
+from supervisor.beat import reload, scheduler
 from supervisor.beat.following import Starts, may_run
+from supervisor.beat.load import load_edited
 from supervisor.beat.reload import Reloading
 from supervisor.beat.scheduler import SupervisedScheduler
 from supervisor.cli import main
 from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import ForeignLedger
 from supervisor.integrations import notify
+from supervisor.job.changes import Changes
 from supervisor.job.run import Run, RunState, start_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger import leader
@@ -93,6 +95,36 @@ def test_what_was_due_is_no_later_for_the_files_that_a_new_leader_reads(
     nominal = [run.nominal_at for run in ledger.history("job", 99)]
     assert any(at <= looked_at[0] and at > until - timedelta(seconds=1) for at in nominal)
     second.close()
+    app.close()
+
+
+def test_beat_leads_and_emits_while_many_jobs_are_written(
+    ledger: Ledger, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write, files = tmp_path / "may-write", tmp_path / "schedules"
+
+    def load_slowly(*args: Any) -> Changes | None:
+        wait_until(may_write.exists)
+        return load_edited(*args)
+
+    files.mkdir()
+    (files / "jobs.yaml").write_text(EACH_SECOND % "")
+    app = supervise(Celery("slow", broker=redis_url), schedules=files)
+    first, second = (SupervisedScheduler(app, lazy=True) for _ in range(2))
+    wait_until(lambda: (first.tick(), ledger.scheduled())[1])
+    monkeypatch.setattr(reload, "WRITE_SECONDS", 0.1)
+    monkeypatch.setattr(reload, "load_edited", load_slowly)
+    (files / "more.yaml").write_text("jobs: {more: {task: t, every: 1h}}")
+    before = len(ledger.history("job", 99))
+    wait_until(lambda: (first.tick(), len(ledger.history("job", 99)) > before + 3)[1])
+    second.tick()
+    assert ledger.beat().leader == first._leader.instance
+    assert [beat._leads for beat in (first, second)] == [True, False]
+    assert "more" not in ledger.scheduled()
+    may_write.touch()
+    wait_until(lambda: (first.tick(), "more" in ledger.scheduled())[1])
+    for beat in (first, second):
+        beat.close()
     app.close()
 
 
