@@ -169,6 +169,7 @@ function settle_silent(id, publish_at)
   if run.state == 'running' then
     -- Given up for dead, not known to be: its worker may still report.
     redis.call('HSET', K.run(id), 'lost:' .. run.token, digits(run.fence))
+    note_given_up(run)
     return crash(run, 'lease expired', publish_at)
   end
   local left_for = left_to_end(run)

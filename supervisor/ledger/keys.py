@@ -49,14 +49,16 @@ class Keys:
     lock = Named("lock:{%s}")
     # HASH    holder:<slot> (run id), fence (last fencing token), skips:<job> (runs of the job that
     #         were skipped under this lock since one began), slots (how many were taken by runs
-    #         without a bound); expires HISTORY_TTL after use
+    #         without a bound), given_up (ms at which an attempt last was, that may report yet);
+    #         expires HISTORY_TTL after use
     lock_state = Named("lock:{%s}:state")
     # ZSET    run id -> order of arrival, negative for those that replace the holder; runs that wait
     #         for the lock; goes when empty
     waiting = Named("lock:{%s}:waiting")
-    # ZSET    "<run id>|<end>" -> fencing token; the last GRANTS_KEPT attempts under the lock, both
-    #         instants in microseconds, the end empty while it runs; overlaps are found in it;
-    #         expires likewise
+    # ZSET    "<run id>|<end>" -> fencing token; attempts under the lock, both instants in
+    #         microseconds, the end empty while it runs; overlaps are found in it: those that ended
+    #         after the first that runs began, and while one that was given up may report, all, up
+    #         to the last GRANTS_KEPT; expires likewise
     grants = Named("lock:{%s}:grants")
     # HASH    one run, fields as in ledger/records.py; expires HISTORY_TTL after the run ended
     #         attempts: those that ended, the last ATTEMPTS_KEPT of them, one JSON object a line;

@@ -41,6 +41,23 @@ local function next_fence(run)
   return fence
 end
 
+local function is_open_interval(member) return string.sub(member, -1) == '|' end
+
+-- What ended before any of those that are running began is of no use: an attempt can only have run beside what came
+-- after its grant. Where one was given up and may report yet, all are kept.
+local function forget_ended(lock)
+  local given_up, grants = tonumber(hget(K.lock_state(lock), 'given_up') or 0), K.grants(lock)
+  if given_up + HISTORY_TTL > now or is_open_interval(redis.call('ZRANGE', grants, 0, 0)[1]) then return end
+  local known, first = redis.call('ZRANGE', grants, 0, -1, 'WITHSCORES'), nil
+  for i = 1, #known, 2 do
+    if not first and is_open_interval(known[i]) then first = tonumber(known[i + 1]) end
+  end
+  if not first then redis.call('DEL', grants) end
+  for i = 1, first and #known or 0, 2 do
+    if (tonumber(string.match(known[i], '%d*$')) or first) < first then redis.call('ZREM', grants, known[i]) end
+  end
+end
+
 -- The interval in which an attempt was running, among those of a lock: from its fencing token, which
 -- is the time of its grant, to `finished`, both in microseconds; open without the latter.
 local function write_interval_under(lock, run, finished)
@@ -50,6 +67,15 @@ local function write_interval_under(lock, run, finished)
     run.id .. '|' .. (finished and digits(finished) or ''))
   if not finished then redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1) end
   redis.call('PEXPIRE', grants, HISTORY_TTL)
+  if finished then forget_ended(lock) end
+end
+
+-- From now on the ended ones are kept.
+local function note_given_up(run)
+  for _, lock in ipairs({ run.rules.lock, run.rules.serial ~= '' and run.rules.serial or nil }) do
+    redis.call('HSET', K.lock_state(lock), 'given_up', now)
+    redis.call('PEXPIRE', K.lock_state(lock), HISTORY_TTL)
+  end
 end
 
 local function write_interval(run, finished)

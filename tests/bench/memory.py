@@ -25,6 +25,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Unavailable
 from supervisor.ledger.functions import Call
 from supervisor.ledger.ledger import Ledger
+from supervisor.ledger.replies import ms_of
 from supervisor.ledger.requests import Message, RunRequest, Tick
 from supervisor.settings import Settings
 from tests.bench import machine
@@ -157,14 +158,18 @@ def measure(ledger: Ledger, entries: Entries) -> None:
     alone = specs(1, "alone")
     load(ledger, entries, {s.name: s for s in (*warm, *jobs, *alone)}, "digest", ledger.now())
     do(ledger, admit(ledger, alone, 0))
-    measured.forget()
     for turn in range(1, 100):
-        runs = admit(ledger, alone, turn)
-        do(ledger, runs)
-    for run in runs:
-        ledger.client.delete(ledger.keys.run(run))
-    size = ledger.client.execute_command("MEMORY USAGE", ledger.keys.grants(alone[0].lock))
-    say(f"{'a job that has run 100 times: by what overlaps are found':60} {size:9,}")
+        do(ledger, admit(ledger, alone, turn))
+    state = ledger.client.execute_command("MEMORY USAGE", ledger.keys.lock_state(alone[0].lock))
+    say(f"{'a job that has run 100 times: its lock':60} {state:9,}")
+    attempts = ledger.keys.grants(alone[0].lock)
+    size = ledger.client.execute_command("MEMORY USAGE", attempts) or 0
+    say(f"{'and the attempts by which overlaps are found':60} {size:9,}")
+    ledger.client.hset(ledger.keys.lock_state(alone[0].lock), "given_up", ms_of(ledger.now()))
+    for turn in range(100, 200):
+        do(ledger, admit(ledger, alone, turn))
+    size = ledger.client.execute_command("MEMORY USAGE", attempts)
+    say(f"{'the same once an attempt was given up':60} {size:9,}")
 
 
 def measure_million(ledger: Ledger, entries: Entries) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from supervisor.errors import InvalidKey
 from supervisor.job.run import RunState
+from supervisor.job.spec import JobSpec
 from supervisor.ledger.functions import HANDOVER_DELAY
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState, Placement, Rescue, ms_of
 from supervisor.ledger.requests import RunRequest
 from tests.ledger.jobs import (
     admitted,
+    at_work,
     begin,
     job,
     lease_runs_out,
@@ -161,6 +163,38 @@ def test_who_ends_as_another_begins_is_not_beside_it(ledger: Ledger) -> None:
         ledger.rescue()
         assert renew(ledger, run_id(spec, 0), "token-0") is LeaseState.LOST
         assert "overlaps" not in ledger.job(spec.name).counters
+
+
+def done(ledger: Ledger, spec: JobSpec, *seconds: int) -> None:
+    for second in seconds:
+        at_work(ledger, spec, second, f"token-{second}")
+        ledger.finish(run_id(spec, second), f"token-{second}", RunState.SUCCEEDED)
+
+
+def test_what_no_running_attempt_was_beside_is_forgotten(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", max_running=2)
+    attempts = ledger.keys.grants(spec.lock)
+    done(ledger, spec, *range(5))
+    assert not ledger.client.exists(attempts)
+    at_work(ledger, spec, 5, "token-5")
+    done(ledger, spec, 6, 7)
+    at_work(ledger, spec, 8, "token-8")
+    assert ledger.client.zcard(attempts) == 4, "5 was beside all of them"
+    ledger.finish(run_id(spec, 5), "token-5", RunState.SUCCEEDED)
+    assert ledger.client.zcard(attempts) == 2, "8 was beside 5 alone"
+    ledger.finish(run_id(spec, 8), "token-8", RunState.SUCCEEDED)
+    assert not ledger.client.exists(attempts)
+
+
+def test_beside_an_attempt_that_was_given_up_all_are_known(ledger: Ledger) -> None:
+    spec = job(ledger, overlap="queue_all", on_crash="fail")
+    at_work(ledger, spec, 0)
+    lease_runs_out(ledger, spec, run_id(spec, 0))
+    ledger.rescue()
+    done(ledger, spec, *range(1, 6))
+    assert ledger.client.zcard(ledger.keys.grants(spec.lock)) == 6
+    assert renew(ledger, run_id(spec, 0)) is LeaseState.LOST
+    assert ledger.run(run_id(spec, 0)).overlapped_with == run_id(spec, 1)
 
 
 def test_a_delayed_run_whose_lock_is_held_waits_and_says_so(ledger: Ledger) -> None:
