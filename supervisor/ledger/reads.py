@@ -248,8 +248,12 @@ class Readings:
 
     def guarded(self) -> dict[str, GuardedTaskSpec]:
         """The tasks guarded in code, by name."""
-        texts = self._fields(self.keys.guarded)
-        return {name: spec for name, text in texts.items() if (spec := guarded_spec(text))}
+        texts = self.guarded_texts().items()
+        return {name: spec for name, text in texts if (spec := guarded_spec(text))}
+
+    def guarded_texts(self) -> dict[str, str]:
+        """The same as they are in the ledger."""
+        return self._fields(self.keys.guarded)
 
     def each_spec(self) -> Iterator[JobSpec]:
         """All jobs, some maybe twice, as they are read: of any number, a few are in memory."""

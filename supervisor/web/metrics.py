@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import accumulate, chain
 from operator import add, sub
-from threading import Lock
+from threading import Lock, Thread
 
 from prometheus_client.exposition import choose_encoder
 from redis.exceptions import RedisError
@@ -281,7 +282,7 @@ class Totals:
     def __init__(self, label: str) -> None:
         self._label = label
         self._since: int | None = None
-        self._counted: dict[str, tuple[Job, Sequence[float]]] = {}
+        self._counted: dict[str, Job] = {}
         self._sums: dict[str, list[float]] = {}
 
     def add(self, scrape: Scrape) -> dict[str, list[Job]]:
@@ -293,23 +294,21 @@ class Totals:
             value = job.spec.labels.get(self._label, "")
             groups.setdefault(value, []).append(job)
             known = self._counted.get(job.spec.name)
-            if known is None or known[0] is not job:
+            if known is not job:
                 self._count(value, job, known)
         if len(self._counted) > 2 * len(scrape.jobs) + MOST_REMOVED:
             names = {job.spec.name for job in scrape.jobs}
             self._counted = {n: seen for n, seen in self._counted.items() if n in names}
         return dict(sorted(groups.items()))
 
-    def _count(self, value: str, job: Job, known: tuple[Job, Sequence[float]] | None) -> None:
-        counted = (*counts(job), *observations(job), *key_counts(job))
-        before = known[1] if known and known[0].status.created == job.status.created else None
-        if before is None:
-            is_new = known is not None or job.status.created > (self._since or 0)
-            before = (0.0,) * len(counted) if is_new else counted
-        self._counted[job.spec.name] = job, counted
-        sums = self._sums.setdefault(value, [0.0] * len(counted))
-        if before != counted:
-            sums[:] = map(add, sums, map(sub, counted, before))
+    def _count(self, value: str, job: Job, known: Job | None) -> None:
+        self._counted[job.spec.name] = job
+        sums = self._sums.setdefault(value, [0.0] * SUMMED_NUMBERS)
+        if known and known.status.created == job.status.created:
+            if known.counted != job.counted:
+                sums[:] = map(add, sums, map(sub, summed(job), summed(known)))
+        elif known or job.status.created > (self._since or 0):
+            sums[:] = map(add, sums, summed(job))
 
     def lines(self, form: Format, scrape: Scrape) -> Iterator[str]:
         groups, now = self.add(scrape), scrape.at.timestamp()
@@ -336,8 +335,8 @@ def of_several(row: JobsGauge, jobs: Sequence[Job], now: float) -> float | None:
     return sum(value or 0 for value in values)
 
 
-def key_counts(job: Job) -> Sequence[float]:
-    return job.counters[len(COUNTED_OF_ALL) :]
+def summed(job: Job) -> Sequence[float]:
+    return (*counts(job), *observations(job), *job.counters[len(COUNTED_OF_ALL) :])
 
 
 SUMMED_FAMILIES: tuple[JobCounter | JobHistogram | KeyCounter, ...] = (
@@ -353,6 +352,9 @@ SUMMED = END.join(
         *(f"{PREFIX}{row.name}_total{{{LABEL}}} %d.0" for row in KEY_COUNTERS),
     ]
 )
+
+#: How many numbers of a job are summed.
+SUMMED_NUMBERS = SUMMED.count("%")
 
 #: Up to this many jobs, the first scrape makes the text of all of them. A ledger with more is
 #: scraped in shards, or summed.
@@ -402,6 +404,18 @@ log = get_logger("supervisor.metrics")
 VERSION = version("celery-beat-supervisor")
 
 
+#: A scrape of sums waits this long for them: less than it may take (server.SCRAPE_SECONDS).
+SUMS_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Sums:
+    """The text of the sums by a label, as last computed, and the thread that computes it."""
+
+    found: Sequence[str] = ()
+    thread: Thread | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A job's lines in the last scrape."""
@@ -432,7 +446,10 @@ class Metrics:
     ) -> None:
         self.by = by
         self._totals: dict[str, Totals] = {}
+        self._sums: dict[tuple[str, Format], Sums] = {}
+        self._sums_lock = Lock()
         self._access_file = access_file
+        self._ledger = ledger
         self._scraper = Scraper(ledger, queues, COUNTED)
         self._has_created = has_created
         self._labels = labels
@@ -447,23 +464,53 @@ class Metrics:
         """
         form, view = self._form(accept), view or View(by=self.by)
         try:
+            if view.by is not None:
+                sums = self._sums_by(view.by, form)
+                return whole(form, sums) if sums else self.without_ledger(accept)
             with self._lock:
                 scrape = self._scraper.scrape(view.shard)
-                if view.by is None:
-                    jobs = of_jobs(form, self._texts_of(form, scrape))
-                else:
-                    jobs = iter(["\n".join(self._totals_by(view.by).lines(form, scrape))])
+                jobs = of_jobs(form, self._texts_of(form, scrape))
         except (RedisError, OSError) as error:
             log.warning("scrape failed", error=str(error))
             return self.without_ledger(accept)
         service = self._of_service(form, scrape) if view.shard.is_first else ()
         return whole(form, chain(gauge(form, UP, 1), jobs, service))
 
+    def _sums_by(self, label: str, form: Format) -> Sequence[str]:
+        """Computed in a thread of its own. What takes longer than a scrape waits is for the next
+        one; this one has what was found before. Empty if the ledger was unavailable."""
+        with self._sums_lock:
+            sums = self._sums.setdefault((label, form), Sums())
+            if sums.thread is None or not sums.thread.is_alive():
+                compute = partial(self._compute_sums, sums, label, form)
+                sums.thread = Thread(target=compute, name="sums", daemon=True)
+                sums.thread.start()
+        thread = sums.thread
+        thread.join(SUMS_SECONDS if sums.found else None)
+        if thread.is_alive():
+            self._ledger.now()  # raises what an unavailable ledger raises
+        return sums.found
+
+    def _compute_sums(self, sums: Sums, label: str, form: Format) -> None:
+        found: Sequence[str] = ()
+        try:
+            with self._lock:
+                scrape = self._scraper.scrape()
+                lines = "\n".join(self._totals_by(label).lines(form, scrape))
+                found = (*gauge(form, UP, 1), lines, *self._of_service(form, scrape))
+        except (RedisError, OSError) as error:
+            log.warning("scrape failed", error=str(error))
+        finally:
+            sums.found = found
+
     def _totals_by(self, label: str) -> Totals:
         """Those asked for longest ago are forgotten: their counters begin again at 0."""
         self._totals[label] = totals = self._totals.pop(label, None) or Totals(label)
         if len(self._totals) > MOST_SUMS:
-            del self._totals[next(iter(self._totals))]
+            oldest = next(iter(self._totals))
+            del self._totals[oldest]
+            with self._sums_lock:
+                self._sums = {key: sums for key, sums in self._sums.items() if key[0] != oldest}
         return totals
 
     def _of_service(self, form: Format, scrape: Scrape) -> Iterator[str]:

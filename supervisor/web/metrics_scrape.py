@@ -12,11 +12,12 @@ from zlib import crc32
 
 from redis.exceptions import RedisError
 
-from supervisor.job.spec import JobSpec
+from supervisor.job.spec import GuardedTaskSpec, JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.notifications import NoticeFigures
 from supervisor.ledger.presence import Roll
 from supervisor.ledger.queues import LedgerQueues, Queue, Queues, queues
+from supervisor.ledger.reads import read_spec
 from supervisor.ledger.records import (
     HISTOGRAM_FIELDS,
     NO_RUNS,
@@ -128,13 +129,14 @@ class Expected:
 
 @dataclass(slots=True)
 class Memory:
-    """A job's next ticks when last computed, and `due`, the first tick `after` an instant.
+    """The last of a job's next ticks when these were computed, and `due`, the first tick `after` an
+    instant.
 
     success_due_at: the deadline of the first tick after `answered_until`.
     """
 
     spec: JobSpec
-    ticks: tuple[datetime, ...]
+    last_tick: datetime | None
     interval: timedelta | None
     after: int = 0
     due: datetime | None = None
@@ -169,9 +171,11 @@ class Expectations:
     def _remembered(self, spec: JobSpec, now: datetime) -> Memory:
         """Computed again when the job was edited, or the last of its ticks has passed."""
         known = self._memory.get(spec.name)
-        if known is None or known.spec is not spec or (known.ticks and known.ticks[-1] <= now):
+        is_over = known is not None and known.last_tick is not None and known.last_tick <= now
+        if known is None or known.spec is not spec or is_over:
             ticks = next_ticks(spec, now)
-            known = self._memory[spec.name] = Memory(spec, ticks, interval_of(ticks))
+            last = ticks[-1] if ticks else None
+            known = self._memory[spec.name] = Memory(spec, last, interval_of(ticks))
         return known
 
 
@@ -202,15 +206,26 @@ FIELDS_OF_STATUS = len(FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`counters`: in the order in which they were asked for."""
+    """counted: the integers of both histograms, and the counters in the order in which they were
+    asked for."""
 
     spec: JobSpec
-    counters: Counts
-    durations: Histogram
-    start_delays: Histogram
+    counted: Counts
     status: Status
     open_runs: OpenRuns
     expected: Expected
+
+    @property
+    def counters(self) -> Counts:
+        return self.counted[END_OF_HISTOGRAMS:]
+
+    @property
+    def durations(self) -> Histogram:
+        return histogram_of(self.counted[:END_OF_DURATIONS])
+
+    @property
+    def start_delays(self) -> Histogram:
+        return histogram_of(self.counted[END_OF_DURATIONS:END_OF_HISTOGRAMS])
 
 
 class Read(NamedTuple):
@@ -268,19 +283,29 @@ class Specs:
         self._ledger = ledger
         self._version = -1
         self._scheduled: dict[str, JobSpec] = {}
-        self._guarded: Mapping[str, JobSpec] = {}
+        self._guarded: dict[str, JobSpec] = {}
+        self._guarded_texts: Mapping[str, str] = {}
         self._all: dict[str, JobSpec] = {}
 
     def now(self) -> Mapping[str, JobSpec]:
         """By name, sorted."""
-        version, guarded = self._ledger.newest_version(), self._ledger.guarded()
+        version, texts = self._ledger.newest_version(), self._ledger.guarded_texts()
         is_same = version == self._version > 0
         if not is_same:
             self._read(version)
-        if not is_same or guarded != self._guarded:
-            self._guarded = guarded
-            self._all = dict(sorted({**guarded, **self._scheduled}.items()))
+        if not is_same or texts != self._guarded_texts:
+            self._read_guarded(texts)
+            self._all = dict(sorted({**self._guarded, **self._scheduled}.items()))
         return self._all
+
+    def _read_guarded(self, texts: Mapping[str, str]) -> None:
+        before, known = self._guarded_texts, self._guarded
+        found = {
+            name: known.get(name) if text == before.get(name) else read_spec(GuardedTaskSpec, text)
+            for name, text in texts.items()
+        }
+        self._guarded = {name: spec for name, spec in found.items() if spec is not None}
+        self._guarded_texts = texts
 
     def _read(self, version: int) -> None:
         # After a loss of data, versions may be lower than before.
@@ -353,9 +378,7 @@ class Scraper:
         durations = histogram_of(counted[:END_OF_DURATIONS])
         return Job(
             spec=spec,
-            counters=counted[END_OF_HISTOGRAMS:],
-            durations=durations,
-            start_delays=histogram_of(counted[END_OF_DURATIONS:END_OF_HISTOGRAMS]),
+            counted=counted,
             status=of_job,
             open_runs=read.open_runs,
             expected=self._expectations.of(spec, durations, of_job, now),

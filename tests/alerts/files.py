@@ -86,7 +86,8 @@ def documented() -> dict[str, Documented]:
     rows = re.findall(
         r"^\| `(supervisor_\w+)` \| \w+ \| ([\w, ]*) \| (.*) \|$", METRICS.read_text(), re.M
     )
-    return {
+    sums = re.findall(r"^\| `(supervisor_\w+)` .* \| (?:sum|least) \|$", METRICS.read_text(), re.M)
+    return {name: Documented(set(), {}) for name in sums} | {
         name: Documented(
             set(filter(None, labels.split(", "))),
             {label: set(values.split(", ")) for label, values in listed(meaning)},

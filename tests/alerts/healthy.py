@@ -95,12 +95,16 @@ class Simulated:
         counters["n:finished:succeeded"] = len(ended)
         counters["n:skipped:overlap"] = sum(at <= now for at in self.skips)
         durations = observed([run.ended - run.started for run in ended])
+        delays = observed([run.started - run.nominal for run in begun])
+        integers = [
+            number
+            for of in (durations, delays)
+            for number in (*of.counts, round(1000 * of.sum_seconds))
+        ]
         found = Status._make(status[name] for name in FIELDS)
         return Job(
             spec=self.spec,
-            counters=tuple(counters[name] for name in COUNTED),
-            durations=durations,
-            start_delays=observed([run.started - run.nominal for run in begun]),
+            counted=(*integers, *(counters[name] for name in COUNTED)),
             status=found,
             open_runs=self._open_runs(now),
             expected=expectations.of(self.spec, durations, found, instant(now)),

@@ -65,7 +65,16 @@ ROWS = (
     Row("growth of a scrape, exponent: none has run since the last", "growth_scrape_slope", 1),
     Row("growth of a scrape, exponent: all have", "growth_scrape_all_ran_slope", 1),
     Row("growth of a scrape, exponent: the first", "growth_scrape_first_slope", 1),
-    Row("growth of a reload, exponent", "growth_reload_slope", 1),
+    Row("growth of a first load, exponent", "growth_load_slope", 1),
+    Row("growth of a reload of one file, exponent", "growth_reload_slope", 1),
+    Row("first load of 100,000 jobs", "growth_load_100000_s", 30, " s"),
+    Row("reload of one file of 100,000 jobs' files", "growth_reload_100000_s", 2, " s"),
+    Row("beat with 100,000 jobs, memory", "beat_100000_mib", 200, " MiB"),
+    Row(
+        "emission of 100,000 jobs, growth over the last tenfold", "growth_emission_last_slope", 1.1
+    ),
+    Row("first scrape of 100,000 jobs, growth likewise", "growth_scrape_first_last_slope", 1.1),
+    Row("scrape of 100,000 jobs, none of which has run, likewise", "growth_scrape_last_slope", 1.1),
 )
 
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import opentelemetry.sdk.metrics  # noqa: F401 - as an app's does: without it nothing is counted
@@ -17,6 +18,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from supervisor.deploy.embedded import EmbeddedServer
 from supervisor.errors import InvalidRequest, NotConfigured
 from supervisor.integrations.opentelemetry import RunCounters
 from supervisor.job.policies import SkipReason
@@ -575,6 +577,39 @@ def test_sums_are_kept_of_a_few_labels_and_of_those_that_are_scraped(ledger: Led
     for number in range(2 * MOST_SUMS):
         assert (ticks_by(f"label_{number}"), ticks_by("tenant")) == (0, 3)
     assert ticks_by("once") == 0, "forgotten, which Prometheus takes for a restart"
+
+
+def test_sums_that_take_long_are_those_of_the_scrape_before(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job(ledger, "a")
+    ledger.client.hset(ledger.keys.job("a"), mapping={"created": 1, "n:ticks": 1})
+    metrics, may_go_on = Metrics(ledger), Event()
+
+    def ticks() -> float:
+        return found_in(metrics, by="tenant")["supervisor_ticks_total", ("",)]
+
+    assert ticks() == 0
+    scrape = metrics._scraper.scrape
+    monkeypatch.setattr(job_lines, "SUMS_SECONDS", 0.1)
+    monkeypatch.setattr(
+        metrics._scraper, "scrape", lambda: (may_go_on.wait(patience(30)), scrape())[1]
+    )
+    ledger.client.hset(ledger.keys.job("a"), "n:ticks", 4)
+    assert ticks() == 0
+    may_go_on.set()
+    wait_until(lambda: ticks() == 3)
+
+
+def test_sums_are_not_those_of_before_an_outage(ledger: Ledger, tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path / "valkey") as server:
+        metrics = Metrics(Ledger.open(Settings(server.url)))
+        up = ("supervisor_up", ())
+        assert found_in(metrics, by="tenant")[up] == 1
+        server.stop()
+        assert found_in(metrics, by="tenant") == {up: 0}
+        server.start()
+        wait_until(lambda: found_in(metrics, by="tenant")[up] == 1)
 
 
 def test_sums_by_a_label_say_how_many_jobs_are_in_trouble(ledger: Ledger) -> None:

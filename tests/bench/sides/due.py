@@ -142,16 +142,16 @@ def scraped(jobs):
 
 
 def put(jobs):
-    """Seconds to put them all at run time, a thousand at a time."""
+    """Seconds to put them all at run time, a thousand at a time; and of a processor."""
     from supervisor import jobs as at_run_time
 
-    started = time.monotonic()
+    started, worked = time.monotonic(), time.process_time()
     for start in range(0, jobs, 1000):
         names = (f"put-{number}" for number in range(start, min(start + 1000, jobs)))
         at_run_time.put_many(
             {name: {"task": "due.nothing", "every": "1h", "args": [1]} for name in names}, app=app
         )
-    return time.monotonic() - started
+    return time.monotonic() - started, time.process_time() - worked
 
 
 def put_one():
