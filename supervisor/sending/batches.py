@@ -42,7 +42,6 @@ from supervisor.guard.delivery import HEADER
 from supervisor.ledger.requests import Message
 from supervisor.sending.queues import SENDING_PATIENCE_SECONDS
 
-
 #: Of these the confirms are waited for before more messages are written.
 MOST_UNCONFIRMED = 1_000
 

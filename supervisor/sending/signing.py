@@ -42,10 +42,15 @@ KEPT_SECONDS = 60
 
 def content_of(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
     """A digest of the message of a run, without what says which run it is."""
-    rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
     # As a worker will read it: kombu may write a time with Z, or a key that occurs twice.
-    as_read = loads(dumps([task, args, kwargs]))
-    text = dumps(as_read) + json.dumps(rest, sort_keys=True)
+    task, args, kwargs = loads(dumps([task, args, kwargs]))
+    return content_as_read(task, args, kwargs, header)
+
+
+def content_as_read(task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> str:
+    """The same of a message that was read, which to write and to read again does not change."""
+    rest = {name: value for name, value in header.items() if name not in OF_A_RUN}
+    text = dumps([task, args, kwargs]) + json.dumps(rest, sort_keys=True)
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -79,8 +84,11 @@ class Signer:
         return self.signature(header["run"], header["nominal_at"], content)
 
     def has_signed(self, task: str, args: Any, kwargs: Any, header: Mapping[str, Any]) -> bool:
+        """Of a message as it was read."""
         given = str(header.get(SIGNATURE)).encode("utf-8", "surrogatepass")
-        return hmac.compare_digest(given, self.signature_of(task, args, kwargs, header).encode())
+        content = content_as_read(task, args, kwargs, header)
+        own = self.signature(header["run"], header["nominal_at"], content)
+        return hmac.compare_digest(given, own.encode())
 
 
 class SigningProducer:
