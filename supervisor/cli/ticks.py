@@ -197,9 +197,10 @@ def audit_ticks(
     specs = [spec for spec in specs if spec.has_schedule]
     audit(ledger, specs, ledger.now(), removed)
     records = compared(context, specs, start, end) if start else {}
-    known = {job.spec.name: job for job in ledger.records_of(specs)}
-    wrong = {name: job.unaccounted_ticks for name, job in known.items() if job.unaccounted_ticks}
-    findings = {name: known[name].finding or {} for name in wrong}
+    by_name = {spec.name: spec for spec in specs}
+    wrong = ledger.figures.unaccounted(list(by_name))
+    known = ledger.records_of([by_name[name] for name in wrong])
+    findings = {job.spec.name: job.finding or {} for job in known}
     if as_json:
         shapes = {name: records_shape(found) for name, found in records.items()}
         print_json({"unaccounted_ticks": wrong, "findings": findings, "records": shapes})

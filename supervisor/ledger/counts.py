@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError, TimeoutError
 from supervisor.ledger.actions import Action, entry_of
 from supervisor.ledger.functions import Call, Functions
 from supervisor.ledger.reads import chunks
+from supervisor.ledger.records import UNACCOUNTED_FIELDS
 from supervisor.ledger.replies import instant, ms_of
 from supervisor.ledger.requests import text
 from supervisor.times import to_ms
@@ -112,6 +113,12 @@ JOBS_PER_CALL = 20
 class Figures:
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
+
+    def unaccounted(self, jobs: Sequence[str]) -> dict[str, int]:
+        """JobRecord.unaccounted_ticks by job, of those that have any."""
+        lines = self.of(jobs, UNACCOUNTED_FIELDS)
+        ticks = (sum(abs(int(number)) for number in line.split(" ")) for line in lines)
+        return {job: number for job, number in zip(jobs, ticks, strict=True) if number}
 
     def of(self, jobs: Sequence[str], fields: Sequence[str]) -> Iterator[str]:
         """For each job a line: the integers of these fields, a blank between; 0 for an absent one.

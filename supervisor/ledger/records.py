@@ -273,6 +273,9 @@ class OpenRuns:
 
 NO_RUNS = OpenRuns()
 
+#: The fields of a job's hash that make JobRecord.unaccounted_ticks.
+UNACCOUNTED_FIELDS = ("n:unaccounted", "unsettled", "overdue")
+
 
 def count_open_runs(functions: Functions, jobs: Sequence[str]) -> dict[str, OpenRuns]:
     """By job, of those that have any."""
@@ -495,9 +498,7 @@ def job_from(
         next_run_at=optional_instant(fields.get("next")),
         last_outcome=fields.get("last_outcome"),
         last_run=fields.get("last_run"),
-        unaccounted_ticks=sum(
-            abs(int(fields.get(key, 0))) for key in ("n:unaccounted", "unsettled", "overdue")
-        ),
+        unaccounted_ticks=sum(abs(int(fields.get(key, 0))) for key in UNACCOUNTED_FIELDS),
         finding=json.loads(fields["finding"]) if "finding" in fields else None,
         paused_note=fields.get("paused_note"),
         paused_until=optional_instant(fields.get("paused_until")),

@@ -113,9 +113,10 @@ def read(
 
     check_served(ledger.client)
     check_functions(ledger.client)
-    records, roll, now = ledger.jobs(), ledger.presences.roll(), ledger.now()
+    loaded, roll, now = ledger.loaded(), ledger.presences.roll(), ledger.now()
     # Guarded tasks are left out: once recorded they stay, whether code still calls them or not.
-    specs = [record.spec for record in records if not record.spec.is_of_code]
+    guarded, specs = ledger.guarded(), list(loaded.specs.values())
+    every = dict(sorted({**guarded, **loaded.specs}.items()))
     broker = broker or LedgerQueues(ledger.client, roll)
     return DoctorFacts(
         now=now,
@@ -128,10 +129,10 @@ def read(
         needs={spec.name: Needs.of(spec) for spec in specs},
         known_tasks=ledger.presences.tasks(roll.workers),
         silent=ledger.silent(now),
-        unaccounted={r.spec.name: r.unaccounted_ticks for r in records if r.unaccounted_ticks},
-        unread=tuple(ledger.loaded().unread),
+        unaccounted=ledger.figures.unaccounted(list(every)),
+        unread=tuple(loaded.unread),
         schema=ledger.schema(),
-        app=permitted(lambda: app(ledger.specs()), None) if app else None,
+        app=permitted(lambda: app(every), None) if app else None,
         forbidden=tuple(forbidden),
     )
 
