@@ -79,7 +79,7 @@ def test_a_group_has_the_skipped_ones_among_its_results(team: Project) -> None:
     outcomes = team.code(
         CANVAS
         + """
-results = group(one("group"), one("group"), one("apart")).apply_async()
+results = group(one("group", 5), one("group"), one("apart")).apply_async()
 found = results.get(timeout=200, propagate=False)
 printed([part if part == 1 else type(part).__name__ for part in found])"""
     )
