@@ -48,9 +48,9 @@ local function ping(run, kind, outcome, reason)
 end
 
 -- A run that others follow has come to an end, or a range of ticks without runs: beat decides what becomes
--- of those (ticks/following.py). Written with the state itself as well.
-local function note_for_followers(job, id, state, nominal, first)
-  local followed_by = hget(K.run(id), 'followed_by')
+-- of those (ticks/following.py). Written with the state itself as well. `is_alone`: no run follows this very one.
+local function note_for_followers(job, id, state, nominal, first, is_alone)
+  local followed_by = not is_alone and hget(K.run(id), 'followed_by') or nil
   if not followed_by and redis.call('EXISTS', K.followers(job)) == 0 then return end
   redis.call('RPUSH', K.endings, cjson.encode({
     job = job, run = id, state = state, nominal = tonumber(nominal), first = tonumber(first), followed_by = followed_by,
@@ -64,7 +64,7 @@ local function note_start(run)
   local is_first = run.attempt == 1 and not run.has_started
   local counters = is_first and append({ 'n:started', 1 }, observation('start_delay', now - due)) or {}
   tally(run.job, counters, 'last_start', now, 'consecutive_skips', 0)
-  redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job)
+  if run.had_skips then redis.call('HDEL', K.lock_state(run.rules.lock), 'skips:' .. run.job) end
   if is_first then ping(run, 'start', 'started') end
 end
 
@@ -177,5 +177,5 @@ local function note_end(run, outcome, reason, counters, ...)
   end
   ping(run, PINGS[outcome] or 'fail', outcome, reason)
   if EVENTS[outcome] then note_event(run.job, run.rules.notify, EVENTS[outcome], run.id, reason) end
-  note_for_followers(run.job, run.id, outcome, run.nominal)
+  note_for_followers(run.job, run.id, outcome, run.nominal, nil, run.ended_with)
 end

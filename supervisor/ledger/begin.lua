@@ -71,7 +71,7 @@ end
 begin_attempt(run, 'state', 'running', 'token', token, 'worker', worker, 'process', process or '', 'queue', queue,
   'reason', '', 'sends', 0)
 hold_lease(run, token, ttl)
-redis.call('HDEL', K.run(id), 'parked')
+if run.parked then redis.call('HDEL', K.run(id), 'parked') end
 redis.call('ZREM', K.outbox, id)
 redis.call('ZREM', K.sent, id)
 return granted()

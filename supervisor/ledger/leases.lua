@@ -35,19 +35,20 @@ end
 -- Greater than that of every lease of the same lock before.
 local function fence_after(before) return math.max((before or 0) + 1, now_us) end
 
+-- That of an attempt that begins; hold_lease() writes it. What else is known of the lock then saves commands.
 local function next_fence(run)
-  local fence = fence_after(run.parent and run.fence or hget(K.lock_state(run.rules.lock), 'fence'))
-  if not run.parent then redis.call('HSET', K.lock_state(run.rules.lock), 'fence', digits(fence)) end
-  return fence
+  if run.parent then return fence_after(run.fence) end
+  local v = redis.call('HMGET', K.lock_state(run.rules.lock), 'fence', 'skips:' .. run.job)
+  run.is_fence_new, run.had_skips = true, v[2]
+  return fence_after(v[1])
 end
 
 local function is_open_interval(member) return string.sub(member, -1) == '|' end
 
 -- What ended before any of those that are running began is of no use: an attempt can only have run beside what came
 -- after its grant. Where one was given up and may report yet, all are kept.
-local function forget_ended(lock)
-  local given_up, grants = tonumber(hget(K.lock_state(lock), 'given_up') or 0), K.grants(lock)
-  if given_up + HISTORY_TTL > now or is_open_interval(redis.call('ZRANGE', grants, 0, 0)[1]) then return end
+local function forget_ended(grants)
+  if is_open_interval(redis.call('ZRANGE', grants, 0, 0)[1]) then return end
   local known, first = redis.call('ZRANGE', grants, 0, -1, 'WITHSCORES'), nil
   for i = 1, #known, 2 do
     if not first and is_open_interval(known[i]) then first = tonumber(known[i + 1]) end
@@ -61,13 +62,15 @@ end
 -- The interval in which an attempt was running, among those of a lock: from its fencing token, which
 -- is the time of its grant, to `finished`, both in microseconds; open without the latter.
 local function write_interval_under(lock, run, finished)
-  local grants = K.grants(lock)
-  redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence))
+  local grants, state = K.grants(lock), K.lock_state(lock)
+  local is_forgetful = finished and tonumber(hget(state, 'given_up') or 0) + HISTORY_TTL <= now
+  if not run.is_fence_new then redis.call('ZREMRANGEBYSCORE', grants, digits(run.fence), digits(run.fence)) end
+  if is_forgetful and redis.call('EXISTS', grants) == 0 then return end  -- it was the only one
   redis.call('ZADD', grants, digits(run.fence),
     run.id .. '|' .. (finished and digits(finished) or ''))
   if not finished then redis.call('ZREMRANGEBYRANK', grants, 0, -GRANTS_KEPT - 1) end
   redis.call('PEXPIRE', grants, HISTORY_TTL)
-  if finished then forget_ended(lock) end
+  if is_forgetful then forget_ended(grants) end
 end
 
 -- From now on the ended ones are kept.

@@ -5,7 +5,7 @@
 local function load_run(id)
   local v = redis.call('HMGET', K.run(id), 'job', 'state', 'rules', 'token', 'last_token', 'attempt',
     'crashes', 'requeues', 'nominal', 'started', 'fence', 'worker', 'queued', 'ending', 'why_ending',
-    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'generation', 'kind')
+    'slot', 'wait_until', 'since', 'parent', 'stage', 'foreach', 'item', 'expires', 'generation', 'kind', 'parked')
   if not v[1] then return nil end
   local parent = v[19] or nil
   -- An item has the rules of its batch, which it names.
@@ -21,7 +21,7 @@ local function load_run(id)
     ending = v[14] or '', why_ending = v[15] or '', slot = tonumber(v[16] or 1),
     wait_until = tonumber(v[17]), since = tonumber(v[18] or 0),
     parent = parent, stage = v[20] or nil, foreach = v[21] or nil, item = v[22] or nil,
-    expires = tonumber(v[23]), generation = tonumber(v[24]), kind = v[25],
+    expires = tonumber(v[23]), generation = tonumber(v[24]), kind = v[25], parked = v[26],
   }
 end
 

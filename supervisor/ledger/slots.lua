@@ -29,7 +29,7 @@ local function hold_lease(run, token, ms)
   if run.parent then
     extend_root(run.id, ms)
   else
-    hold(run.rules.lock, run.slot, run.id, token, ms)
+    hold(run.rules.lock, run.slot, run.id, token, ms, unpack(run.is_fence_new and { 'fence', digits(run.fence) } or {}))
   end
   redis.call('ZADD', K.leases, digits(now + ms), run.id)
 end
