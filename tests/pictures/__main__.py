@@ -61,9 +61,9 @@ TERMINAL = """\
 body {{ margin: 0; padding: 18px 22px;
   background: light-dark(#fbfbfc, #0f1317); color: light-dark(#1b2027, #e3e7ec); }}
 pre {{ margin: 0; white-space: pre-wrap; font: 12.5px/1.5 "DejaVu Sans Mono", monospace; }}
+div {{ padding-left: 4ch; text-indent: -4ch; }}  /* a line that is folded is indented */
 b {{ color: light-dark(#0b5cad, #6cb0ff); }}
-</style><pre><b>$ {command}</b>
-{output}</pre>
+</style><pre><b>$ {command}</b>{output}</pre>
 """
 
 
@@ -125,8 +125,11 @@ class Examples:
         url = f"{self.address}/api/v1/{path}"
         httpx.post(url, json=body, headers=bearer, timeout=patience(5)).raise_for_status()
 
-    def make_things_happen(self, ends: int) -> dict[str, str]:
-        """Until there is something of everything, and `ends` runs of the plainest job: RUNS."""
+    def make_things_happen(self, ends: int) -> str:
+        """Until there is something of everything, and `ends` runs of the plainest job.
+
+        Returns the id of a run that failed.
+        """
         wait_until(lambda: self.runs(job="checksum-docs", outcome="succeeded"), 60, every=1)
         wrong = {"kwargs": {"tree": 17}, "overlap": "allow", "reason": "is the new share there?"}
         self.acts("ann", "jobs/checksum-docs/trigger", **wrong)
@@ -139,7 +142,7 @@ class Examples:
         wait_until(lambda: self.runs(job="load-report", outcome="skipped"), 60, every=1)
         wait_until(lambda: self.runs(outcome="waiting") and self.runs(outcome="running"), 60)
         [failed, *_] = wait_until(lambda: self.runs(job="checksum-docs", outcome="failed"), 60)
-        return {"failed": failed["run"], "steps": self.batch()}
+        return str(failed["run"])
 
     def batch(self) -> str:
         """A run of several tasks, in the middle of the one that has many items."""
@@ -201,12 +204,12 @@ def make_small(picture: Path) -> None:
 
 
 def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
-    seen = examples.make_things_happen(ends)
+    failed = examples.make_things_happen(ends)
     page.route("**/page.js", lambda route: route.abort())  # in both pictures it is the same moment
     session = log_in(page, examples.address, examples.tokens["ann"])
     album.take("page", f"{session}/", "checksum-docs", "waiting", "skipped")
-    album.take("run", f"{session}/runs/{seen['steps']}", "documents.words", "Params")
-    album.take("failure", f"{session}/runs/{seen['failed']}", "TypeError", "Traceback")
+    album.take("run", f"{session}/runs/{examples.batch()}", "documents.words", "running")
+    album.take("failure", f"{session}/runs/{failed}", "TypeError", "Traceback")
     album.take("timeline", f"{session}/jobs/load-report?span=2m", "running", "blocked by")
     album.take("queues", f"{session}/queues", "serial.checksum-docs", "present")
     album.take("record", f"{session}/record", "CHG-2041", "ann")
@@ -214,7 +217,8 @@ def take_all(examples: Examples, page: Page, album: Album, ends: int) -> None:
         said = wait_until(partial(examples.says, *words, saying="skipped"), 60, every=1)
         page.goto("about:blank")
         command = f"supervisor {' '.join(words)}"
-        page.set_content(TERMINAL.format(command=command, output=html.escape(said)))
+        lines = "".join(f"<div>{html.escape(line)}</div>" for line in said.splitlines())
+        page.set_content(TERMINAL.format(command=command, output=lines))
         album.photograph(f"terminal-{name}")
 
 
