@@ -299,6 +299,18 @@ from supervisor.app import supervise
 app = Celery("proj")
 app.conf.beat_schedule = {"tidy": {"task": "proj.tidy", "schedule": 60.0}}
 supervise(app, schedules="schedules")
+
+
+@app.task
+def import_orders(): ...
+
+
+@app.task
+def nightly(day): ...
+
+
+@app.task
+def report(tenant=""): ...
 """
 
 CRONTAB = "30 2 * * * {user}/usr/local/bin/report\n"
