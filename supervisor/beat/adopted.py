@@ -210,7 +210,7 @@ def why_unguarded(app: Celery, ledger: Ledger, name: str, saved: SavedEntry | No
     if name == OF_BEAT:
         return "Celery's own"
     if (job := job_name(name)) != name and ledger.knows(job):
-        return f"its name is not that of the job {job!r}: take the entry out, or both run"
+        return f"the job {job!r} has not taken its place: take the entry out, or both run"
     if saved is None:
         return "of beat_schedule: `supervisor adopt` makes a job of it"
     if not app.supervisor["adopt_entries"]:  # type: ignore[attr-defined]

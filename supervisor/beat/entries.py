@@ -21,6 +21,7 @@ from redbeat.schedulers import ensure_conf
 from redbeat.schedules import rrule
 from redis.exceptions import NoPermissionError
 
+from supervisor.files.import_text import job_name
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.connection import Client, Pipeline
 from supervisor.ledger.keys import Keys
@@ -93,7 +94,8 @@ class Entries:
         self._jobs: Mapping[str, str] = {}
 
     def learn_names(self) -> None:
-        """Learns which jobs have another name than their entries: those that adopted.py made."""
+        """Learns which jobs have another name than their entries: those that adopted.py made, and
+        those of files that took the place of an entry whose name no job can have."""
         self._names = self._client.hgetall(self._keys.entries)
         self._jobs = {entry: job for job, entry in self._names.items()}
 
@@ -123,7 +125,7 @@ class Entries:
         pipe.hset(
             self.key(spec.name),
             mapping={
-                "definition": definition_text(spec),
+                "definition": definition_text(spec, self.name(spec.name)),
                 "meta": json.dumps({"last_run_at": None}),
                 SPEC_FIELD: spec.model_dump_json(exclude_defaults=True),
             },
@@ -138,7 +140,8 @@ class Entries:
                 texts = pipe.execute()
                 for name, text in zip(names, texts, strict=True):
                     if text and ENABLED in text:
-                        pipe.hset(self.key(name), "definition", definition_text(specs[name]))
+                        text = definition_text(specs[name], self.name(name))
+                        pipe.hset(self.key(name), "definition", text)
                 pipe.execute()
 
     def reschedule_all(self, pipe: Pipeline, next_at: Mapping[str, datetime | None]) -> None:
@@ -163,9 +166,11 @@ class Entries:
         return set(self._client.smembers(self._static))
 
     def jobs_among(self, names: Iterable[str]) -> set[str]:
-        listed = list(names)
-        texts = self._client.hmget(self._keys.jobs, listed) if listed else []
-        return {name for name, text in zip(listed, texts, strict=True) if text is not None}
+        """Those of the names of entries that belong to jobs."""
+        self.learn_names()
+        jobs = {name: job for name in names if (job := self.job(name))}
+        texts = self._client.hmget(self._keys.jobs, list(jobs.values())) if jobs else []
+        return {name for name, text in zip(jobs, texts, strict=True) if text is not None}
 
     def is_of_a_ledger(self, key: str) -> bool:
         """Whether it is a job's, of this ledger or of another, and no entry of RedBeat's own."""
@@ -202,6 +207,25 @@ class Entries:
                     pipe.hmget(self._prefix + name, "definition", SPEC_FIELD)
                 replies = zip(chunk, pipe.execute(), strict=True)
                 found += [name for name, (definition, spec) in replies if definition and not spec]
+        return found
+
+    def replaced_by(self, jobs: Collection[str]) -> dict[str, str]:
+        """By job: the entry of RedBeat's own whose place it takes when it is loaded from files.
+
+        The one with its name; else the one whose name becomes the job's (`poll inbox` is
+        `poll-inbox`), if there are not several.
+        """
+        found = {name: name for name in self.stock(jobs)}
+        # Where each entry is a job's, there is nothing to look for.
+        if self._client.zcard(self._schedule) > self._client.hlen(self._keys.jobs):
+            others: dict[str, list[str]] = {job: [] for job in jobs if job not in found}
+            for key in self._client.zrange(self._schedule, 0, -1):
+                name = key.removeprefix(self._prefix)
+                if (job := job_name(name)) != name and job in others:
+                    others[job].append(name)
+            stock = set(self.stock(name for names in others.values() for name in names))
+            own = {job: [name for name in names if name in stock] for job, names in others.items()}
+            found |= {job: names[0] for job, names in own.items() if len(names) == 1}
         return found
 
     def unguarded(self) -> dict[str, datetime | None]:
@@ -299,18 +323,18 @@ class Entries:
             ]
 
 
-def definition_text(spec: JobSpec) -> str:
-    return json.dumps(definition(spec), cls=RedBeatJSONEncoder)
+def definition_text(spec: JobSpec, entry: str = "") -> str:
+    return json.dumps(definition(spec, entry), cls=RedBeatJSONEncoder)
 
 
-def definition(spec: JobSpec) -> dict[str, Any]:
-    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job.
+def definition(spec: JobSpec, entry: str = "") -> dict[str, Any]:
+    """What a stock `RedBeatSchedulerEntry.from_key` reads of a job. entry: its name, if another.
 
     Not enabled, so that a beat which runs RedBeat's own scheduler does not emit it, unguarded.
     """
     options = {"queue": spec.routed_queue, "priority": spec.priority}
     return {
-        "name": spec.name,
+        "name": entry or spec.name,
         "task": spec.work,
         "args": list(spec.args),
         "kwargs": spec.kwargs,

@@ -171,10 +171,12 @@ def write(
 ) -> LoadReply:
     """Writes the changes of files, JOBS_PER_LOAD at a time: a function of thousands of jobs would
     keep the server from its runs. The digest, by which they are loaded, comes with the last."""
-    replaced = entries.stock(changes.added)
+    entries.learn_names()
+    replaced = entries.replaced_by(changes.added)
+    names = {name: replaced.get(name) or entries.name(name) for name in wanted}
     settle(ledger, outgoing(loaded, wanted, changes), now)
     news = moved(loaded.origins, places, {*changes.added, *changes.changed})
-    edits = job_changes(ledger, loaded, wanted, changes, places, now)
+    edits = job_changes(ledger, loaded, wanted, changes, places, now, names=names)
     version, number = loaded.files_version, len(changes) + len(news)
     while number > JOBS_PER_LOAD:
         some = list(islice(edits, JOBS_PER_LOAD))
@@ -188,8 +190,9 @@ def write(
     done = with_changes(action, loaded.specs, wanted, changes)
     reply = ledger.load(list(edits), entries.keys, FILES, now, digest, version, news, action=done)
     if reply.verdict is LoadVerdict.LOADED:
-        for name in replaced:
-            log.info("entry replaced by job", entry=name, place=places.get(name))
+        for name, entry in replaced.items():
+            log.info("entry replaced by job", job=name, entry=entry, place=places.get(name))
+        entries.learn_names()
     return reply
 
 
@@ -454,20 +457,25 @@ def job_changes(
     places: Mapping[str, str],
     now: datetime,
     adopted: Mapping[str, AdoptedEntry] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[JobChange]:
-    """What load.lua is to do: of each job its spec, its entry, and whether it is newly paused."""
+    """What load.lua is to do: of each job its spec, its entry, and whether it is newly paused.
+
+    names: of the entries, where they are not those of `adopted`.
+    """
     # As they were the last time that they were loaded, by their own `paused`.
     marks = ledger.marks([*changes.added, *loaded.unread])
     for name in (*changes.added, *changes.changed):
         spec, before, entry = wanted[name], loaded.specs.get(name), adopted.get(name)
+        entry_name = entry.name if entry else names.get(name, name)
         is_new = has_new_times(name, loaded, wanted)
         was_paused = before.paused if before else marks[name].file_paused
         yield JobChange(
             name,
             spec,
             place=places.get(name, ""),
-            definition=entry.definition if entry else definition_text(spec),
-            entry=entry.name if entry and entry.name != name else "",
+            definition=entry.definition if entry else definition_text(spec, entry_name),
+            entry=entry_name if entry_name != name else "",
             has_new_times=is_new,
             is_paused=spec.paused if spec.paused != was_paused else None,
             next_at=schedule_of(spec).next_after(now) if is_new else None,

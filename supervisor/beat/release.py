@@ -67,6 +67,8 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
     found, adopted = Release(with_entries), adopted_of(ledger)
     specs = {name: spec for name, spec in ledger.scheduled().items() if name not in adopted}
     now, marks = ledger.now(), ledger.marks(list(specs))
+    entries = Entries(app, ledger.client, ledger.keys)
+    entries.learn_names()
     of_code: dict[str, str] = {}
     for name in app.conf.beat_schedule:
         of_code[job_name(name, of_code)] = name
@@ -75,7 +77,7 @@ def release_of(app: Celery, ledger: Ledger, *, with_entries: bool) -> Release:
         try:
             entry = entry_of(app, record, marks[name].watermark or now, now)
             # RedBeat makes one of `beat_schedule` with its name there: the two must be one.
-            entry.name = of_code.get(name, name)
+            entry.name = of_code.get(name, entries.name(name))
             found.entries.append(entry)
         except NotTranslatable as error:
             found.lost[name] = str(error)

@@ -84,12 +84,14 @@ def emit_stock(
     Their scores are whole seconds: an entry found by its score may be due a part of a second later.
     """
     next_at: list[datetime] = []
+    has_unknown_job = False
     for key in keys:
         # No function of the ledger looks at the lock again. What is left, the next leader emits.
         if not look.is_trusted:
             break
         try:
             if entries.is_of_a_ledger(key):
+                has_unknown_job = True
                 continue
             entry = scheduler.Entry.from_key(key, app=scheduler.app)
             if seconds := scheduler.maybe_due(entry, producer=scheduler.producer):
@@ -98,6 +100,8 @@ def emit_stock(
             entries.forget(key)
         except Exception:  # one bad entry must not stop the others
             log.exception("entry not emitted", entry=key)
+    if has_unknown_job:  # `supervisor apply` may have given an entry's place to a job
+        entries.learn_names()
     return min(next_at, default=None)
 
 

@@ -348,8 +348,9 @@ def warn_of_entries(context: Context, found: Plan, wanted: ScheduleSet) -> None:
     from supervisor.beat.entries import Entries
 
     ledger = context.ledger
-    for name in Entries(context.app, ledger.client, ledger.keys).stock(found.changes.added):
-        what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {name!r}"
+    entries = Entries(context.app, ledger.client, ledger.keys)
+    for name, entry in entries.replaced_by(found.changes.added).items():
+        what = f"job {name!r} ({wanted.sources[name]}) takes the place of RedBeat's entry {entry!r}"
         click.echo(f"warning: {what}; `release` makes an entry of the job again", err=True)
 
 

@@ -42,7 +42,7 @@ DEFAULTS = (
 )
 
 
-TAKES_ITS_PLACE = "A job takes the place of the entry with its name, which does not run beside it."
+TAKES_ITS_PLACE = "A job takes the place of its entry, which does not run beside it."
 
 
 TWICE = "Take these jobs out of {} when you load this file, or they run twice."
@@ -236,7 +236,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
     """
     from supervisor.app import supervise
     from supervisor.beat.import_celery import zone_remark
-    from supervisor.operate.adoption import renamed, report, report_shape, sources_of
+    from supervisor.operate.adoption import not_replaced, report, report_shape, sources_of
 
     app = context.app_for("adopt")
     is_supervised = hasattr(app, "supervisor")
@@ -251,7 +251,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
             for line in report(app, sources):
                 click.echo(harmless(line))
         left = [line for source in sources for line in write([], source.items).reports]
-        raise SystemExit(1 if left or any(renamed(sources)) else 0)
+        raise SystemExit(1 if left or any(not_replaced(sources)) else 0)
     if not sources and as_json:
         print_done("adopt", [], reports=[])
         return
@@ -263,7 +263,7 @@ def adopt(context: Context, output: Path | None, force: bool, dry_run: bool, as_
         click.echo(f'next: supervise(app, schedules="{directory}") where the app is made', err=True)
     names = " and ".join(source.name for source in sources)
     items = [item for source in sources for item in source.items]
-    remarks = list(renamed(sources))
+    remarks = list(not_replaced(sources))
     head = [f"Imported from {names}.", zone_remark(app), GRID, DEFAULTS, TAKES_ITS_PLACE, *remarks]
     deliver(head, items, output, remarks, "adopt", as_json=as_json)
 

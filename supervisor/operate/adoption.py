@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -95,14 +95,16 @@ def jobs_of(sources: Iterable[Source]) -> Iterator[Found]:
         yield from (item for item in source.items if isinstance(item, Found))
 
 
-def renamed(sources: Iterable[Source]) -> Iterator[str]:
-    """What would go on beside its job: beat knows by the name that a job has taken an entry over.
+def not_replaced(sources: Iterable[Source]) -> Iterator[str]:
+    """What would go on beside its job: several entries have names that become the same.
 
     Rows of django-celery-beat are emitted by another beat, in whose place ours is started.
     """
-    for found in jobs_of(source for source in sources if source.name != DJANGO):
-        if (name := job_name(found.name)) != found.name:
-            yield f"{found.source} is the job {name!r}: take the entry out, or both run"
+    found = list(jobs_of(source for source in sources if source.name != DJANGO))
+    names = Counter(job_name(each.name) for each in found)
+    for each in found:
+        if (name := job_name(each.name)) != each.name and names[name] > 1:
+            yield f"{each.source}: other entries are {name!r} too: take it out, or it runs as well"
 
 
 def report(app: Celery, sources: list[Source]) -> Iterator[str]:
@@ -120,7 +122,8 @@ def report(app: Celery, sources: list[Source]) -> Iterator[str]:
     for source in sources:
         written = write([], source.items)
         yield f"  {source.name}: {plural(len(written.jobs), 'job')} to be imported"
-        yield from (f"    {line}" for line in [*written.reports, *renamed([source])])
+        yield from (f"    {line}" for line in written.reports)
+    yield from (f"  {line}" for line in not_replaced(sources))
 
 
 def shown(name: str, value: Any) -> str:
@@ -193,7 +196,7 @@ def report_shape(app: Celery, sources: list[Source]) -> dict[str, Any]:
             name: {"jobs": list(written.jobs), "reports": written.reports}
             for name, written in texts.items()
         },
-        "renamed": list(renamed(sources)),
+        "not_replaced": list(not_replaced(sources)),
     }
 
 

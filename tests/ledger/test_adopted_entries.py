@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -300,6 +302,52 @@ def test_files_that_take_the_place_of_an_entry_say_so(
         load(ledger, entries, {"theirs": spec}, "one", ledger.now())
     [event] = [event for event in logged if event["event"] == "entry replaced by job"]
     assert event["entry"] == "theirs"
+
+
+@pytest.mark.parametrize("of_beat_schedule", [False, True])
+def test_a_job_of_files_replaces_the_entry_its_name_comes_from(
+    redis_url: str, ledger: Ledger, of_beat_schedule: bool
+) -> None:
+    app = supervise(Celery("plain", broker=redis_url, set_as_current=False))
+    entries = Entries(app, ledger.client, ledger.keys)
+    spec = JobSpec(name="poll-inbox", task="proj.task", every=timedelta(seconds=1))
+    if of_beat_schedule:
+        app.conf.beat_schedule = {"poll inbox": {"task": "proj.task", "schedule": 1.0}}
+    with app, closing(SupervisedScheduler(app, lazy=False)) as beat:
+        if not of_beat_schedule:
+            save(app, "poll inbox", timedelta(seconds=1))
+        beat.tick()
+        load(ledger, entries, {"poll-inbox": spec}, "one", ledger.now())  # as `supervisor apply`
+        ledger.client.delete("celery")
+        wait_until(lambda: beat.tick() and ledger.client.llen("celery") > 0)
+        second = int(time.time()) + 2  # RedBeat's own code would have emitted the entry by then
+        wait_until(lambda: beat.tick() and time.time() > second)
+        texts = ledger.client.lrange("celery", 0, -1)
+        assert {json.loads(text)["headers"]["id"].partition("@")[0] for text in texts} == {
+            "poll-inbox"
+        }
+        assert unguarded(app, ledger) == []
+        assert (read(app, "poll inbox").name, read(app, "poll inbox").enabled) == (
+            "poll inbox",
+            False,
+        )
+        assert entries.strange({"poll-inbox": spec}) == []
+    with closing(SupervisedScheduler(app, lazy=False)) as again:
+        again.setup_schedule()
+        assert unguarded(app, ledger) == [], "it is entered again when beat starts"
+    [entry] = release_of(app, ledger, with_entries=True).entries
+    assert entry.name == "poll inbox"
+    load(ledger, entries, {}, "two", ledger.now())
+    assert not ledger.client.exists("redbeat:poll inbox", ledger.keys.entries)
+
+
+def test_of_two_entries_that_come_to_one_name_none_is_replaced(app: Celery, ledger: Ledger) -> None:
+    save(app, "poll inbox")
+    save(app, "poll/inbox")
+    entries = Entries(app, ledger.client, ledger.keys)
+    assert entries.replaced_by(["poll-inbox"]) == {}
+    save(app, "poll-inbox")
+    assert entries.replaced_by(["poll-inbox", "other"]) == {"poll-inbox": "poll-inbox"}
 
 
 def test_without_adopt_entries_they_are_given_back(
