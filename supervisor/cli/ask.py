@@ -15,6 +15,7 @@ from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import click
+from redis.exceptions import RedisError
 
 from supervisor.cli.common import (
     Context,
@@ -45,8 +46,8 @@ from supervisor.job.secrets import malformed
 from supervisor.ledger.actions import Actions, Entry, WantedActions
 from supervisor.ledger.ledger import Ledger
 from supervisor.operate import shapes
-from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine
-from supervisor.operate.doctor_facts import DoctorFacts, read
+from supervisor.operate.doctor import APP_CHECKS, CHECKS, Finding, examine, examine_app
+from supervisor.operate.doctor_facts import DoctorFacts, app_facts, read
 from supervisor.operate.plans import surprise_shape
 from supervisor.operate.shapes import iso_utc
 from supervisor.operate.tables import ACTION_COLUMNS, Columns, action_row
@@ -72,15 +73,20 @@ from supervisor.settings import NOTIFY
 def doctor(context: Context, as_json: bool) -> None:
     """Find what is wrong with Redis, beats, workers and queues, and say what to do about it.
 
-    With -A, also checks the app's settings, its broker, and RedBeat's entries. Exits 1 if anything
-    is wrong; notes do not count.
+    With -A, also checks the app's settings, its broker, its schedule files, and RedBeat's entries.
+    While the ledger is unavailable, only what does not need it. Exits 1 if anything is wrong; notes
+    do not count.
     """
-    facts = facts_of(context)
+    app = context.app
+    try:
+        facts = facts_of(context)
+    except RedisError:  # said on standard error
+        if app is not None:
+            show_findings(examine_app(app_facts(app, None, {})), len(APP_CHECKS), as_json=as_json)
+        raise
     findings = examine(facts)
-    if as_json:
-        print_json([finding_shape(finding) for finding in findings])
-    else:
-        print_findings(findings, len(CHECKS) + (len(APP_CHECKS) if facts.app else 0))
+    checks = len(CHECKS) + (len(APP_CHECKS) if facts.app else 0)
+    show_findings(findings, checks, as_json=as_json)
     if any(not finding.is_note for finding in findings):
         sys.exit(1)
 
@@ -90,7 +96,6 @@ def facts_of(context: Context) -> DoctorFacts:
     app = context.app
     if app is None:
         return read(ledger)
-    from supervisor.operate.doctor_facts import app_facts
     from supervisor.sending.app_settings import settings_of
     from supervisor.sending.queues import AppQueues
 
@@ -98,7 +103,10 @@ def facts_of(context: Context) -> DoctorFacts:
     return read(ledger, lambda specs: app_facts(app, ledger, specs), broker)
 
 
-def print_findings(findings: Sequence[Finding], checks: int) -> None:
+def show_findings(findings: Sequence[Finding], checks: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json([finding_shape(finding) for finding in findings])
+        return
     for finding in findings:
         click.echo(f"{'note ' if finding.is_note else 'WRONG'}  {harmless(finding.what)}")
         click.echo(f"       why  {harmless(finding.why)}")

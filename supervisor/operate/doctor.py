@@ -460,6 +460,15 @@ def servers(app: AppFacts) -> Findings:
         )
 
 
+def broker(app: AppFacts) -> Findings:
+    if app.broker_fault:
+        yield Finding(
+            f"the broker cannot be reached: {app.broker_fault}",
+            "runs are not sent, and workers take none; the ledger keeps what is due",
+            "check that it runs, and the address that the app has for it",
+        )
+
+
 def visibility(app: AppFacts) -> Findings:
     timeout = app.visibility_timeout
     if timeout is None:
@@ -500,6 +509,12 @@ def unguarded(app: AppFacts) -> Findings:
 
 
 def unloaded(app: AppFacts) -> Findings:
+    if app.file_problems:
+        yield Finding(
+            "the schedule files here have problems: " + first_of(app.file_problems, "; "),
+            "a beat that reads them loads none of their edits",
+            "`supervisor check` lists all of them",
+        )
     if app.unloaded:
         yield Finding(
             f"the loaded jobs differ from the schedule files here: {first_of(app.unloaded, ', ')}",
@@ -535,6 +550,7 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
     "supervised": supervised,
     "settings": settings,
     "servers": servers,
+    "broker": broker,
     "visibility": visibility,
     "entries": entries,
     "unguarded": unguarded,
@@ -544,6 +560,11 @@ APP_CHECKS: Mapping[str, Callable[[AppFacts], Findings]] = {
 
 def examine(facts: DoctorFacts) -> list[Finding]:
     found = [(name, check(facts)) for name, check in CHECKS.items()]
-    if facts.app:
-        found += [(name, check(facts.app)) for name, check in APP_CHECKS.items()]
+    named = [replace(finding, check=name) for name, findings in found for finding in findings]
+    return named + (examine_app(facts.app) if facts.app else [])
+
+
+def examine_app(app: AppFacts) -> list[Finding]:
+    """What can be examined without the ledger."""
+    found = [(name, check(app)) for name, check in APP_CHECKS.items()]
     return [replace(finding, check=name) for name, findings in found for finding in findings]

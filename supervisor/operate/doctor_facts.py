@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.app import Overridden, overridden
@@ -32,6 +33,7 @@ from supervisor.sending.app_settings import (
     schedules_of,
     settings_of,
 )
+from supervisor.sending.queues import channel_of
 from supervisor.settings import is_redis
 
 if TYPE_CHECKING:
@@ -193,6 +195,7 @@ class AppFacts:
     that the broker is another Redis than the ledger; redbeat_apart: that RedBeat's is.
     owner: the name by which the ledger would know the app.
     is_supervised: supervise() was called with it; nothing else is known of other apps.
+    broker_fault: why the broker cannot be reached. file_problems: of the app's schedule files here.
     """
 
     overridden: tuple[Overridden, ...] = ()
@@ -206,39 +209,65 @@ class AppFacts:
     redbeat_apart: str | None = None
     owner: str | None = None
     is_supervised: bool = True
+    broker_fault: str | None = None
+    file_problems: tuple[str, ...] = ()
 
 
-def app_facts(app: Celery, ledger: Ledger, specs: Mapping[str, JobSpec]) -> AppFacts:
+def app_facts(app: Celery, ledger: Ledger | None, specs: Mapping[str, JobSpec]) -> AppFacts:
+    """ledger: None while it is unavailable; then `specs` are not known either, and the jobs of the
+    schedule files are looked at."""
     settings = settings_of(app)
     if settings is None:
         return AppFacts(is_supervised=False)
-    loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
-    entries = Entries(app, ledger.client, ledger.keys)
+    wanted, problems = read_files(schedules_of(app), settings.prefix)
     timeout, redbeat = visibility_timeout(app), redbeat_apart(app, settings)
-    return AppFacts(
+    facts = AppFacts(
         overridden=tuple(overridden(app)),
         visibility_timeout=timeout,
-        late_tasks=tuple(late_tasks(app, specs.values())),
-        strange_entries=tuple(entries.strange(loaded)),
-        unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
-        unloaded=unloaded(schedules_of(app), ledger, settings.prefix),
+        late_tasks=tuple(late_tasks(app, ((wanted or {}) if ledger is None else specs).values())),
         # `worker_disable_prefetch` is for Redis alone.
         fetches_ahead=timeout is None and not app.conf.task_acks_late,
         broker_apart=broker_apart(app, settings),
         redbeat_apart=str(redbeat) if redbeat else None,
         owner=owner_of(app),
+        broker_fault=broker_fault(app),
+        file_problems=problems,
+    )
+    if ledger is None:
+        return facts
+    loaded = {name: spec for name, spec in specs.items() if not spec.is_of_code}
+    entries = Entries(app, ledger.client, ledger.keys)
+    return replace(
+        facts,
+        strange_entries=tuple(entries.strange(loaded)),
+        unguarded=tuple(name for name in entries.unguarded() if name != OF_BEAT),
+        unloaded=() if wanted is None else unloaded(ledger, wanted),
     )
 
 
-def unloaded(files: Path | None, ledger: Ledger, prefix: str) -> tuple[str, ...]:
-    """The jobs that differ; none for broken files, which are a finding of their own."""
+def read_files(
+    files: Path | None, prefix: str
+) -> tuple[Mapping[str, JobSpec] | None, tuple[str, ...]]:
+    """The jobs of the files, None where there are none or they are broken, and their problems."""
     if files is None or not files.exists():
-        return ()
+        return None, ()
     try:
-        changes = difference(ledger.loaded().of(FILES).specs, load(files, prefix=prefix).specs)
-    except ScheduleFilesInvalid:
-        return ()
+        return load(files, prefix=prefix).specs, ()
+    except ScheduleFilesInvalid as error:
+        return None, tuple(map(str, error.problems))
+
+
+def unloaded(ledger: Ledger, wanted: Mapping[str, JobSpec]) -> tuple[str, ...]:
+    changes = difference(ledger.loaded().of(FILES).specs, wanted)
     return (*changes.added, *changes.changed, *changes.removed)
+
+
+def broker_fault(app: Celery) -> str | None:
+    try:
+        with channel_of(app):
+            return None
+    except (OperationalError, OSError) as error:
+        return str(error)
 
 
 def visibility_timeout(app: Celery) -> timedelta | None:

@@ -20,7 +20,8 @@ from supervisor.beat.entries import Entries
 from supervisor.beat.load import load
 from supervisor.cli.ask import facts_of
 from supervisor.cli.common import Context
-from supervisor.deploy.embedded import EmbeddedServer
+from supervisor.deploy.embedded import EmbeddedServer, free_port
+from supervisor.errors import UNAVAILABLE
 from supervisor.files.schedule_files import load as read_files
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
@@ -192,6 +193,27 @@ def test_files_that_are_not_what_is_loaded(ledger: Ledger, redis_url: str, sched
     assert app_facts(app, ledger, ledger.specs()).unloaded == ("edited",)
     file.write_text("jobs: [broken")
     assert app_facts(app, ledger, ledger.specs()).unloaded == ()
+    app.close()
+
+
+def test_without_the_ledger_the_app_its_broker_and_files_are_checked(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs.yaml").write_text("jobs: [broken")
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    app = supervise(Celery("proj", broker=redis_url), schedules=str(tmp_path), redis_url=away)
+    app.conf.worker_prefetch_multiplier = 8
+    monkeypatch.setattr("tests.ledger.test_doctor.known", app, raising=False)
+    named = "tests.ledger.test_doctor:known"
+    told = supervisor_at(away)("doctor", "--json", app=named)
+    assert told.exit_code == UNAVAILABLE
+    assert told.stderr.startswith("Error: the ledger is unavailable")
+    checks = {finding["check"] for finding in json.loads(told.stdout) if finding["wrong"]}
+    assert checks == {"settings", "files"}
+    app.conf.broker_url = away
+    told = supervisor_at(away)("doctor", app=named)
+    assert "WRONG  the broker cannot be reached: " in told.stdout
+    assert "8 checks: 3 wrong, 0 to note" in told.stdout
     app.close()
 
 
