@@ -16,6 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from billiard import get_start_method, set_start_method
+from billiard.exceptions import WorkerLostError
 from celery import Celery, bootsteps, signals
 from celery.exceptions import InvalidTaskError
 from celery.utils.imports import symbol_by_name
@@ -120,6 +121,9 @@ class GuardedRequest(Request):
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, NotBegun):
             heartbeat_of(self.app).undo_begin(self._token)
+        if isinstance(error, WorkerLostError):  # Celery's line would have a traceback of its pool
+            log.error("child died", run=str(self.id), task=self.name, reason=str(error))
+            options["return_ok"] = True
         return super().on_failure(exc_info, *more, **options)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:

@@ -55,6 +55,11 @@ def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Worke
     os.kill(child, SIGKILL)
     workers.start_of(waiting)
     workers.project.run_when(killed.id, "lost")
+    log = workers.project.logs()
+    assert (
+        len([line for line in log.splitlines() if "child died" in line and killed.id in line]) == 1
+    )
+    assert "WorkerLostError" not in log, "Celery's line has a traceback of its pool"
 
 
 @needs_children("one is killed")
