@@ -86,8 +86,14 @@ local function forget_indexes(id)
   if queue then redis.call('SADD', K.leftovers, queue) end
 end
 
+-- A call that waits for its lock has its message kept with it (slots.lua).
+local function forget_message(run)
+  if run.state == 'waiting' and run.kind == 'manual' then redis.call('DEL', K.message(run.id)) end
+end
+
 -- Of a run that is running, only the lease has an entry.
 local function leave_indexes(run)
+  forget_message(run)
   if run.state == 'running' then redis.call('ZREM', K.leases, run.id) else forget_indexes(run.id) end
 end
 

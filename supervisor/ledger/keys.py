@@ -72,7 +72,8 @@ class Keys:
     #         of those that follow it
     run = Named("run:%s")
     # STRING  queue, its list, and the message for it, a line each; of a call that waits for its
-    #         lock, to be sent by the function that gives it one; expires MESSAGE_KEPT later
+    #         lock, to be sent by the function that gives it one; goes when it is sent or the call
+    #         ends, and expires MESSAGE_KEPT later
     message = Named("run:%s:message")
     # SET     ids of the steps of a run, or of the items of a batch, that are open
     below = Named("run:%s:below")

@@ -101,6 +101,7 @@ local function skip(run, reason)
   close(run.id, run.job, 'skipped', reason)
   note_revocation(run, 'skipped', reason)
   forget_indexes(run.id)
+  forget_message(run)
   if run.stage then keep_small_params(run.id) end
   redis.call('HSET', K.run(run.id), 'rules', skipped_rules(run.rules))
   count(run.job, 'skipped:' .. reason)

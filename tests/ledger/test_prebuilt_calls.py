@@ -12,6 +12,7 @@ from celery._state import _task_stack  # type: ignore[attr-defined]
 from supervisor.job.run import RunState
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
+from tests.waiting import wait_until
 
 
 def guarded(app: Celery, name: str = "calls.work", **guard: Any) -> Any:
@@ -62,6 +63,21 @@ def test_the_end_of_a_run_sends_the_message_of_the_call_that_waited(
         waiting if is_at_hand else running
     )
     assert ledger.run(waiting).sends == is_at_hand
+    assert not ledger.client.exists(ledger.keys.message(waiting))
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired"])
+def test_the_kept_message_of_a_call_goes_when_the_call_ends(
+    app: Celery, ledger: Ledger, end: str
+) -> None:
+    task = guarded(app, overlap="queue_all", max_wait="1h" if end == "cancelled" else "1ms")
+    called(ledger, task, 2)
+    waiting = next(run.id for run in ledger.history(task.name) if run.state is RunState.WAITING)
+    assert ledger.client.exists(ledger.keys.message(waiting))
+    if end == "cancelled":
+        ledger.cancel(waiting, "a test")
+    else:
+        wait_until(lambda: ledger.rescue(10) and ledger.run(waiting).state is RunState.SKIPPED)
     assert not ledger.client.exists(ledger.keys.message(waiting))
 
 
