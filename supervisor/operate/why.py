@@ -392,9 +392,11 @@ def blocked_words(found: RunFacts, local: LocalTime) -> str:
 
 def queued(found: RunFacts, facts: Facts, local: LocalTime) -> Iterator[str]:
     run = found.run
+    age = local.since(run.queued_at)
+    unstarted = f"and no worker has started it for {age}"
     yield (
         f"{subject(run, local)} is queued{queue_words(found)} since {local.time(run.queued_at)}, "
-        f"and no worker has started it for {local.since(run.queued_at)}"
+        f"{age if facts.grace_until else unstarted}"  # on a new server no worker is to blame
     )
     if found.drained_at:
         since = local.time(found.drained_at)

@@ -340,7 +340,7 @@ TABLE: dict[str, tuple[Run | RunFacts | None, dict[str, Any], list[str]]] = {
         RunFacts(run("queued", sent_at=FIVE_PAST, sends=1), FIVE_PAST, "reports"),
         {"grace_until": at(10, 0, 20)},
         [
-            "09:05 is queued in reports since 09:05, and no worker has started it for 55m1s",
+            "09:05 is queued in reports since 09:05, 55m1s",
             "the server is new: nothing starts before 10:00:20",
             "its message was sent at 09:05",
         ],
