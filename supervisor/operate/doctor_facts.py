@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kombu.exceptions import OperationalError
 from redis.exceptions import NoPermissionError, ResponseError
 
 from supervisor.app import Overridden, overridden
@@ -33,7 +32,7 @@ from supervisor.sending.app_settings import (
     schedules_of,
     settings_of,
 )
-from supervisor.sending.queues import channel_of
+from supervisor.sending.queues import broker_fault
 from supervisor.settings import is_redis
 
 if TYPE_CHECKING:
@@ -260,14 +259,6 @@ def read_files(
 def unloaded(ledger: Ledger, wanted: Mapping[str, JobSpec]) -> tuple[str, ...]:
     changes = difference(ledger.loaded().of(FILES).specs, wanted)
     return (*changes.added, *changes.changed, *changes.removed)
-
-
-def broker_fault(app: Celery) -> str | None:
-    try:
-        with channel_of(app):
-            return None
-    except (OperationalError, OSError) as error:
-        return str(error)
 
 
 def visibility_timeout(app: Celery) -> timedelta | None:

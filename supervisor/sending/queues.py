@@ -76,6 +76,15 @@ def channel_of(app: Celery) -> Iterator[Any]:
             raise OperationalError(str(error)) from error
 
 
+def broker_fault(app: Celery) -> str | None:
+    """Why the broker cannot be reached; None if it can."""
+    try:
+        with channel_of(app):
+            return None
+    except (OperationalError, OSError) as error:
+        return str(error)
+
+
 def producers_of(app: Celery) -> Any:
     """A pool of producers whose calls do not hang, unless the app's own options let them."""
     pool = producers[app.connection_for_write(transport_options=sending_options(app))]
