@@ -72,9 +72,10 @@ class Member:
     def children(self) -> list[int]:
         """The pool's processes; whichever thread of the main process forked them."""
         found: list[int] = []
-        for path in Path(f"/proc/{self.pid}/task").glob("*/children"):
-            with suppress(OSError):
-                found += map(int, path.read_text().split())
+        with suppress(OSError):  # it may end while it is looked at, and its threads as well
+            for thread in list(Path(f"/proc/{self.pid}/task").iterdir()):
+                with suppress(OSError):
+                    found += map(int, (thread / "children").read_text().split())
         return found
 
     def send(self, number: signal.Signals) -> None:
