@@ -93,6 +93,8 @@ class Cluster:
         return Ledger.open(Settings(redis_url=self.server.url))
 
     def restart_the_dead(self) -> None:
+        if not self.coroner.is_alive():
+            raise RuntimeError("the coroner has died: when others did is not known any more")
         for member in self.members:
             if not member.is_alive and not member.restart_planned:
                 member.restart_planned = True
