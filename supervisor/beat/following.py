@@ -2,7 +2,9 @@
 
 Beat deals with the ends that jobs wait for, in order:
 
-1. Read what has ended, some at a time, and what the jobs that follow keep in mind of it.
+1. Read what has ended, some at a time, and what the jobs that follow keep in mind of it. Fewer are
+   read next if these took long, as they do where many jobs follow one: a beat whose lock ran out
+   on the way would leave all of them to the next, which fared no better.
 2. Decide: a pure function (ticks/following.py).
 3. Admit the runs that are to be. A beat that dies after that leaves the endings in the list, and
    the next one decides the same: the ledger knows those runs, and drops the duplicates.
@@ -38,11 +40,14 @@ from supervisor.ledger.requests import Leadership, RunRequest
 from supervisor.logs import get_logger
 from supervisor.schedule import schedule_of
 from supervisor.ticks.following import Known, decide
-from supervisor.times import INSTANT
+from supervisor.times import INSTANT, clock
 
-#: Endings that are dealt with at a time, and how many times in a turn of beat.
-ENDINGS_AT_A_TIME = 500
-TIMES_PER_TURN = 10
+#: Endings that are dealt with at a time: the first time, and at most.
+FIRST_ENDINGS = 32
+MOST_ENDINGS = 512
+
+#: What a turn of beat spends on them before it goes on. The leader's lock lasts for much longer.
+SECONDS_PER_TURN = 1.0
 
 log = get_logger("supervisor.beat")
 
@@ -61,13 +66,21 @@ class Following:
         self._ledger = ledger
         self._followers = ledger.followers
         self._leadership = leadership
+        self._at_a_time = FIRST_ENDINGS
 
     def deal_with_endings(self) -> None:
         """Deals with some endings; the next turn takes what is left. Raises RedisError."""
-        for _ in range(TIMES_PER_TURN):
-            texts = self._followers.endings(ENDINGS_AT_A_TIME)
-            if not texts or not self._is_done(texts):
+        began, most = clock(), self._at_a_time
+        while clock() - began < SECONDS_PER_TURN:
+            read_at, texts = clock(), self._followers.endings(most)
+            if not texts:
                 return
+            self._at_a_time = max(1, most // 2)  # unless these are dealt with soon
+            if not self._is_done(texts):
+                return
+            if clock() - read_at < SECONDS_PER_TURN / 2:
+                self._at_a_time = min(2 * most, MOST_ENDINGS)
+            most = self._at_a_time
 
     def _is_done(self, texts: Sequence[str]) -> bool:
         try:

@@ -112,13 +112,14 @@ local function followed_by(text)
   return type(after) == 'table' and after or {}
 end
 
--- Beat looks again at the runs of an edited job that wait for others.
+-- Beat looks again at the runs of an edited job that wait for others. No two edits are noted alike: follow.lua
+-- knows by the first of the endings that these have been dealt with.
 local function follow(job, text)
   local before, after = followed_by(hget(K.jobs, job)), followed_by(text)
   for _, name in ipairs(before) do redis.call('SREM', K.followers(name), job) end
   for _, name in ipairs(after) do redis.call('SADD', K.followers(name), job) end
   if #before + #after > 0 then redis.call('HSET', K.beat, 'linked', version) end
-  if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job })) end
+  if #before > 0 then redis.call('RPUSH', K.endings, cjson.encode({ edited = job, version = version })) end
 end
 
 -- Whether beat is to look at the job now and then, for what no function comes across (beat/notices.py).

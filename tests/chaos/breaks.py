@@ -192,6 +192,19 @@ BREAKS = (
         BEATS,
     ),
     Break(
+        "an end is taken off the list before its followers have their places",
+        [
+            Edit(
+                "beat/following.py",
+                "        admissions = self._ledger.follow_up(decisions.runs, self._leadership)\n",
+                "        runs, self._next = getattr(self, '_next', []), decisions.runs\n"
+                "        admissions = self._ledger.follow_up(runs, self._leadership)\n",
+            )
+        ],
+        {"kill -9 leading beat": 1},
+        (16.0, 18.0),
+    ),
+    Break(
         "fencing tokens do not grow",
         [
             Edit(

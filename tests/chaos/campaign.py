@@ -82,7 +82,8 @@ class Campaign:
             return Outcome([], [], self._found)
         self._until(lambda: self._cluster.is_whole)
         for job in JOBS:
-            self._ledger.pause(job.name)
+            if not job.after:
+                self._ledger.pause(job.name)
         chaos = Interval(self.started, time.monotonic())
         self._until(self._is_drained)
         until = time.monotonic()
@@ -119,7 +120,7 @@ class Campaign:
     def _is_drained(self) -> bool:
         """By books that are read again, and more often than during the chaos."""
         self._books.read(self._ledger)
-        return not self._books.open_runs
+        return not self._books.open_runs and not self._ledger.followers.endings(1)
 
     def _keep_going(self) -> None:
         """Restarts and resumes what is due; reads the ledger while its server answers."""
@@ -172,6 +173,7 @@ class Campaign:
                 chaos=chaos,
                 until=until,
                 ends=list(chronicle.ends),
+                followed=rows.get(job.after, ()),
             )
 
 

@@ -16,7 +16,8 @@ from tests.chaos.witness import Execution
 class Facts:
     """rows: from the books; counters: the ledger's. windows: of all faults; ends: of processes.
 
-    chaos: from when all were ready until the jobs were paused. until: the last look.
+    chaos: from when all were ready until the jobs were paused. until: the last look. followed: rows
+    of the job that this one follows.
     """
 
     job: ChaosJob
@@ -27,6 +28,7 @@ class Facts:
     chaos: Interval
     until: float
     ends: Sequence[tuple[int, float]] = ()
+    followed: Sequence[Row] = ()
 
     def counted(self, *kinds: str) -> int:
         """``counted("finished")`` adds up all its outcomes."""

@@ -26,7 +26,8 @@ COMMON: Mapping[str, Any] = {
 class ChaosJob:
     """longest: bound of a random duration, in seconds; of a share of the bodies it is LONG_SECONDS.
 
-    at_once: runs that may work together. every: seconds from one nominal time to the next.
+    at_once: runs that may work together. every: seconds from one nominal time to the next. after:
+    the job that it follows, which gives it its nominal times.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ChaosJob:
     every: int = 1
     task: str = "work"
     at_once: int = 1
+    after: str = ""
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,7 +48,7 @@ class ChaosJob:
     @property
     def must_move(self) -> bool:
         """Whether it stands still when none of its runs is at work."""
-        return self.at_once == 1
+        return self.at_once == 1 and not self.after
 
     @property
     def reruns(self) -> bool:
@@ -54,13 +56,19 @@ class ChaosJob:
 
     @property
     def settings(self) -> dict[str, Any]:
+        times = {"after": [self.after]} if self.after else {"every": f"{self.every}s"}
         own = {
             "task": f"tests.chaos.app.{self.task}",
-            "every": f"{self.every}s",
+            **times,
             "args": [0.1, self.longest, self.long_share],
             "overlap": self.overlap,
         }
         return {**COMMON, **own, **self.more}
+
+
+def follower(name: str, after: str, **more: Any) -> ChaosJob:
+    """Of short runs that all wait for their turn: each end of the other job has one of them."""
+    return ChaosJob(name, "queue_all", 0.3, long_share=0.0, after=after, more=more)
 
 
 #: Of the workers; one without processes of their own for runs cannot have `overlap: replace`.
@@ -79,6 +87,10 @@ EVERY_JOB = (
     ChaosJob("serial", "queue_one", more={"serial": True}),
     ChaosJob("retries", "skip", task="stumble", more={"max_retries": 2, "retry_backoff": "1s"}),
     ChaosJob("no_rerun", "queue_one", more={"on_crash": "fail"}),
+    follower("after_skip", after="skip", after_policy="done"),
+    follower("after_after", after="after_skip", after_policy="done"),
+    follower("after_retries", after="retries"),
+    follower("after_latest", after="queue_all", after_policy="done", after_match="latest"),
 )
 
 JOBS = [job for job in EVERY_JOB if POOL == "prefork" or job.overlap != "replace"]

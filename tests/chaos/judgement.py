@@ -16,6 +16,10 @@ from tests.chaos.witness import Execution
 #: The ledger's clock is the time of day, in milliseconds.
 CLOCK_SECONDS = 0.05
 
+#: An end of a run that others follow is dealt with in the next turn of beat. After the chaos,
+#: that is waited for.
+DEALT_WITH_SECONDS = 2.0
+
 #: Findings of these are so, whatever comes after.
 FINAL = frozenset(
     {
@@ -48,6 +52,7 @@ def judge(facts: Facts) -> list[Finding]:
             ("overlap not counted", uncounted(facts, seen)),
             ("overlap without a fault that excuses it", unexcused(seen)),
             ("job stuck", stuck(facts)),
+            ("end not followed by one run", wrongly_followed(facts)),
         )
         for detail in details
     ]
@@ -58,14 +63,15 @@ def unaccounted(facts: Facts) -> Iterator[str]:
     if not facts.rows:
         yield "the ledger has no tick of it"
         return
-    handled = handled_seconds(facts)
-    expected = range(min(handled), max(handled) + 1, facts.job.every)
-    missing = [second for second in expected if second not in handled]
-    if missing:
-        yield f"no row for the seconds {missing[:10]}, {len(missing)} in all"
     ticks = facts.counted("ticks")
-    if ticks != len(expected):
-        yield f"{len(expected)} ticks passed, {ticks} were counted"
+    if not facts.job.after:
+        handled = handled_seconds(facts)
+        expected = range(min(handled), max(handled) + 1, facts.job.every)
+        missing = [second for second in expected if second not in handled]
+        if missing:
+            yield f"no row for the seconds {missing[:10]}, {len(missing)} in all"
+        if ticks != len(expected):
+            yield f"{len(expected)} ticks passed, {ticks} were counted"
     placed = facts.counted(*PLACES) + open_runs(facts)
     if placed != ticks + facts.counted("triggered"):
         yield f"{ticks} ticks, and {placed} outcomes and open runs"
@@ -205,3 +211,29 @@ def stuck(facts: Facts) -> Iterator[str]:
                 f"{wait.interval.length:.1f} s until {wait.run} started, {wait.excused:.1f} s of "
                 f"them excused, from {wait.interval.start - facts.chaos.start:.1f} s on"
             )
+
+
+def wrongly_followed(facts: Facts) -> Iterator[str]:
+    """Each run of the other job that has ended has one run here, and nothing else has.
+
+    Of ticks that never became runs there is one end for a range of them: one run at the most each.
+    """
+    if not facts.job.after:
+        return
+    here = Counter(row.nominal for row in facts.rows)
+    surely_dealt_with = facts.until - DEALT_WITH_SECONDS
+    ended = {
+        row.nominal
+        for row in facts.followed
+        if row.state not in (RunState.MISSED, RunState.EXCLUDED)
+        and row.ended_at is not None
+        and row.ended_at < surely_dealt_with
+    }
+    there = {at for row in facts.followed for at in range(row.first, row.nominal + 1)}
+    for what, seconds in (
+        ("no run", ended - here.keys()),
+        ("more than one run", {at for at, runs in here.items() if runs > 1}),
+        ("a run, and no end before it,", here.keys() - there),
+    ):
+        if seconds:
+            yield f"{what} for the seconds {sorted(seconds)[:10]}, {len(seconds)} in all"

@@ -11,7 +11,7 @@ from celery import Celery
 
 from supervisor import jobs as at_run_time
 from supervisor.beat.entries import Entries
-from supervisor.beat.following import Following
+from supervisor.beat.following import FIRST_ENDINGS, Following
 from supervisor.beat.load import load
 from supervisor.errors import InvalidJob
 from supervisor.files.schedule_files import Listing, ScheduleSet
@@ -19,7 +19,7 @@ from supervisor.job.run import Run, RunState, tick_id
 from supervisor.job.spec import JobSpec
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import Placement
-from supervisor.ledger.requests import PassedOver, RunRequest
+from supervisor.ledger.requests import Leadership, PassedOver, RunRequest
 from supervisor.ticks.plan import clashes
 from tests.ledger.commands import Supervisor
 from tests.ledger.jobs import MIDNIGHT, begin, pause, run_id, states, ticks
@@ -155,6 +155,19 @@ def test_endings_that_another_beat_dealt_with_change_nothing(
     ran(ledger, jobs["a"], 2)
     assert ledger.followers.commit(texts, []) is None
     assert len(ledger.followers.endings(10)) == 1
+
+
+def test_a_commit_that_is_sent_again_takes_nothing_more_off(
+    ledger: Ledger, entries: Entries
+) -> None:
+    for second in (1, 2):
+        for most in (2, 3):  # edited once before the first end, and twice before the second
+            jobs = loaded(ledger, entries, a={}, b={"after": ["a"], "max_running": most})
+        ran(ledger, jobs["a"], second)
+    texts = ledger.followers.endings(2)
+    assert ledger.followers.commit(texts, []) is not None
+    assert ledger.followers.commit(texts, []) is None  # the reply was lost, and it is asked again
+    assert len(ledger.followers.endings(10)) == 3
 
 
 def test_an_ending_that_cannot_be_read_stops_nothing(ledger: Ledger, entries: Entries) -> None:
@@ -307,13 +320,31 @@ def test_many_endings_are_dealt_with_in_order(ledger: Ledger, entries: Entries) 
     for second in range(1200):
         ledger.admit(ticks(jobs["a"], second))
         end(ledger, run_id(jobs["a"], second))
-    turn(ledger)
+    while ledger.followers.endings(1):
+        turn(ledger)
     first, *_, last = runs(ledger, "b")
     assert (first.id, last.id) == (
         tick_id("b", MIDNIGHT),
         tick_id("b", MIDNIGHT + timedelta(seconds=1199)),
     )
     assert len(Following(ledger)._followers.memories(["b"])["b"].times) == 100
+
+
+def test_a_beat_that_lost_its_lock_on_the_way_takes_half_as_many(
+    ledger: Ledger, entries: Entries
+) -> None:
+    lock = "redbeat::lock"
+    jobs = loaded(ledger, entries, a={}, b={"after": ["a"]})
+    for second in range(20):
+        ran(ledger, jobs["a"], second)
+    beat = Following(ledger, Leadership(lock, "beat"))
+    for _ in range(3):
+        beat.deal_with_endings()
+    assert beat._at_a_time == FIRST_ENDINGS // 8
+    ledger.client.set(lock, "beat")
+    beat.deal_with_endings()
+    assert len(runs(ledger, "b")) == 20
+    assert not ledger.followers.endings(1)
 
 
 # What people are told.

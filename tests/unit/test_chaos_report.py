@@ -96,6 +96,17 @@ DUE_LONG = [*LATE_ROWS[:2], replace(LATE_ROWS[2], due_at=0.5)]
 NO_LEADER = Window(Kind.NO_LEADER, Interval(2.0, 12.0))
 LESS = execution(3, 3.1, 3.9, token=1)
 
+#: A job that follows another, whose runs ended at the same moments as its own.
+FOLLOWER = {
+    "job": replace(JOB, after="other"),
+    "counters": {"triggered": 3, "finished:succeeded": 3},
+    "followed": QUIET.rows,
+}
+LESS_COUNTED = {"counters": {"triggered": 2, "finished:succeeded": 2}}
+MORE_COUNTED = {"counters": {"triggered": 4, "finished:succeeded": 4}}
+THIRD_OPEN = [*QUIET.rows[:2], row(3, RunState.RUNNING)]
+THIRD_MISSED = [*QUIET.rows[:2], row(9, RunState.MISSED, first=3, ended_at=4.0)]
+
 
 @pytest.mark.parametrize(
     ("changes", "kinds"),
@@ -154,6 +165,18 @@ LESS = execution(3, 3.1, 3.9, token=1)
         ({**LATE, "rows": DUE_LONG, "windows": [NO_LEADER]}, ["job stuck"]),
         ({**LATE, "rows": DUE_LONG, "windows": [NO_LEADER], "ends": [(7, 3.5)]}, []),
         ({**LATE, "rows": LATE_ROWS, "windows": [NO_LEADER]}, []),
+        (FOLLOWER, []),
+        ({**FOLLOWER, **LESS_COUNTED, "rows": GAP_IN_BOOKS}, ["end not followed"]),
+        ({**FOLLOWER, "followed": GAP_IN_BOOKS}, ["end not followed"]),
+        (
+            {**FOLLOWER, **MORE_COUNTED, "rows": [*QUIET.rows, row(3, RunState.CANCELLED)]},
+            ["tick recorded twice", "end not followed"],
+        ),
+        # It has just ended, or not yet, or it was one of several ticks that were missed.
+        ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "until": 5.0}, []),
+        ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_OPEN}, []),
+        ({**FOLLOWER, **LESS_COUNTED, "rows": QUIET.rows[:2], "followed": THIRD_MISSED}, []),
+        ({**FOLLOWER, "followed": THIRD_MISSED}, []),
     ],
 )
 def test_each_broken_promise_is_found(changes: dict[str, Any], kinds: list[str]) -> None:
