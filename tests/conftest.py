@@ -8,7 +8,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib import import_module
+from functools import cache
+from importlib import import_module, metadata
 from itertools import count
 from pathlib import Path
 
@@ -60,6 +61,9 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: TestTimeout) -> bool:
 
 #: What is imported and collected is no garbage.
 gc.disable()
+
+#: redis-py reads its own version from the disk for each connection, a third of many tests' time.
+metadata.version = cache(metadata.version)
 
 
 #: Directories whose files take long, most of it waiting: `make test` begins with them, so that

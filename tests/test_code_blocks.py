@@ -42,6 +42,7 @@ from supervisor.files.job_checks import KEYS
 from supervisor.files.schedule_files import load
 from supervisor.ledger.ledger import Ledger
 from supervisor.web.access import Access
+from tests.acceptance import warm
 from tests.acceptance.test_tutorial import COMMAND, shape
 from tests.ledger.jobs import job
 from tests.programs import needed
@@ -315,7 +316,8 @@ def report(tenant=""): ...
 
 CRONTAB = "30 2 * * * {user}/usr/local/bin/report\n"
 
-#: `supervisor` without the second that it takes to start: the test's own process does it.
+#: `supervisor` without the second that it takes to start: the test's own process does it, or one
+#: that is forked.
 CLIENT = """\
 #!{python} -IS
 import json, socket, sys
@@ -343,18 +345,17 @@ RUNNABLE = [block for block in LEFT if block.language == "sh" and runnable(block
 
 
 @contextmanager
-def answering(address: Path, environ: dict[str, str]) -> Iterator[None]:
-    """Carries out the calls of CLIENT, one after the other."""
+def answering(home: Path, environ: dict[str, str]) -> Iterator[Path]:
+    """Carries out the calls of CLIENT, one after the other; gives the directory that it is in."""
+    programs, address = home / "bin", home / "s"
+    programs.mkdir()
+    program = programs / "supervisor"
+    program.write_text(CLIENT.format(python=sys.executable, address=str(address)))
+    program.chmod(0o755)
 
     def carry_out(given: list[str], said: str) -> tuple[str, int]:
         if "-A" in given:  # an app is for a process of its own
-            done = subprocess.run(
-                [Path(sys.executable).with_name("supervisor"), *given],
-                env={**os.environ, **environ},
-                stdout=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            done = warm.run(["-m", "supervisor", *given], home, {**os.environ, **environ})
             return done.stdout, done.returncode
         result = CliRunner().invoke(main, given, input=said, env=environ)
         finds_nothing = given[0] == "doctor" and result.exit_code == 1  # no beat is running
@@ -374,7 +375,7 @@ def answering(address: Path, environ: dict[str, str]) -> Iterator[None]:
         thread = threading.Thread(target=answer)
         thread.start()
         try:
-            yield
+            yield programs
         finally:
             with socket.socket(socket.AF_UNIX) as last:
                 last.connect(str(address))
@@ -401,18 +402,12 @@ def test_the_commands_of_a_block_do_their_work(
     (home / "redis").mkdir()
     (home / "redis" / "users.acl.example").write_text("user beat on >${BEAT_PASSWORD}\n")
     (home / ".curlrc").write_text("fail-with-body\n")
-    programs = home / "bin"
-    programs.mkdir()
-    address = home / "s"
-    client = CLIENT.format(python=sys.executable, address=str(address))
-    crontab = f"#!/bin/sh\nprintf '{CRONTAB.format(user='')}'\n"
-    for name, text in {"supervisor": client, "crontab": crontab}.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
     for name, keys in yaml.safe_load(SCHEDULES)["jobs"].items():
         job(ledger, name, **{"every": None, **keys})
     with ExitStack() as stack:
-        stack.enter_context(answering(address, environ))
+        programs = stack.enter_context(answering(home, environ))
+        (programs / "crontab").write_text(f"#!/bin/sh\nprintf '{CRONTAB.format(user='')}'\n")
+        (programs / "crontab").chmod(0o755)
         text = runnable(block)
         if "curl " in text:
             app = supervise(Celery("proj", broker=redis_url, set_as_current=False))

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, Generic, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -390,6 +390,7 @@ ALWAYS = {
 }
 
 
+@cache
 def document() -> Schema:
     bodies = {operation.name: operation.body for operation in OPERATIONS if operation.body}
     schemas, definitions = TypeAdapter.json_schemas(

@@ -18,6 +18,7 @@ import time
 import types
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from select import select
 from tempfile import TemporaryFile
@@ -142,6 +143,8 @@ def main() -> None:
     import supervisor.worker.task  # noqa: F401
 
     sys.path.pop(0)
+    metadata.version = cache(metadata.version)  # of which redis-py asks for each connection
+    metadata.version("redis")
     # Else each child copies all of it at its end, to free it: most take longer for that than for
     # what they do.
     gc.freeze()

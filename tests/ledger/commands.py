@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import pty
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 from click.testing import CliRunner, Result
 
 from supervisor.cli import main
+from tests.acceptance import warm
 from tests.waiting import patience
 
 #: Takes the words after `supervisor --redis-url URL`; `app` is named with -A, `answer` is typed.
@@ -39,14 +39,10 @@ class Terminal:
 
     def __init__(self, redis_url: str, *words: str, columns: int = 100) -> None:
         self._screen, side = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "--redis-url", redis_url, *words],
-            stdin=side,
-            stdout=side,
-            stderr=side,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "30"},
-        )
-        os.close(side)
+        environ = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "30"}
+        words = ("-m", "supervisor", "--redis-url", redis_url, *words)
+        with os.fdopen(side, "wb", buffering=0) as screen:
+            self.process = warm.Started(words, Path.cwd(), environ, screen, screen)
         self._shown = b""
         self._reader = threading.Thread(target=self._read)
         self._reader.start()

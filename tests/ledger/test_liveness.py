@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 import pytest
 
@@ -15,18 +15,19 @@ from supervisor.guard import liveness
 from supervisor.guard.liveness import Witness
 from supervisor.ledger.ledger import Ledger
 from supervisor.ledger.replies import LeaseState
+from tests.acceptance import warm
 from tests.ledger.jobs import admitted, renew, run_id
 from tests.waiting import wait_until
 
 WORKER = """
-import os, sys
+import os, signal, sys
 from supervisor.guard import liveness
 
 liveness.hold()
 child = os.fork() if "forks" in sys.argv else 0
 if child or "forks" not in sys.argv:
     print(liveness.own_process(), child, flush=True)
-sys.stdin.read()
+signal.pause()
 """
 
 
@@ -40,12 +41,10 @@ class Worker:
     """A process that holds its file, and a run that it began."""
 
     def __init__(self, ledger: Ledger, *options: str) -> None:
-        words = (sys.executable, "-c", WORKER, *options)
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.proof, child = self.process.stdout.readline().split()
+        with TemporaryFile() as out:
+            words = ("-c", WORKER, *options)
+            self.process = warm.Started(words, Path.cwd(), os.environ, out, out)
+            self.proof, child = wait_until(lambda: said_in(out)).split()
         self.child = int(child)
         spec = admitted(ledger, 0)
         self.run = run_id(spec, 0)
@@ -53,7 +52,13 @@ class Worker:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+
+
+def said_in(file: IO[bytes]) -> str:
+    """A whole line; where the other process writes stays as it is."""
+    text = os.pread(file.fileno(), 200, 0).decode()
+    return text if text.endswith("\n") else ""
 
 
 Hire = Callable[..., Worker]

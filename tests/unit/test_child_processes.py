@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance import warm
 from tests.waiting import wait_until
 
 #: In a process without other threads, for which a fork is no question on any version of Python.
@@ -23,9 +24,7 @@ from supervisor.process import Child, Limits
 
 
 def said(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE.format(code)], capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-c", ALONE.format(code)], Path.cwd(), os.environ)
     return done.stdout + done.stderr
 
 

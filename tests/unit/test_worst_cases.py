@@ -97,8 +97,18 @@ def sources() -> dict[Path, str]:
     return {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def patterns_in(path: Path) -> Iterator[Pattern]:
-    whole, tree = "".join(sources().values()), ast.parse(sources()[path])
+@cache
+def whole() -> str:
+    return "".join(sources().values())
+
+
+@cache
+def patterns_in(path: Path) -> list[Pattern]:
+    return [*read_patterns(path)]
+
+
+def read_patterns(path: Path) -> Iterator[Pattern]:
+    tree = ast.parse(sources()[path])
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (argument := pattern_of(node)) is not None:
             place = f"{path.relative_to(PACKAGE)}:{node.lineno}"
@@ -106,7 +116,7 @@ def patterns_in(path: Path) -> Iterator[Pattern]:
             scope = scope_of(path, tree, names)
             code = compile(ast.Expression(argument), place, "eval")
             flags = re.S if "re.S" in ast.unparse(node) else 0
-            yield Pattern(place, eval(code, scope), flags, uses_of(node, whole, tree))
+            yield Pattern(place, eval(code, scope), flags, uses_of(node, whole(), tree))
 
 
 def pattern_of(call: ast.Call) -> ast.expr | None:
@@ -225,7 +235,7 @@ def test_the_sweep_knows_the_patterns_of_the_package() -> None:
         len(re.findall(r"\bre\.(?:compile|match|fullmatch|search|findall|split|sub)\(", text))
         for text in sources().values()
     )
-    assert sum(len(list(patterns_in(path))) for path in WITH_PATTERNS) >= calls > 40
+    assert sum(len(patterns_in(path)) for path in WITH_PATTERNS) >= calls > 40
 
 
 @pytest.mark.parametrize("path", WITH_PATTERNS, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +13,7 @@ import pytest
 
 from supervisor.files.schedule_files import load
 from supervisor.job.spec import JobSpec
+from tests.acceptance import warm
 
 SETTINGS = """\
 SECRET_KEY = "test"
@@ -84,8 +85,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
 
 
 def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    return warm.run(words, directory, {**os.environ, "PYTHONPATH": str(directory)})
 
 
 def supervisor(directory: Path) -> subprocess.CompletedProcess[str]:
