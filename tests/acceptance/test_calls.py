@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from tests.acceptance.project import Project, overlapping
 from tests.matrix import since
 from tests.waiting import wait_until
@@ -89,16 +87,6 @@ def test_a_call_for_later_is_no_message_before(team: Project) -> None:
     team.run_when(delayed[0], "succeeded")
 
 
-def test_an_id_that_the_caller_gives_is_the_runs_and_counts_once(team: Project) -> None:
-    calls = team.code(
-        CALL
-        + """
-print(json.dumps([told(team.import_feed.apply_async(("d",), task_id="mine")) for _ in range(2)]))"""
-    )
-    assert [call[:2] for call in calls] == [["mine", "start"], ["mine", "duplicate"]]
-    team.run_when("mine", "succeeded")
-
-
 def test_a_guarded_task_is_a_job_once_a_worker_has_started(team: Project) -> None:
     wait_until(lambda: "team.import_feed" in team.ledger.specs(), 20)
     record = team.ledger.job("team.import_feed")
@@ -114,30 +102,6 @@ print(json.dumps(chain(team.import_feed.si("e"), team.import_feed.si("f")).apply
     )
     wait_until(lambda: [s for s in team.witness() if (s.run, s.event) == (last, "end")], 15)
     assert team.ledger.run(last).job == "team.import_feed"
-
-
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
-        ('team.import_feed.apply_async(("a",), headers={"guard": {"overlp": 1}})', "InvalidGuard"),
-        ("team.import_feed.delay()", "TypeError"),
-    ],
-)
-def test_a_wrong_call_is_refused_and_leaves_nothing(team: Project, call: str, error: str) -> None:
-    before = team.ledger.job("team.import_feed").counters.get("triggered")
-    raised = team.code(
-        f"try:\n    {call}\nexcept Exception as error:\n    print(json.dumps(type(error).__name__))"
-    )
-    assert raised == error
-    assert team.ledger.job("team.import_feed").counters.get("triggered") == before
-
-
-def test_a_call_that_has_expired_never_runs_and_spoils_nothing(team: Project) -> None:
-    [expired] = team.code(
-        CALL + 'print(json.dumps([told(team.import_feed.apply_async(("x",), expires=-5))]))'
-    )
-    team.run_when(expired[0], "expired")
-    assert [run.id for run in team.ledger.history("team.import_feed", 1)] == [expired[0]]
 
 
 def test_times_and_decimals_reach_the_task_as_they_were(team: Project) -> None:

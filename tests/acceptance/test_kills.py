@@ -54,7 +54,9 @@ def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Worke
     assert workers.project.ledger.run(waiting.id).state == "waiting"
     os.kill(child, SIGKILL)
     workers.start_of(waiting)
-    workers.project.run_when(killed.id, "lost")
+    lost = workers.project.run_when(killed.id, "lost")
+    assert lost.reason == f"worker process {child} died"
+    assert (workers.outcomes(killed), len(workers.starts(killed))) == (["lost"], 1)
 
     def lines() -> list[str]:
         log = workers.project.logs().splitlines()
@@ -62,18 +64,6 @@ def test_a_killed_child_gives_its_lock_away_before_its_lease_ends(workers: Worke
 
     wait_until(lambda: len(lines()) == 1)
     assert "WorkerLostError" not in workers.project.logs(), "Celery's line has a traceback"
-
-
-@needs_children("one is killed")
-def test_a_run_that_must_not_run_again_is_lost_at_once(workers: Workers) -> None:
-    run = workers.trigger("gives-up", 60)
-    child = workers.start_of(run).pid
-    os.kill(child, SIGKILL)
-    lost = workers.project.run_when(run.id, "lost")
-    assert lost.reason == f"worker process {child} died"
-    assert workers.lock_is_free("gives-up")
-    assert workers.outcomes(run) == ["lost"]
-    assert len(workers.starts(run)) == 1
 
 
 @needs_children("one is killed")

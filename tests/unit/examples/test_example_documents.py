@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from examples.documents import build_index, list_files, measure_tree, report, words
-from examples.full_text import Match, main, most_frequent, replace_index, search
+from examples.full_text import main, most_frequent, replace_index, search
 from examples.storage import database
 from supervisor.files.schedule_files import load
 from supervisor.guard.current_run import CurrentRun, set_current_run
@@ -83,27 +83,12 @@ def test_a_document_that_is_read_twice_counts_once(tree: Path) -> None:
     assert most_frequent() == {"worker": 2, "nobody": 1}
 
 
-def test_an_index_that_is_built_twice_is_the_same(tree: Path) -> None:
-    files = read_all(tree)
-    assert build_index(files, seconds=0) == build_index(files, seconds=0)
-    assert most_frequent() == {"worker": 2, "nobody": 1}
-
-
 def test_a_document_that_cannot_be_read_fails_its_item(tree: Path) -> None:
     files = read_all(tree)
     (tree / "c.md").write_bytes(b"caf\xe9")
     with pytest.raises(UnicodeDecodeError):
         words(str(tree / "c.md"), seconds=0)
     assert build_index([*files, str(tree / "c.md")], seconds=0) == {"indexed": 2}
-
-
-def test_a_tree_without_documents_is_a_mistake(tree: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no document"):
-        list_files(str(tree / "elsewhere"))
-
-
-def test_a_folder_of_any_size_costs_a_bounded_batch(tree: Path) -> None:
-    assert len(list_files(str(tree), limit=1)["files"]) == 1
 
 
 @pytest.mark.usefixtures("runs")
@@ -145,11 +130,6 @@ def test_items_of_a_batch_and_an_index_do_not_lock_each_other_out(tree: Path) ->
 def test_one_can_look_for_any_text(text: str) -> None:
     replace_index([("a", "who holds and near words a")])
     assert all(match.path == "a" for match in search(text))
-
-
-def test_the_best_match_comes_first() -> None:
-    replace_index([("a", "lease " + "other " * 50), ("b", "lease lease")])
-    assert search("lease", limit=1) == [Match("b", "[lease] [lease]")]
 
 
 def test_the_command_prints_what_it_finds(capsys: pytest.CaptureFixture[str]) -> None:

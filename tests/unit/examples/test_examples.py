@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import lzma
-import os
 import re
 import sqlite3
 import subprocess
@@ -16,12 +14,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from examples.archive import archive_report, smallest
 from examples.checksums import LISTING, checksum_docs
 from examples.fetch import flaky_fetch
-from examples.pacing import spread
-from examples.report import bootstrap, load_report
-from examples.sampling import read_sample, sample_load
+from examples.sampling import sample_load
 from examples.storage import database, write_atomically
 from examples.summary import daily_summary, summarise
 from examples.witness import read
@@ -65,59 +60,6 @@ def test_samples_are_kept_up_to_a_bound() -> None:
     assert rows("SELECT count(*), min(id), max(id) FROM samples") == [(3, 2, 4)]
 
 
-def test_a_sample_without_proc_has_the_load_alone(tmp_path: Path) -> None:
-    sample = read_sample(proc=tmp_path / "absent")
-    assert sample.load >= 0
-    assert (sample.cpu, sample.memory) == (None, None)
-
-
-def test_a_sample_reads_shares_from_proc(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text("cpu  10 0 10 70 10 0 0 0 0 0\n")
-    (tmp_path / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
-    sample = read_sample(proc=tmp_path)
-    assert sample.memory == 0.75
-    assert sample.cpu == 1  # no tick passed, of which none was idle
-
-
-def test_spread_takes_its_time_and_evenly() -> None:
-    began = time.monotonic()
-    at = [time.monotonic() - began for _ in spread(range(4), seconds=0.4)]
-    assert time.monotonic() - began >= 0.4
-    assert all(moment >= 0.1 * number for number, moment in enumerate(at))
-
-
-def test_work_slower_than_its_spread_does_not_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[float] = []
-    monkeypatch.setattr(time, "sleep", rests.append)
-    for _ in spread(range(5), seconds=0.01):
-        until = time.monotonic() + 0.01
-        while time.monotonic() < until:
-            pass
-    assert rests == [0.0] * 5
-
-
-def test_the_report_brackets_the_percentile() -> None:
-    now = time.time()
-    store(*((now - age, float(age)) for age in range(100)))
-    report = load_report(resamples=200, seconds=0)
-    p95 = report["p95"]["load"]
-    assert 80 < p95["low"] <= p95["middle"] <= p95["high"] < 100
-    assert "cpu" not in report["p95"]
-
-
-def test_a_report_before_the_first_sample_is_empty_and_takes_its_time(home: Path) -> None:
-    began = time.monotonic()
-    load_report(resamples=10, seconds=0.3)
-    assert time.monotonic() - began >= 0.3
-    assert json.loads((home / "load-report.json").read_text())["p95"] == {}
-
-
-def test_bootstrap_leaves_out_what_was_not_measured() -> None:
-    assert bootstrap({"load": [1.0, 1.0], "cpu": []}, 10, 0) == {
-        "load": {"low": 1.0, "middle": 1.0, "high": 1.0}
-    }
-
-
 def test_changes_of_the_tree_are_recorded(tree: Path) -> None:
     assert checksum_docs(tree=str(tree), seconds=0) == 3
     (tree / "a.md").write_text("changed")
@@ -131,23 +73,6 @@ def test_changes_of_the_tree_are_recorded(tree: Path) -> None:
         ("b.md", "removed"),
         ("d.md", "added"),
     ]
-
-
-def test_only_a_deep_pass_reads_what_looks_unchanged(tree: Path) -> None:
-    checksum_docs(tree=str(tree), seconds=0, deep_every=3)
-    file = tree / "a.md"
-    before = file.stat()
-    file.write_text("A.MD")
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    passes = [checksum_docs(tree=str(tree), seconds=0, deep_every=3) for _ in range(2)]
-    assert passes == [0, 1]
-
-
-def test_hidden_folders_and_files_past_the_limit_are_left_out(tree: Path) -> None:
-    (tree / ".git").mkdir()
-    (tree / ".git" / "config").write_text("")
-    assert checksum_docs(tree=str(tree), seconds=0) == 3
-    assert checksum_docs(tree=str(tree), seconds=0, limit=2) == 1
 
 
 def test_a_fetch_fails_while_the_listing_is_written_and_succeeds_after(
@@ -175,21 +100,6 @@ def test_a_failed_fetch_leaves_what_was_fetched_before(home: Path, tree: Path) -
     with pytest.raises(json.JSONDecodeError):
         flaky_fetch()
     assert len((home / "fetched.sha256").read_text().splitlines()) == 3
-
-
-def test_the_archive_holds_the_samples(home: Path) -> None:
-    store(*((float(number), 1.0) for number in range(300)))
-    size = archive_report(seconds=0)
-    packed = (home / "samples.json.xz").read_bytes()
-    assert len(packed) == size
-    samples = json.loads(lzma.decompress(packed))
-    assert samples[-1] == [0.0, 1.0, None, None]
-    assert len(samples) == 300
-
-
-def test_the_archive_is_no_larger_than_the_first_trial() -> None:
-    content = json.dumps(list(range(2000))).encode()
-    assert len(smallest(content, 0)) <= len(lzma.compress(content, preset=6))
 
 
 @pytest.mark.parametrize(
