@@ -29,11 +29,14 @@ from getpass import getuser
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
 import click
 import pytest
 import yaml
 from celery import Celery
+from celery.bin.base import CLIContext
+from celery.bin.celery import celery as celery_main
 from click.testing import CliRunner
 
 from supervisor.app import supervise
@@ -111,7 +114,8 @@ def commands(text: str) -> Iterator[list[str]]:
     for line in lines:
         words = shlex.shlex(line, posix=True, punctuation_chars=True)
         words.whitespace_split = True
-        before, given = ";", None
+        before = ";"
+        given: list[str] | None = None
         for word in words:
             if given is not None and not re.fullmatch(r"[|&;<>()]+", word):
                 given.append(word)
@@ -134,18 +138,96 @@ def check_shell(text: str) -> None:
     """Bash reads it, and each verb takes these options and arguments."""
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, capture_output=True)
     for given in commands(text):
-        context = main.make_context("supervisor", list(given))
-        name, verb, rest = main.resolve_command(context, [*context._protected_args, *context.args])
-        if verb is None or (isinstance(verb, click.Group) and not rest):
-            pytest.fail(f"no verb: {given}")
-        while isinstance(verb, click.Group):
-            name, verb, rest = verb.resolve_command(context, rest)
-            assert verb
-        try:
-            verb.make_context(name, rest, parent=context)
-        except click.BadParameter as error:
-            if "does not exist" not in error.message:  # a file of the reader's
-                raise
+        check_verb(main, "supervisor", given)
+    for words in absent(text):
+        check_absent(words)
+
+
+#: A project of Django's with the supervisor; with `--help` a verb only reads its options.
+MANAGE = """\
+import sys
+import django
+from django.conf import settings
+from django.core.management import execute_from_command_line
+apps = ["django.contrib.contenttypes", "django.contrib.auth", "supervisor.django"]
+settings.configure(INSTALLED_APPS=apps, SUPERVISOR_APP="proj")
+execute_from_command_line(sys.argv[1:])
+"""
+
+
+def check_verb(group: click.Group, program: str, given: list[str], obj: object = None) -> None:
+    context = group.make_context(program, list(given))
+    context.obj = obj or context.obj
+    name, verb, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    if verb is None or (isinstance(verb, click.Group) and not rest):
+        pytest.fail(f"no verb: {given}")
+    while isinstance(verb, click.Group):
+        name, verb, rest = verb.resolve_command(context, rest)
+        assert verb
+    try:
+        verb.make_context(name, rest, parent=context)
+    except click.BadParameter as error:
+        if "does not exist" not in error.message:  # a file of the reader's
+            raise
+
+
+def absent(text: str) -> Iterator[list[str]]:
+    """The commands of a block that cannot be run here."""
+    for line in text.replace("\\\n", " ").splitlines():
+        if ABSENT.search(line):
+            yield shlex.split(line.strip(), comments=True)
+
+
+def check_absent(words: list[str]) -> None:
+    """What a command names is there: options, modules, services and files of ours."""
+    match words:
+        case ["celery", "-A", _, *given]:
+            app = Celery("proj", set_as_current=False)
+            check_verb(celery_main, "celery", given, CLIContext(app, no_color=True, workdir=None))
+        case ["make", *names]:
+            assert re.search(rf"^{names[0]}:", (ROOT / "Makefile").read_text(), re.M)
+        case ["pip", "install", name]:
+            [extra] = re.findall(r"^celery-beat-supervisor\[(\w+)\]$", name)
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+            assert extra in project["optional-dependencies"]
+        case ["python", "-m", module, *_]:
+            assert find_spec(module)
+        case ["python", "manage.py", *given]:
+            asked = [sys.executable, "-c", MANAGE, "manage.py", *given, "--help"]
+            subprocess.run(asked, check=True, capture_output=True)
+        case ["docker", "compose", "exec", service, *_]:
+            assert service in read("compose/compose.yaml")["services"]
+        case ["kubectl", "exec", place, *_]:
+            kind, _, name = place.partition("/")
+            made = read(f"kubernetes/base/{name}.yaml")
+            assert (made["kind"].lower(), made["metadata"]["name"]) == (kind, name)
+        case ["sudo", "systemd-run", *given]:
+            unit = (ROOT / "deploy" / "systemd" / "supervisor-beat@.service").read_text()
+            for key, value in re.findall(r"--(?:property=|setenv=)?(\w+)=(\S+)", " ".join(given)):
+                value = "examples.app" if value == "proj" else value
+                key = "User" if key == "uid" else key
+                assert re.search(rf"^(Environment=)?{key}={value}$", unit, re.M), (key, value)
+        case ["cp", *files, _] | ["cat", *files] if files:
+            ours = [f for file in files for f in braced(file) if file.startswith("deploy/")]
+            assert [file for file in ours if not (ROOT / file).exists()] == []
+        case ["supervisor", *_] | ["kill", *_]:
+            pass
+        case [assignment, *_] if re.match(r"\w+=\$\(", assignment):
+            pass
+        case _:
+            pytest.fail(f"run it, check it, or mark it as an excerpt: {words}")
+
+
+def read(file: str) -> Any:
+    """The first document of a rendered file."""
+    return next(yaml.safe_load_all((ROOT / "deploy" / file).read_text()))
+
+
+def braced(file: str) -> list[str]:
+    """`a/{b,c}.yml` as bash expands it."""
+    before, opened, rest = file.partition("{")
+    inside, _, after = rest.partition("}")
+    return [f"{before}{one}{after}" for one in inside.split(",")] if opened else [file]
 
 
 def check_console(text: str) -> None:
@@ -279,7 +361,7 @@ def test_a_command_prints_what_the_page_shows(
 #: What a line of commands needs and is not here: a project of the reader's, other programs, a
 #: terminal that stays open.
 ABSENT = re.compile(
-    r"^(celery|cp|cat|kill|make|pip|python|docker|kubectl|sudo) |django-celery-beat|--follow"
+    r"^(celery|cp|cat|kill|make|pip|python|docker|helm|kubectl|sudo) |django-celery-beat|--follow"
     r"|supervisor (-A proj )?serve|flaky-fetch|documents|\$RUN"
 )
 

@@ -1,7 +1,8 @@
 """What the site adds to the pages: addresses for links that leave docs/, and generated reference.
 
-In place of a mermaid diagram stands its drawing of docs/pictures: the theme would draw it with a
-script from another host.
+A mermaid diagram is replaced by its drawing in docs/pictures, because the theme would draw it with
+a script from another host. Each picture is shown in the reader's colours. In tables, names in code
+may be broken after `_`, `.` and `/`.
 
 A line `::: http-api` becomes the operations of the API's OpenAPI document, `::: schedule-schema`
 the keys of the JSON Schema of schedule files.
@@ -21,6 +22,12 @@ OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([^)#\s]+)(#[^)\s]*)?\)")
 MARK = re.compile(r"(\d\.|-) ")
 
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.S | re.M)
+
+PICTURE = re.compile(r"!\[([^\]]+)\]\(([^)]+/[\w-]+)-light\.png\)")
+
+CELL = re.compile(r"<t[dh][^>]*>.*?</t[dh]>", re.S)
+
+CODE = re.compile(r"(?<=<code>).*?(?=</code>)", re.S)
 
 Schema = Mapping[str, Any]
 
@@ -43,7 +50,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     for line, made in {"::: http-api": http_api, "::: schedule-schema": schedule_schema}.items():
         if f"\n{line}\n" in markdown:
             markdown = markdown.replace(line, "\n".join(made()))
+    markdown = PICTURE.sub(r"![\1](\2-light.png#only-light)![\1](\2-dark.png#only-dark)", markdown)
     return "\n".join(indented(DIAGRAM.sub(drawing, OUTSIDE.sub(address, markdown))))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """The page with a place to break each long name in a table."""
+
+    def breakable(code: re.Match[str]) -> str:
+        return re.sub(r"([_./])(?=\w)", r"\1<wbr>", code[0])
+
+    return CELL.sub(lambda cell: CODE.sub(breakable, cell[0]), html)
 
 
 def indented(markdown: str) -> Iterator[str]:

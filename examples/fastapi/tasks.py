@@ -11,5 +11,5 @@ app = supervise(Celery("tasks"), schedules="schedules")
 
 @app.task
 def make_report(city):
-    time.sleep(20)  # stands for a long query
+    time.sleep(40)  # stands for a long query
     return f"the report of {city} is ready"

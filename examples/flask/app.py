@@ -30,7 +30,7 @@ celery_app = celery_init_app(app)
 
 @celery_app.task
 def write(subject):
-    time.sleep(20)  # stands for the work
+    time.sleep(40)  # stands for the work
     return {"readers": [f"reader-{number}@example.com" for number in range(3)]}
 
 

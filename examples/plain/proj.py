@@ -10,7 +10,7 @@ from supervisor.app import supervise
 
 app = supervise(Celery("proj"), schedules="schedules")
 
-ENTRIES = 20
+ENTRIES = 40
 
 
 @app.task

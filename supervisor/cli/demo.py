@@ -51,9 +51,9 @@ jobs:
 
 WORDS = """\
 healthy    runs every 5 seconds
-overlaps   takes 9 seconds every 4: what would overlap is skipped, and names the run in its way
-fails      raises, is tried once more and fails: the page of its run has the traceback
-is-killed  loses its process in the middle: the run comes again, as its second attempt
+overlaps   takes 9 seconds, every 4: most runs are skipped, and name the run that blocked them
+fails      raises, is retried once and fails: the traceback is on the page of its run
+is-killed  its process is killed once, during a run: the run starts again, as attempt 2
 """
 
 
@@ -88,7 +88,7 @@ def demo(port: int) -> None:
                 port=port,
                 proxied=False,
                 concurrency=4,
-                log_level="error",
+                log_level="critical",  # no traceback every 15 seconds
             ),
             own_environment(os.environ),
         ).run()

@@ -168,12 +168,12 @@ class Up:
         worker = next(child for name, child in self._children.items() if "worker" in name)
         for line in (
             f"page       {page if options.serve else 'not served'}",
-            f"redis      {self._server.address if self._server else 'the one that was named'}",
-            f"beat       emits what {options.schedules}/ names",
+            f"redis      {self._server.address if self._server else 'your own'}",
+            f"beat       runs the jobs in {options.schedules}/",
             f"workers    {workers}",
             f"stop       Ctrl-C, or kill {os.getpid()}",
             f"then try   edit a file in {options.schedules}/: it takes effect at once",
-            f"           kill -9 {worker.pid}, a worker: another is started, its runs come again",
+            f"           kill -9 {worker.pid}, a worker: another one starts, and so do its runs",
             *([f"           open {page}metrics, for Prometheus"] if options.serve else []),
         ):
             print(line, flush=True)  # noqa: T201  (for the person who starts it, not a log)

@@ -12,7 +12,7 @@ def ship_orders():
     waiting = Order.objects.filter(shipped=False)
     total = waiting.count()
     for number, order in enumerate(waiting, 1):
-        time.sleep(20)  # stands for a carrier's slow API
+        time.sleep(40)  # stands for a carrier's slow API
         Order.objects.filter(pk=order.pk).update(shipped=True)
         if run := current_run():
             run.progress(number, total, order.article)
