@@ -70,11 +70,6 @@ class Prometheus:
         result: list[dict[str, Any]] = answer.json()["data"]["result"]
         return result
 
-    def metrics(self) -> set[str]:
-        """Of ours, the names that have series now."""
-        found = self.query('{__name__=~"supervisor_.+"}')
-        return {series["metric"]["__name__"].removesuffix("_bucket") for series in found}
-
     def rule_errors(self) -> dict[str, str]:
         groups = self.client.get("/api/v1/rules").json()["data"]["groups"]
         rules = [rule for group in groups for rule in group["rules"]]
